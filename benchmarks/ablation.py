@@ -57,8 +57,16 @@ TOKENS = {
     "patches": ["model.network.tokens=patch"],
     "patches and regions of the stem": [*STEM, "model.network.embed_dim=92"],
     "regions of the stem": [*STEM, "model.network.tokens=region", "model.network.embed_dim=140"],
-    "few patches": ["model.network.tokens=patch", "model.network.patch_size=16", "model.network.embed_dim=176"],
-    "patches, one block": ["model.network.tokens=patch", "model.network.depth=1", "model.network.embed_dim=120"],
+    "few patches": [
+        "model.network.tokens=patch",
+        "model.network.patch_size=16",
+        "model.network.embed_dim=176",
+    ],
+    "patches, one block": [
+        "model.network.tokens=patch",
+        "model.network.depth=1",
+        "model.network.embed_dim=120",
+    ],
     "regions of the image, 16 px": ["model.network.tokens=region", "model.network.region_grid=2"],
 }
 BUDGET = ["trainer.max_epochs=6", "data.batch_size=64", "model.lr=6e-4", "model.network.pool=avg"]
@@ -76,8 +84,15 @@ def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) 
     if results_file(folder).exists():
         return True
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
-    common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
+    common = [
+        f"--data.manifest={manifest}",
+        "--data.num_workers=0",
+        "--trainer.enable_progress_bar=false",
+    ]
+    common += [
+        f"--trainer.logger.init_args.save_dir={output}",
+        f"--trainer.logger.init_args.name={slug(name)}",
+    ]
     row = [f"--config={CONFIG}", *common, *(f"--{word}" for word in words)]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
@@ -126,7 +141,9 @@ def score_hard(folder: Path, manifest: Path) -> dict[str, float]:
     kept = folder / "hard.json"
     if not kept.is_file():
         rows, model = Manifest.read(manifest, ["val"]).split("val"), load(newest(folder))
-        hits = measure_robustness(model, rows, rows.model_targets(model.labels).argmax(1), only=(UNALTERED, *HARD))
+        hits = measure_robustness(
+            model, rows, rows.model_targets(model.labels).argmax(1), only=(UNALTERED, *HARD)
+        )
         kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))
     return json.loads(kept.read_text())
 
@@ -140,10 +157,15 @@ def table(rows: dict[str, list[str]], manifest: Path, output: Path, rounds: int)
     nets = {name: load_network(newest(folders[0])) for name, folders in seeds.items()}
     times = step_seconds(nets, rounds)
     hard = HARD if rows is REGIONS else ()
-    lines = [f"| row | parameters | multiply-adds | step | {' | '.join(('accuracy', 'UAR', *hard))} |"]
+    lines = [
+        f"| row | parameters | multiply-adds | step | {' | '.join(('accuracy', 'UAR', *hard))} |"
+    ]
     lines.append("| --- |" + " ---: |" * (5 + len(hard)))
     for name, net in nets.items():
-        scores = [figures(folder) | (score_hard(folder, manifest) if hard else {}) for folder in seeds[name]]
+        scores = [
+            figures(folder) | (score_hard(folder, manifest) if hard else {})
+            for folder in seeds[name]
+        ]
         cells = [[100 * one[what] for one in scores] for what in ("accuracy", "UAR", *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters())
         lines.append(
@@ -186,12 +208,20 @@ def training_step(net: RegionViT, batch: int, device: torch.device) -> Callable[
 
 
 def main(
-    manifest: Path, output: Path, rows: Literal["mechanisms", "regions"] = "mechanisms", jobs: int = 1, rounds: int = 5
+    manifest: Path,
+    output: Path,
+    rows: Literal["mechanisms", "regions"] = "mechanisms",
+    jobs: int = 1,
+    rounds: int = 5,
 ) -> None:
     """Trains the missing rows, `jobs` at a time, and prints the table; exits with 1 if a row failed."""
     chosen = REGIONS if rows == "regions" else MECHANISMS
     with ThreadPoolExecutor(jobs) as pool:
-        done = list(pool.map(partial(train, manifest=manifest, output=output, jobs=jobs), chosen, chosen.values()))
+        done = list(
+            pool.map(
+                partial(train, manifest=manifest, output=output, jobs=jobs), chosen, chosen.values()
+            )
+        )
     (output / "table.md").write_text(text := table(chosen, manifest, output, rounds))
     print(text)
     sys.exit(not all(done))

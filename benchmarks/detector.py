@@ -24,7 +24,15 @@ from torch.nn import functional as F
 
 from benchmarks.detector_data import CANVAS, Data, Spot, compose, group_photo, read_data
 from benchmarks.machine import in_turns, machine, run_main, write_onnx
-from fer_vit.face.detect import PHOTO_SCORE, Detector, Face, FaceDetector, box_iou, resized, yunet_path
+from fer_vit.face.detect import (
+    PHOTO_SCORE,
+    Detector,
+    Face,
+    FaceDetector,
+    box_iou,
+    resized,
+    yunet_path,
+)
 from fer_vit.geometry import Array, Image
 
 STRIDES = (8, 16, 32)
@@ -39,7 +47,8 @@ SHIFT = math.log(0.6 / 0.4) - math.log(RAW / (1 - RAW))
 def conv(chans: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
     """A convolution with batch norm."""
     return nn.Sequential(
-        nn.Conv2d(chans, out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(out)
+        nn.Conv2d(chans, out, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out),
     )
 
 
@@ -48,7 +57,9 @@ class Separable(nn.Module):
 
     def __init__(self, chans: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv(chans, chans, groups=chans), nn.ReLU(), conv(chans, chans, 1))
+        self.body = nn.Sequential(
+            conv(chans, chans, groups=chans), nn.ReLU(), conv(chans, chans, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps features (B, chans, H, W)."""
@@ -57,7 +68,9 @@ class Separable(nn.Module):
 
 def stage(chans: int, out: int, depth: int) -> nn.Sequential:
     """Halves the resolution, then refines."""
-    return nn.Sequential(conv(chans, out, stride=2), nn.ReLU(), *[Separable(out) for _ in range(depth)])
+    return nn.Sequential(
+        conv(chans, out, stride=2), nn.ReLU(), *[Separable(out) for _ in range(depth)]
+    )
 
 
 class Network(nn.Module):
@@ -74,7 +87,9 @@ class Network(nn.Module):
         chans, neck = (40, 64, 96), 48
         self.stages = nn.ModuleList([stage(24, 40, 3), stage(40, 64, 4), stage(64, 96, 5)])
         self.lateral = nn.ModuleList([conv(count, neck, 1) for count in chans])
-        heads = (nn.Sequential(Separable(neck), Separable(neck), nn.Conv2d(neck, 15, 1)) for _ in chans)
+        heads = (
+            nn.Sequential(Separable(neck), Separable(neck), nn.Conv2d(neck, 15, 1)) for _ in chans
+        )
         self.heads = nn.ModuleList(heads)
         for head in self.heads:
             nn.init.normal_(head[2].weight, std=0.01)
@@ -87,17 +102,23 @@ class Network(nn.Module):
             features.append(x := one(x))
         results: list[Tensor] = []
         above: Tensor | None = None
-        for feature, lateral, head in zip(features[::-1], self.lateral[::-1], self.heads[::-1], strict=True):
+        for feature, lateral, head in zip(
+            features[::-1], self.lateral[::-1], self.heads[::-1], strict=True
+        ):
             x = lateral(feature)
             above = F.relu(x if above is None else x + F.interpolate(above, scale_factor=2.0))
             results.insert(0, head(above))
         return results
 
 
-CORNERS = np.concatenate([np.stack(np.meshgrid(*[np.arange(0, CANVAS, s)] * 2), -1).reshape(-1, 2) for s in STRIDES])
+CORNERS = np.concatenate(
+    [np.stack(np.meshgrid(*[np.arange(0, CANVAS, s)] * 2), -1).reshape(-1, 2) for s in STRIDES]
+)
 """Upper left corners (C, 2) in pixels of all cells of a canvas."""
 CELLS = [(CANVAS // s) ** 2 for s in STRIDES]
-STRIDE, LOW, HIGH = (np.repeat(values, CELLS).astype(float) for values in (STRIDES, *zip(*RANGES, strict=True)))
+STRIDE, LOW, HIGH = (
+    np.repeat(values, CELLS).astype(float) for values in (STRIDES, *zip(*RANGES, strict=True))
+)
 
 
 def assign(faces: Array) -> tuple[Array, Array]:
@@ -109,8 +130,12 @@ def assign(faces: Array) -> tuple[Array, Array]:
     if len(faces):
         width, height = (faces[:, 1] - faces[:, 0]).T[..., None]  # (F, 1)
         size = np.sqrt(width * height)
-        x, y = np.abs(CORNERS + STRIDE[:, None] / 2 - faces[:, :2].mean(1)[:, None]).transpose(2, 0, 1)
-        inside = (x <= np.maximum(0.22 * width, 0.6 * STRIDE)) & (y <= np.maximum(0.22 * height, 0.6 * STRIDE))
+        x, y = np.abs(CORNERS + STRIDE[:, None] / 2 - faces[:, :2].mean(1)[:, None]).transpose(
+            2, 0, 1
+        )
+        inside = (x <= np.maximum(0.22 * width, 0.6 * STRIDE)) & (
+            y <= np.maximum(0.22 * height, 0.6 * STRIDE)
+        )
         near = inside & (size >= LOW / 1.5) & (size < HIGH * 1.5)
         own = inside & (size >= LOW) & (size < HIGH)
         labels[near.any(0)] = -1
@@ -128,15 +153,24 @@ def loss_of(results: list[Tensor], labels: Tensor, points: Tensor) -> Tensor:
     """
     flat = torch.cat([result.permute(0, 2, 3, 1).flatten(1, 2) for result in results], 1).float()
     logit, true = flat[..., 0], labels.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(logit, true, reduction="none") * (logit.sigmoid() - true).abs() ** 2
+    each = (
+        F.binary_cross_entropy_with_logits(logit, true, reduction="none")
+        * (logit.sigmoid() - true).abs() ** 2
+    )
     positive = labels == 1
     count = positive.sum().clamp(min=1)
     found, target = flat[positive], points[positive]  # (P, 15), (P, 7, 2)
-    corner, stride = (torch.from_numpy(part).float()[positive.nonzero()[:, 1]] for part in (CORNERS, STRIDE))
-    places = found[:, [1, 2, *range(5, 15)]].view(-1, 6, 2) * stride[:, None, None] + corner[:, None]
+    corner, stride = (
+        torch.from_numpy(part).float()[positive.nonzero()[:, 1]] for part in (CORNERS, STRIDE)
+    )
+    places = (
+        found[:, [1, 2, *range(5, 15)]].view(-1, 6, 2) * stride[:, None, None] + corner[:, None]
+    )
     half = found[:, 3:5].clamp(-3, 4).exp() * stride[:, None] / 2
     low, high = places[:, 0] - half, places[:, 0] + half
-    common = (torch.minimum(high, target[:, 1]) - torch.maximum(low, target[:, 0])).clamp(min=0).prod(1)
+    common = (
+        (torch.minimum(high, target[:, 1]) - torch.maximum(low, target[:, 0])).clamp(min=0).prod(1)
+    )
     hull = (torch.maximum(high, target[:, 1]) - torch.minimum(low, target[:, 0])).prod(1)
     sides = target[:, 1] - target[:, 0]
     union = (high - low).prod(1) + sides.prod(1) - common
@@ -155,11 +189,20 @@ def find_spots(net: Network, data: Data, rng: np.random.Generator) -> list[Spot]
         zoom = np.array(background.shape[1::-1]) / (width, height)
         results = net(to_tensor([cv2.resize(background, (width, height))]))
         for result, stride in zip(results, STRIDES, strict=True):
-            peak = (result[:, :1] == F.max_pool2d(result[:, :1], 5, 1, 2)) & (result[:, :1] > math.log(0.2 / 0.8))
+            peak = (result[:, :1] == F.max_pool2d(result[:, :1], 5, 1, 2)) & (
+                result[:, :1] > math.log(0.2 / 0.8)
+            )
             for row, column in peak[0, 0].nonzero().tolist():
                 logit, x, y, *sides = result[0, :5, row, column].tolist()
                 centre = (np.array([x + column, y + row]) * stride) * zoom
-                found.append((logit, Spot(number, centre, math.exp(sum(sides) / 2) * stride * float(zoom.mean()))))
+                found.append(
+                    (
+                        logit,
+                        Spot(
+                            number, centre, math.exp(sum(sides) / 2) * stride * float(zoom.mean())
+                        ),
+                    )
+                )
     return [spot for _, spot in sorted(found, key=lambda pair: -pair[0])[:1000]]
 
 
@@ -181,9 +224,15 @@ def train(data: Data, cache: Path, steps: int, batch: int) -> Network:
             spots = find_spots(average, data, np.random.default_rng([2, step]))
         rng = np.random.default_rng([1, step])
         canvases, faces = zip(*[compose(data, rng, spots) for _ in range(batch)], strict=True)
-        targets = [torch.from_numpy(np.stack(part)) for part in zip(*map(assign, faces), strict=True)]
-        for group in optimiser.param_groups:  # a warm-up, a plateau, and a linear descent over the last 55 %
-            group["lr"] = 4e-3 * min((step + 1) / 300, 1.0, max((steps - step) / (0.55 * steps), 0.004))
+        targets = [
+            torch.from_numpy(np.stack(part)) for part in zip(*map(assign, faces), strict=True)
+        ]
+        for group in (
+            optimiser.param_groups
+        ):  # a warm-up, a plateau, and a linear descent over the last 55 %
+            group["lr"] = 4e-3 * min(
+                (step + 1) / 300, 1.0, max((steps - step) / (0.55 * steps), 0.004)
+            )
         loss = loss_of(net(to_tensor(canvases)), *targets)
         optimiser.zero_grad()
         loss.backward()
@@ -243,18 +292,25 @@ def score(path: Path, data: Data, clips: Path | None, count: int) -> None:
     cv2.setNumThreads(1)
     yunet = FaceDetector(yunet_path(), 0.7)
     detectors = {"YuNet": yunet, "built-in": FaceDetector(path)}
-    photos = {"composed": [group_photo(data, np.random.default_rng([0, row])) for row in range(count)]}
+    photos = {
+        "composed": [group_photo(data, np.random.default_rng([0, row])) for row in range(count)]
+    }
     videos = sorted(clips.glob("*.mp4")) if clips else []
     photos["clips"] = [(image, yunet(image)) for video in videos for image in read_frames(video)]
     for name, some in photos.items():
         for least in (14, 24):
-            print(f"{name}, faces >= {least} px:", *(recall(who, one, some, least) for who, one in detectors.items()))
+            print(
+                f"{name}, faces >= {least} px:",
+                *(recall(who, one, some, least) for who, one in detectors.items()),
+            )
     plain = [resized(np.ascontiguousarray(image[..., ::-1]), 640) for image in data.backgrounds]
     for who, detector in detectors.items():
         false = sum(len(detector(image)) for image in plain)
         net = cv2.FaceDetectorYN.create(str(detector.path), "", (640, 480), PHOTO_SCORE)
         (times,) = in_turns({who: partial(net.detect, cv2.resize(plain[0], (640, 480)))}).values()
-        print(f"{who}: {false} false faces in {len(plain)} backgrounds, {1000 * median(times):.1f} ms at 640 x 480")
+        print(
+            f"{who}: {false} false faces in {len(plain)} backgrounds, {1000 * median(times):.1f} ms at 640 x 480"
+        )
 
 
 def read_frames(video: Path, step: int = 8) -> list[Image]:
@@ -265,7 +321,9 @@ def read_frames(video: Path, step: int = 8) -> list[Image]:
     return [resized(np.ascontiguousarray(frame[..., ::-1]), 640) for frame in frames[::step]]
 
 
-def recall(who: str, detector: Detector, photos: list[tuple[Image, list[Face]]], least: float) -> str:
+def recall(
+    who: str, detector: Detector, photos: list[tuple[Image, list[Face]]], least: float
+) -> str:
     """Returns as text how many faces of at least `least` pixels are found, and the median IoU of their boxes."""
     overlaps = []
     for image, true in photos:
@@ -283,7 +341,9 @@ def main(
     """Trains unless the ONNX file exists, then scores it."""
     cache.mkdir(parents=True, exist_ok=True)
     print(machine())
-    learned, held_out = (read_data(faces, backgrounds, cache, part) for part in ("train", "held out"))
+    learned, held_out = (
+        read_data(faces, backgrounds, cache, part) for part in ("train", "held out")
+    )
     if not output.exists():
         write(train(learned, cache, steps, batch), output)
     score(output, held_out, clips, photos)

@@ -44,7 +44,9 @@ def read_crops(folder: Path, cache: Path) -> tuple[Image, Array]:
     if not (cache / "points.npy").exists():
         paths, points = sorted(folder.rglob("*.jpg")), []
         detector = cv2.FaceDetectorYN.create(str(yunet_path()), "", (224, 224), 0.3)
-        crops = np.lib.format.open_memmap(cache / "crops.npy", "w+", np.uint8, (len(paths) + DRAWN, CROP, CROP, 3))
+        crops = np.lib.format.open_memmap(
+            cache / "crops.npy", "w+", np.uint8, (len(paths) + DRAWN, CROP, CROP, 3)
+        )
         for row in tqdm(range(len(crops)), "YuNet finds faces", disable=None):
             if row < len(paths):
                 crops[row] = cv2.resize(cv2.imread(str(paths[row])), (CROP, CROP))
@@ -62,17 +64,23 @@ def find_points(detector: Any, crop: Image) -> Array:
     if found is None:
         return np.full((7, 2), np.nan)
     offset = found[:, :2] + found[:, 2:4] / 2 - 112
-    rank = found[:, 14] * np.sqrt(found[:, 2] * found[:, 3]) * np.exp(-(offset**2).sum(1) / 2 / 60**2)
+    rank = (
+        found[:, 14] * np.sqrt(found[:, 2] * found[:, 3]) * np.exp(-(offset**2).sum(1) / 2 / 60**2)
+    )
     points = found[rank.argmax(), :14].reshape(7, 2).astype(float)
     points[1] += points[0]
     return (points - PAD) * CROP / 160
 
 
-def read_data(faces: Path, backgrounds: Path, cache: Path, part: Literal["train", "held out"]) -> Data:
+def read_data(
+    faces: Path, backgrounds: Path, cache: Path, part: Literal["train", "held out"]
+) -> Data:
     """Returns the training data, or the held-out data that is scored."""
     crops, points = read_crops(faces, cache)
     box = points[:, :2]
-    seen = np.diff(box.clip(0, CROP), axis=1).prod((1, 2)) > VISIBLE * np.diff(box, axis=1).prod((1, 2))  # not for NaN
+    seen = np.diff(box.clip(0, CROP), axis=1).prod((1, 2)) > VISIBLE * np.diff(box, axis=1).prod(
+        (1, 2)
+    )  # not for NaN
     row, train = np.arange(len(crops)), part == "train"
     rows = np.flatnonzero(seen & (row % 20 > 0 if train else row % 40 == 0))
     paths = enumerate(sorted(backgrounds.glob("*.jpg")))
@@ -94,7 +102,9 @@ def compose(data: Data, rng: Generator, spots: list[Spot]) -> tuple[Image, Array
     if kind > 0.32:
         top = rng.choice([32, 64, 130, 280], p=[0.35, 0.3, 0.22, 0.13])
         count = rng.integers(1, {32: 13, 64: 9, 130: 4, 280: 2}[int(top)])
-        sizes = np.sort(np.exp(rng.uniform(np.log(10 if top < 200 else 100), np.log(top), count)))[::-1]
+        sizes = np.sort(np.exp(rng.uniform(np.log(10 if top < 200 else 100), np.log(top), count)))[
+            ::-1
+        ]
         if rng.random() < 0.3:  # a group: faces of nearly one size
             sizes = sizes[0] * rng.uniform(0.8, 1, count)
     taken: list[tuple[float, float, float]] = []
@@ -111,7 +121,11 @@ def compose(data: Data, rng: Generator, spots: list[Spot]) -> tuple[Image, Array
 
 def group_photo(data: Data, rng: Generator) -> tuple[Image, list[Face]]:
     """Returns a photo (720, 960, 3) in RGB with 12 upright faces of 14 to 180 pixels."""
-    photo = cv2.resize(data.backgrounds[rng.integers(len(data.backgrounds))], (960, 720), interpolation=cv2.INTER_CUBIC)
+    photo = cv2.resize(
+        data.backgrounds[rng.integers(len(data.backgrounds))],
+        (960, 720),
+        interpolation=cv2.INTER_CUBIC,
+    )
     faces = []
     for cell in range(12):
         crop, points = pick_face(data, rng)
@@ -129,7 +143,11 @@ def cut_background(data: Data, rng: Generator, side: int, least: float) -> Image
     image = data.backgrounds[rng.integers(len(data.backgrounds))]
     length = int(min(image.shape[:2]) * rng.uniform(least, 1))
     top, left = (rng.integers(0, extent - length + 1) for extent in image.shape[:2])
-    cut = cv2.resize(image[top : top + length, left : left + length], (side, side), interpolation=cv2.INTER_LINEAR)
+    cut = cv2.resize(
+        image[top : top + length, left : left + length],
+        (side, side),
+        interpolation=cv2.INTER_LINEAR,
+    )
     return np.ascontiguousarray(cut[:, ::-1] if rng.random() < 0.5 else cut)
 
 
@@ -138,7 +156,9 @@ def cut_spot(data: Data, rng: Generator, spot: Spot) -> Image:
     scale = float(np.exp(rng.normal(0, 0.25))) * max(1.0, 12 / spot.side)
     place = rng.uniform(0.25, 0.75, 2) * CANVAS
     to_canvas = np.column_stack([scale * np.eye(2), place - scale * spot.centre])
-    canvas = warp(data.backgrounds[spot.background], to_canvas, (CANVAS, CANVAS), cv2.BORDER_REFLECT)
+    canvas = warp(
+        data.backgrounds[spot.background], to_canvas, (CANVAS, CANVAS), cv2.BORDER_REFLECT
+    )
     return np.ascontiguousarray(canvas[:, ::-1] if rng.random() < 0.5 else canvas)
 
 
@@ -161,7 +181,11 @@ def relight(crop: Image, rng: Generator) -> Image:
     ramp = np.linspace(-1, 1, CROP, dtype=np.float32)
     slope = rng.uniform(-0.5, 0.5, 2).astype(np.float32)
     light = rng.uniform(0.45, 1.35) * (1 + slope[0] * ramp + slope[1] * ramp[:, None])
-    return (crop * light[..., None] * rng.uniform(0.85, 1.15, 3).astype(np.float32)).clip(0, 255).astype(np.uint8)
+    return (
+        (crop * light[..., None] * rng.uniform(0.85, 1.15, 3).astype(np.float32))
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
 
 
 def transform(points: Array, to_canvas: Array) -> Array:
@@ -194,16 +218,22 @@ def close_up(data: Data, rng: Generator) -> tuple[Image, Array]:
     to_canvas = matrix(points, size, draw_angle(rng), CANVAS / 2 + rng.uniform(-room, room, 2))
     if rng.random() < 0.4:
         crop = shrink(crop, int(rng.integers(40, CROP)))
-    border = (cv2.BORDER_REPLICATE, cv2.BORDER_CONSTANT)[rng.integers(2)]  # a reflection shows a second face
+    border = (cv2.BORDER_REPLICATE, cv2.BORDER_CONSTANT)[
+        rng.integers(2)
+    ]  # a reflection shows a second face
     return warp(crop, to_canvas, (CANVAS, CANVAS), border), transform(points, to_canvas)
 
 
 def shrink(image: Image, side: int) -> Image:
     """Reduces a square image to fewer pixels and enlarges it again."""
-    return cv2.resize(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA), image.shape[1::-1])
+    return cv2.resize(
+        cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA), image.shape[1::-1]
+    )
 
 
-def warp(image: Any, to_canvas: Array, size: tuple[int, int], border: int = cv2.BORDER_CONSTANT) -> Any:
+def warp(
+    image: Any, to_canvas: Array, size: tuple[int, int], border: int = cv2.BORDER_CONSTANT
+) -> Any:
     """Warps with pixel centres at +0.5."""
     moved = to_canvas.copy()
     moved[:, 2] += to_canvas[:, :2] @ (0.5, 0.5) - 0.5
@@ -215,18 +245,25 @@ def paste(canvas: Image, crop: Image, mask: NDArray[np.float32], to_canvas: Arra
     scale = float(np.hypot(*to_canvas[:, 0]))
     if scale < 0.7:
         small = max(8, round(CROP * scale * 1.1))
-        crop, mask = (cv2.resize(part, (small, small), interpolation=cv2.INTER_AREA) for part in (crop, mask))
+        crop, mask = (
+            cv2.resize(part, (small, small), interpolation=cv2.INTER_AREA) for part in (crop, mask)
+        )
         to_canvas = np.column_stack([to_canvas[:, :2] * CROP / small, to_canvas[:, 2]])
     side, extent = len(crop), np.array(canvas.shape[1::-1])
     corners = apply(to_canvas, np.array([(0, 0), (side, 0), (0, side), (side, side)]))
-    low, high = (np.clip(edge, 0, extent).astype(int) for edge in (np.floor(corners.min(0)), np.ceil(corners.max(0))))
+    low, high = (
+        np.clip(edge, 0, extent).astype(int)
+        for edge in (np.floor(corners.min(0)), np.ceil(corners.max(0)))
+    )
     if (high <= low).any():
         return
     local = np.column_stack([to_canvas[:, :2], to_canvas[:, 2] - low])
     size = (int(high[0] - low[0]), int(high[1] - low[1]))
     place = canvas[low[1] : high[1], low[0] : high[0]]
     alpha = warp(mask, local, size)[..., None]
-    place[:] = place + alpha * (warp(crop, local, size, cv2.BORDER_REPLICATE).astype(np.float32) - place)
+    place[:] = place + alpha * (
+        warp(crop, local, size, cv2.BORDER_REPLICATE).astype(np.float32) - place
+    )
 
 
 def make_mask(points: Array, rng: Generator) -> NDArray[np.float32]:
@@ -237,7 +274,10 @@ def make_mask(points: Array, rng: Generator) -> NDArray[np.float32]:
         across, along = (((grid - centre) / half) ** 2).astype(np.float32).T
         depth = 1 - np.sqrt(across + along[:, None])
     else:
-        low, high = points[0] * rng.uniform(0, 0.8), CROP - (CROP - points[1]) * rng.uniform(0, 0.8, 2)
+        low, high = (
+            points[0] * rng.uniform(0, 0.8),
+            CROP - (CROP - points[1]) * rng.uniform(0, 0.8, 2),
+        )
         across, along = (np.minimum(grid - low, high - grid) / CROP * 2).astype(np.float32).T
         depth = np.minimum(across, along[:, None])
     return cv2.resize((depth / np.float32(rng.choice([0.02, 0.1, 0.3]))).clip(0, 1), (CROP, CROP))
@@ -247,7 +287,9 @@ def find_room(rng: Generator, size: float, taken: list[tuple[float, float, float
     """Returns a centre for something of a size that keeps clear of what is there; None if there is no room."""
     edge = size * rng.uniform(0.3, 0.6)
     for _ in range(10):
-        centre = rng.uniform(edge, CANVAS - edge, 2) if edge < CANVAS / 2 else np.full(2, CANVAS / 2.0)
+        centre = (
+            rng.uniform(edge, CANVAS - edge, 2) if edge < CANVAS / 2 else np.full(2, CANVAS / 2.0)
+        )
         if all(np.abs(centre - (x, y)).max() > 0.65 * (size + other) for x, y, other in taken):
             taken.append((*centre, size))
             return centre
@@ -257,13 +299,23 @@ def find_room(rng: Generator, size: float, taken: list[tuple[float, float, float
 def paste_face(canvas: Image, data: Data, rng: Generator, size: float, centre: Array) -> Array:
     """Pastes a face into a canvas and returns its points there."""
     if rng.random() < 0.3:  # a body or hair
-        paste_tile(canvas, data, rng, 1.8 * size, centre + np.array([0, size * rng.uniform(0, 1.3)]))
+        paste_tile(
+            canvas, data, rng, 1.8 * size, centre + np.array([0, size * rng.uniform(0, 1.3)])
+        )
     crop, points = pick_face(data, rng)
-    to_canvas = matrix(points, size, draw_angle(rng), centre, float(np.exp(rng.normal(-0.05, 0.12))))
+    to_canvas = matrix(
+        points, size, draw_angle(rng), centre, float(np.exp(rng.normal(-0.05, 0.12)))
+    )
     paste(canvas, crop, make_mask(points, rng), to_canvas)
     if rng.random() < 0.12:  # a hand, a cup or another head covers a part
         away = rng.standard_normal(2)
-        paste_tile(canvas, data, rng, 0.7 * size, centre + away / np.hypot(*away) * size * rng.uniform(0.5, 0.8))
+        paste_tile(
+            canvas,
+            data,
+            rng,
+            0.7 * size,
+            centre + away / np.hypot(*away) * size * rng.uniform(0.5, 0.8),
+        )
     return transform(points, to_canvas)
 
 
@@ -294,5 +346,7 @@ def change_colours(canvas: Image, rng: Generator) -> Image:
         canvas = (canvas + noise).clip(0, 255).astype(np.uint8)
     if rng.random() < 0.3:
         quality = int(rng.integers(25, 90))
-        canvas = cv2.imdecode(cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_COLOR)
+        canvas = cv2.imdecode(
+            cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_COLOR
+        )
     return canvas

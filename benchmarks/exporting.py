@@ -62,13 +62,17 @@ def main(manifest: Path, rounds: int = 7) -> None:
         batches, target = labelled_batches(model, manifest)
         parts = list(batches)
         right = {
-            name: (np.concatenate([run(part) for part in parts]).argmax(1) == target.argmax(1).numpy()).mean()
+            name: (
+                np.concatenate([run(part) for part in parts]).argmax(1) == target.argmax(1).numpy()
+            ).mean()
             for name, run in models.items()
         }
         timed = []
         for size in BATCHES:
             part = next(parts[0].split(size))
-            timed.append(in_turns({name: partial(run, part) for name, run in models.items()}, rounds))
+            timed.append(
+                in_turns({name: partial(run, part) for name, run in models.items()}, rounds)
+            )
     heads = "".join(f" ms a face, batch {size} | faster by |" for size in BATCHES)
     print(f"\n| | accuracy |{heads}\n| --- | ---: |{' ---: |' * 2 * len(BATCHES)}")
     for name in models:

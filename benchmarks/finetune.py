@@ -40,8 +40,14 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
     labels = np.array(faces.column("label"))
     rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
     for label in faces.names:
-        mine = np.random.default_rng(seed).permutation(np.flatnonzero(labels == label))[:count].tolist()
-        rows += as_rows(faces, mine, ["val" if number % 10 == 9 else "train" for number in range(len(mine))])
+        mine = (
+            np.random.default_rng(seed)
+            .permutation(np.flatnonzero(labels == label))[:count]
+            .tolist()
+        )
+        rows += as_rows(
+            faces, mine, ["val" if number % 10 == 9 else "train" for number in range(len(mine))]
+        )
     return Reading(tuple(f"my {name}" for name in faces.names), rows)
 
 
@@ -50,7 +56,9 @@ def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> I
     labels, landmarks = faces.column("label"), faces.landmarks()
     for row, split in zip(which, splits, strict=True):
         points = None if np.isnan(landmarks[row]).any() else landmarks[row]
-        yield Row(faces.image_bytes(row), faces.name(row), split, f"my {labels[row]}", landmarks=points)
+        yield Row(
+            faces.image_bytes(row), faces.name(row), split, f"my {labels[row]}", landmarks=points
+        )
 
 
 def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
@@ -59,10 +67,21 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     folder.mkdir(parents=True)
     manifest = folder / "faces.parquet"
     write_manifest(manifest, reading, "benchmark", "always")
-    where = [f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", "--data.num_workers=0"]
+    where = [
+        f"--data.manifest={manifest}",
+        f"--trainer.logger.init_args.save_dir={folder}",
+        "--data.num_workers=0",
+    ]
     start = time.monotonic()
     with (folder / "log.txt").open("w") as log:
-        command = [sys.executable, str(ROOT / "cli.py"), "fit", *words, *where, "--trainer.enable_progress_bar=false"]
+        command = [
+            sys.executable,
+            str(ROOT / "cli.py"),
+            "fit",
+            *words,
+            *where,
+            "--trainer.enable_progress_bar=false",
+        ]
         subprocess.run(command, stdout=log, stderr=log, check=True)
     seconds = time.monotonic() - start
     (best,) = folder.rglob("best.ckpt")
@@ -76,12 +95,21 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
 
 def table(output: Path, photos: tuple[int, ...], runs: int) -> str:
     """Returns the finished rows as Markdown."""
-    lines = ["| row | photos a class | accuracy, % | UAR, % | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "| row | photos a class | accuracy, % | UAR, % | seconds |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
     for name in ("start", "scratch"):
         for count in photos:
-            files = [output / f"{slug(name)}-{count}-{seed}" / "result.json" for seed in range(1, runs + 1)]
+            files = [
+                output / f"{slug(name)}-{count}-{seed}" / "result.json"
+                for seed in range(1, runs + 1)
+            ]
             if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
-                cells = [spread([100 * one[what] for one in found], 1, mean) for what in ("accuracy", "uar")]
+                cells = [
+                    spread([100 * one[what] for one in found], 1, mean)
+                    for what in ("accuracy", "uar")
+                ]
                 seconds = spread([one["seconds"] for one in found], 0, mean)
                 lines.append(f"| {name} | {count} | {cells[0]} | {cells[1]} | {seconds} |")
     return "\n".join(lines) + "\n"
@@ -95,16 +123,30 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     print(machine(), flush=True)
     scratch = output / "scratch.yaml"
-    model = {"init": None, "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"])))}
+    model = {
+        "init": None,
+        "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"]))),
+    }
     average = [{"class_path": "fer_vit.train.module.EMA", "init_args": {"decay": 0.99}}]
-    scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))  # stops at the end only
+    scratch.write_text(
+        yaml.safe_dump({"model": model, "trainer": {"callbacks": average}})
+    )  # stops at the end only
     rows = Manifest.read(ferplus, ["train", "val"])
-    faces, tests = rows.select(in_fold(rows, fold)), rows.split("val").select(~rows.near_duplicates("val"))
+    faces, tests = (
+        rows.select(in_fold(rows, fold)),
+        rows.split("val").select(~rows.near_duplicates("val")),
+    )
     for count, seed in product(photos, range(1, runs + 1)):
         reading = draw_photos(faces, tests, count, seed)
         epochs = max(40, 6000 // count)  # from scratch, more steps with as many validations
-        steps = [f"--trainer.max_epochs={epochs}", f"--trainer.check_val_every_n_epoch={epochs // 40}"]
-        options = {"start": [f"--model.init={start}"], "scratch": [f"--config={scratch}", *SCRATCH, *steps]}
+        steps = [
+            f"--trainer.max_epochs={epochs}",
+            f"--trainer.check_val_every_n_epoch={epochs // 40}",
+        ]
+        options = {
+            "start": [f"--model.init={start}"],
+            "scratch": [f"--config={scratch}", *SCRATCH, *steps],
+        }
         for name, words in options.items():
             folder = output / f"{slug(name)}-{count}-{seed}"
             if not (folder / "result.json").is_file():

@@ -56,7 +56,9 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
         self.augment = Augment(CHANGES)
         found = DataLoader(Seen(self.rows), None, num_workers=cores())
-        self.points = np.array([*tqdm(found, "YuNet finds landmarks", len(self.rows), disable=None)])  # (N, 5, 2)
+        self.points = np.array(
+            [*tqdm(found, "YuNet finds landmarks", len(self.rows), disable=None)]
+        )  # (N, 5, 2)
         self.known = np.flatnonzero(np.isfinite(self.points).all((1, 2)))
 
     def __len__(self) -> int:
@@ -74,7 +76,9 @@ def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
     """Crops up to 40% off one side of some images, like a face at the border of a photo."""
     rng = np.random.default_rng([seed, 1])  # `Augment` draws from the seed itself
     (height, width), part = image.shape[:2], rng.uniform(0, 0.4) * (rng.random() < CUT)
-    left, top, right, bottom = (part * np.array([width, height] * 2) * np.eye(4)[rng.integers(4)]).astype(int)
+    left, top, right, bottom = (
+        part * np.array([width, height] * 2) * np.eye(4)[rng.integers(4)]
+    ).astype(int)
     return image[top : height - bottom, left : width - right], points - (left, top)
 
 
@@ -82,7 +86,9 @@ class Step(nn.Sequential):
     """A 3 x 3 convolution, batch norm and ReLU, with a residual connection if the shape stays the same."""
 
     def __init__(self, chans: int, out: int, stride: int = 1) -> None:
-        super().__init__(nn.Conv2d(chans, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+        super().__init__(
+            nn.Conv2d(chans, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU()
+        )
         self.same = chans == out and stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +102,14 @@ class Landmarks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        stages = [Step(1, 16, 2), Step(16, 32, 2), Step(32, 32), Step(32, 64, 2), Step(64, 64), Step(64, 64)]
+        stages = [
+            Step(1, 16, 2),
+            Step(16, 32, 2),
+            Step(32, 32),
+            Step(32, 64, 2),
+            Step(64, 64),
+            Step(64, 64),
+        ]
         self.features = nn.Sequential(*stages, Step(64, 80, 2), Step(80, 80), nn.Flatten())
         self.points = nn.Linear(80 * (SIDE // 16) ** 2, 10)
         nn.init.zeros_(self.points.weight)
@@ -111,7 +124,11 @@ def loader(manifests: list[Path], split: Split, batch: int) -> DataLoader[tuple[
     """Returns the augmented faces of a split; training faces are shuffled and augmented anew in each epoch."""
     train = split == "train"
     return DataLoader(
-        ConcatDataset([Faces(path, split) for path in manifests]), batch, shuffle=train, num_workers=1, drop_last=train
+        ConcatDataset([Faces(path, split) for path in manifests]),
+        batch,
+        shuffle=train,
+        num_workers=1,
+        drop_last=train,
     )
 
 
@@ -121,7 +138,9 @@ def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: in
     net = Landmarks()
     faces, held_out = loader([ferplus, fairface], "train", batch), loader([ferplus], "val", batch)
     optimiser = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, epochs * len(faces), pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, 3e-3, epochs * len(faces), pct_start=0.1
+    )
     for epoch in range(epochs):
         net.train()
         for image, points in tqdm(faces, desc=f"epoch {epoch}", disable=None):
@@ -131,14 +150,21 @@ def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: in
             optimiser.step()
             schedule.step()
         net.eval()
-        print(f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side", flush=True)
+        print(
+            f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side",
+            flush=True,
+        )
     write_onnx(net, torch.zeros(1, 1, SIDE, SIDE), output)
 
 
 @torch.inference_mode()
 def error(net: Landmarks, faces: DataLoader[tuple[Tensor, Tensor]]) -> float:
     """Returns the mean distance between predicted and true landmarks as a fraction of the side."""
-    return torch.cat([(net(image).view_as(points) - points).norm(dim=-1) for image, points in faces]).mean().item()
+    return (
+        torch.cat([(net(image).view_as(points) - points).norm(dim=-1) for image, points in faces])
+        .mean()
+        .item()
+    )
 
 
 if __name__ == "__main__":

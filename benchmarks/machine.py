@@ -21,25 +21,38 @@ PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 def run_main(main: Callable[..., object], words: list[str] | None = None) -> object:
     """Calls `main` with the words of the command line: its parameters are the options, its module is the help."""
-    return auto_cli(main, args=words, description=sys.modules[main.__module__].__doc__, formatter_class=HelpFormatter)
+    return auto_cli(
+        main,
+        args=words,
+        description=sys.modules[main.__module__].__doc__,
+        formatter_class=HelpFormatter,
+    )
 
 
 def machine() -> str:
     """Returns date, processor, cores, GPU and versions in one line."""
     info = Path("/proc/cpuinfo")
-    names = [line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(": ")[2]
+        for line in info.read_text().splitlines()
+        if line.startswith("model name")
+    ]
     processor = names[0] if names else platform.processor() or platform.machine()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     date = datetime.date.today().isoformat()
     return f"{date}, {len(names)} x {processor}{gpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def spread(values: list[float], digits: int = 2, middle: Callable[[list[float]], float] = median) -> str:
+def spread(
+    values: list[float], digits: int = 2, middle: Callable[[list[float]], float] = median
+) -> str:
     """Formats median (or mean), minimum and maximum."""
     return f"{middle(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[Name, list[float]]:
+def in_turns(
+    works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3
+) -> dict[Name, list[float]]:
     """Times functions in turns of at least `least` seconds, so that a slower machine affects all of them.
 
     Returns the mean seconds of each function by round.
@@ -70,6 +83,12 @@ def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[f
 def write_onnx(net: torch.nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
     """Writes a network as ONNX without the exporter's notes, which contain file paths of this machine."""
     model = torch.onnx.export(net, (example,), dynamo=True, verbose=False, **options).model_proto
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+    for part in (
+        model,
+        model.graph,
+        *model.graph.node,
+        *model.graph.value_info,
+        *model.graph.initializer,
+    ):
         part.ClearField("metadata_props")
     onnx.save(model, path)

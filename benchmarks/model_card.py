@@ -17,8 +17,18 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.commands.export import example_inputs
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, measure_robustness, predict_manifest
-from fer_vit.evaluate.scores import accuracy_by_votes, confusion_matrix, score_faces, summarize_robustness
+from fer_vit.evaluate.faces import (
+    evaluate_logits,
+    fit_temperature,
+    measure_robustness,
+    predict_manifest,
+)
+from fer_vit.evaluate.scores import (
+    accuracy_by_votes,
+    confusion_matrix,
+    score_faces,
+    summarize_robustness,
+)
 from fer_vit.evaluate.writer import class_table, score_table
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
@@ -45,14 +55,29 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
     found = score_faces(faces.probabilities, faces.targets, model.labels)
-    subsets = {"the model": found, "averaged with the mirrored face": score_faces(both, faces.targets, model.labels)}
+    subsets = {
+        "the model": found,
+        "averaged with the mirrored face": score_faces(both, faces.targets, model.labels),
+    }
     if (marks := rows.near_duplicates("val")).any():
-        name = f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
-        subsets[name] = score_faces(faces.probabilities[~marks], faces.targets[~marks], model.labels)
-    table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
+        name = (
+            f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
+        )
+        subsets[name] = score_faces(
+            faces.probabilities[~marks], faces.targets[~marks], model.labels
+        )
+    table = score_table(
+        "", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()}
+    )
     temperature, target = model.net.settings.temperature, shares.argmax(-1)
-    scaled = (logits.softmax(-1), (logits / temperature).softmax(-1), crossed_probabilities(logits, target))
-    raw, fitted, crossed = (multiclass_calibration_error(one, target, logits.shape[1], n_bins=15) for one in scaled)
+    scaled = (
+        logits.softmax(-1),
+        (logits / temperature).softmax(-1),
+        crossed_probabilities(logits, target),
+    )
+    raw, fitted, crossed = (
+        multiclass_calibration_error(one, target, logits.shape[1], n_bins=15) for one in scaled
+    )
     confusion = confusion_matrix(faces.probabilities, faces.targets)
     hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
     torch.set_num_threads(1)

@@ -44,8 +44,12 @@ def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
             continue
         rng = np.random.default_rng(place)
         width, height = sizes[place % len(sizes)]
-        photo = cv2.resize(scenes[rng.integers(len(scenes))], (width, height), interpolation=cv2.INTER_CUBIC)
-        photo = np.clip(photo + rng.integers(-8, 8, photo.shape, dtype=np.int16), 0, 255).astype(np.uint8)  # grain
+        photo = cv2.resize(
+            scenes[rng.integers(len(scenes))], (width, height), interpolation=cv2.INTER_CUBIC
+        )
+        photo = np.clip(photo + rng.integers(-8, 8, photo.shape, dtype=np.int16), 0, 255).astype(
+            np.uint8
+        )  # grain
         for _ in range(rng.integers(MOST_FACES + 1)):
             paste(photo, decode_image(faces.image_bytes(int(rng.integers(len(faces))))), rng)
         cv2.imwrite(str(path), photo[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 90))
@@ -55,7 +59,9 @@ def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
     """Pastes a face at a random place, with a tenth to a third of the photo's height."""
     side = int(photo.shape[0] * rng.uniform(0.1, 0.33))
     left, top = (int(rng.integers(length - side)) for length in (photo.shape[1], photo.shape[0]))
-    photo[top : top + side, left : left + side] = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
+    photo[top : top + side, left : left + side] = cv2.resize(
+        face, (side, side), interpolation=cv2.INTER_CUBIC
+    )
 
 
 def find_faces(yunet: cv2.FaceDetectorYN, image: Image) -> list[Array]:
@@ -95,7 +101,9 @@ def against_the_loop(photos: Path, rounds: int) -> None:
     yunet = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
     finders = {
         "loop, photos at their own size": partial(find_faces, yunet),
-        "loop, fer-vit's detector": lambda image: [face.landmarks for face in refine_landmarks(image, own(image))],
+        "loop, fer-vit's detector": lambda image: [
+            face.landmarks for face in refine_landmarks(image, own(image))
+        ],
     }
     found: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}
     for _ in range(rounds):
@@ -105,9 +113,13 @@ def against_the_loop(photos: Path, rounds: int) -> None:
             start = time.perf_counter()
             loop(model, find, files)
             found[name].append(len(files) / (time.perf_counter() - start))
-    print(f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | ---: |")
+    print(
+        f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | ---: |"
+    )
     for name, rates in found.items():
-        ratios = [own_rate / rate for own_rate, rate in zip(found["fer-vit predict"], rates, strict=True)]
+        ratios = [
+            own_rate / rate for own_rate, rate in zip(found["fer-vit predict"], rates, strict=True)
+        ]
         print(f"| {name} | {spread(rates, 1)} | {spread(ratios)} |", flush=True)
 
 

@@ -23,7 +23,9 @@ from benchmarks.machine import run_main
 from fer_vit.files import atomic_write
 
 NAME = "ferplus-fairface-small"
-STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
+STUDENT, FINISH = (
+    ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish")
+)
 TEACHERS = ("ferplus-small", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
@@ -48,7 +50,11 @@ class Stage(NamedTuple):
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order, given the two data sets and the output folder."""
     faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
-    yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
+    yield Stage(
+        "prepare FERPlus",
+        faces,
+        ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"],
+    )
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage("votes", votes, ["distill", *TEACHERS, str(faces), str(votes), *also])
@@ -56,7 +62,14 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
-        yield fit(finish, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={newest(student)}")
+        yield fit(
+            finish,
+            votes,
+            seed,
+            f"--config={STUDENT}",
+            f"--config={FINISH}",
+            f"--model.init={newest(student)}",
+        )
     learned = [f"--checkpoint={newest(finish)}" for finish in finished]
     found = ["--calibrate", str(faces), "--logit_adjust", RARE]
     yield Stage("export", model, ["export", str(model), *learned, *found, "--half"])
@@ -67,16 +80,22 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
 def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     """Returns the stage of a training."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
-    return Stage(f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"])
+    return Stage(
+        f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"]
+    )
 
 
 def run(stage: Stage) -> str:
     """Runs or resumes a stage. Returns its result: accuracy and UAR, or the last printed line."""
     words, script = stage.words, stage.words[0] == "-m"
     program = [sys.executable] if script else FER_VIT
-    print(f"\n== {stage.name}\n{shlex.join(['python' if script else 'fer-vit', *words])}", flush=True)
+    print(
+        f"\n== {stage.name}\n{shlex.join(['python' if script else 'fer-vit', *words])}", flush=True
+    )
     if words[0] != "fit":
-        printed = subprocess.run([*program, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+        printed = subprocess.run(
+            [*program, *words], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         print(printed, end="", flush=True)
         if script:
             stage.product.write_text(printed)

@@ -36,7 +36,9 @@ from fer_vit.train.task import FERTask
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP, STEPS = 3, 12
 CUDA = DEVICE.type == "cuda"
-TINY, SMALL, BASE = (partial(RegionViTConfig, f"vit_{name}_patch16_224") for name in ("tiny", "small", "base"))
+TINY, SMALL, BASE = (
+    partial(RegionViTConfig, f"vit_{name}_patch16_224") for name in ("tiny", "small", "base")
+)
 SMALL_CROPS = TINY(img_size=48, patch_size=8, depth=6, region_grid=1, regions=DEFAULT_REGIONS)
 SIZES = {
     "48 px, patch 8, width 192, 6 blocks": (SMALL_CROPS, 1024 if CUDA else 64),
@@ -49,7 +51,9 @@ if CUDA:
 
 def faces(config: RegionViTConfig, number: int) -> Batch:
     """Returns a batch of noise with the regions of the template."""
-    boxes = torch.from_numpy(region_boxes(torch.tensor(TEMPLATE).numpy() * config.img_size, config.regions)).float()
+    boxes = torch.from_numpy(
+        region_boxes(torch.tensor(TEMPLATE).numpy() * config.img_size, config.regions)
+    ).float()
     return Batch(
         image=torch.rand(number, 3, config.img_size, config.img_size, device=DEVICE),
         boxes=boxes.expand(number, -1, -1).contiguous().to(DEVICE),
@@ -73,10 +77,23 @@ def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> flo
     times: list[float] = []
     clock = LambdaCallback(on_train_batch_start=lambda *_: times.append(now()))
     with TemporaryDirectory() as folder:
-        off = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        how: dict[str, Any] = {"precision": "bf16-mixed", "accelerator": DEVICE.type, "devices": 1, **off}
+        off = dict.fromkeys(
+            ("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        how: dict[str, Any] = {
+            "precision": "bf16-mixed",
+            "accelerator": DEVICE.type,
+            "devices": 1,
+            **off,
+        }
         log = TensorBoardLogger(folder)
-        trainer = L.Trainer(max_steps=WARM_UP + STEPS + 1, gradient_clip_val=1.0, logger=log, callbacks=[clock], **how)
+        trainer = L.Trainer(
+            max_steps=WARM_UP + STEPS + 1,
+            gradient_clip_val=1.0,
+            logger=log,
+            callbacks=[clock],
+            **how,
+        )
         task = FERTask(config, labels=list(EXPRESSIONS), compile=compiled)
         trainer.fit(task, DataLoader([batch] * (WARM_UP + STEPS + 1), batch_size=None))  # type: ignore[arg-type]
     return (times[-1] - times[WARM_UP]) / STEPS
@@ -84,10 +101,16 @@ def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> flo
 
 def bare_vit(config: RegionViTConfig) -> torch.nn.Module:
     """Returns a timm ViT with as many tokens."""
-    options = {name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)}
+    options = {
+        name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)
+    }
     extra = len(config.regions) * config.region_grid**2
     return timm.create_model(
-        config.backbone, img_size=config.img_size, num_classes=len(EXPRESSIONS), reg_tokens=extra, **options
+        config.backbone,
+        img_size=config.img_size,
+        num_classes=len(EXPRESSIONS),
+        reg_tokens=extra,
+        **options,
     ).to(DEVICE)
 
 
@@ -106,7 +129,9 @@ def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
     return (now() - start) / STEPS
 
 
-def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
+def against_a_bare_vit(
+    config: RegionViTConfig, number: int, rounds: int, compiled: bool
+) -> dict[str, list[float]]:
     """Returns the seconds of a step by name and round."""
     batch = faces(config, number)
     names = {"bare ViT, fused attention": True, "bare ViT, explicit attention": False}
@@ -116,7 +141,9 @@ def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compil
         for name, fused in names.items():
             net = bare_vit(config)
             use_fused_attention(net, fused)
-            found[name].append(plain_step(torch.compile(net) if compiled else net, batch.image, batch.target))
+            found[name].append(
+                plain_step(torch.compile(net) if compiled else net, batch.image, batch.target)
+            )
     return found
 
 
@@ -132,17 +159,23 @@ def main(rounds: int = 5, compiled: bool = False) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     best = peak()
-    print(f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second")
+    print(
+        f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second"
+    )
     for name, (config, number) in SIZES.items():
         found = against_a_bare_vit(config, number, rounds, compiled)
-        print(f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |")
+        print(
+            f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |"
+        )
         for other, times in found.items():
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
             print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
         # A step is a forward pass and two times its work backward.
         work = 3 * number * multiply_adds(build_model(config, EXPRESSIONS))
         use = [work / seconds / best for seconds in found["RegionViT"]]
-        print(f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %")
+        print(
+            f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %"
+        )
 
 
 if __name__ == "__main__":

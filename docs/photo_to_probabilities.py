@@ -28,13 +28,17 @@ def similarity(points, target):
     a, b = points @ [1, 1j], target @ [1, 1j]
     turn = np.vdot(a - a.mean(), b - b.mean()) / np.vdot(a - a.mean(), a - a.mean()).real
     shift = b.mean() - turn * a.mean()
-    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag], [0, 0, 1]])
+    return np.array(
+        [[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag], [0, 0, 1]]
+    )
 
 
 def resize(image, side):
     scale = side / max(image.shape[:2])
     width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
-    return cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA)
+    return cv2.resize(
+        image, (width, height), interpolation=cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
+    )
 
 
 def warp(image, matrix, size):
@@ -47,11 +51,22 @@ def warp(image, matrix, size):
         start = np.clip(np.floor(corners.min(0) - 2 / scale), 0, end - 1).astype(int)
         stop = np.clip(np.ceil(corners.max(0) + 2 / scale), start + 1, end).astype(int)
         fewer = np.maximum(1, np.round((stop - start) * 2 * scale)).astype(int)
-        image = cv2.resize(image[start[1] : stop[1], start[0] : stop[0]], fewer.tolist(), interpolation=cv2.INTER_AREA)
+        image = cv2.resize(
+            image[start[1] : stop[1], start[0] : stop[0]],
+            fewer.tolist(),
+            interpolation=cv2.INTER_AREA,
+        )
         matrix = matrix @ scaling(*(stop - start) / fewer, *start)
     # OpenCV puts the centre of a pixel at whole numbers, everything else here at halves.
-    matrix = scaling(1, 1, -0.5, -0.5) @ scaling(drawn / size, drawn / size) @ matrix @ scaling(1, 1, 0.5, 0.5)
-    crop = cv2.warpAffine(image, matrix[:2], (drawn, drawn), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    matrix = (
+        scaling(1, 1, -0.5, -0.5)
+        @ scaling(drawn / size, drawn / size)
+        @ matrix
+        @ scaling(1, 1, 0.5, 0.5)
+    )
+    crop = cv2.warpAffine(
+        image, matrix[:2], (drawn, drawn), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
     return crop if drawn == size else cv2.resize(crop, (size, size), interpolation=cv2.INTER_AREA)
 
 
@@ -83,7 +98,10 @@ def find_landmarks(network, image, box):
     scale = 0.98 * 64 / max(box[2:4] - box[:2])
     matrix = scaling(scale, scale, *(32 - scale * (box[:2] + box[2:4]) / 2))
     for _ in range(2):
-        cut, points = cv2.cvtColor(warp(image, matrix, 64), cv2.COLOR_BGR2GRAY).astype(np.float32), []
+        cut, points = (
+            cv2.cvtColor(warp(image, matrix, 64), cv2.COLOR_BGR2GRAY).astype(np.float32),
+            [],
+        )
         for view in (cut, cut[:, ::-1]):
             network.setInput(((view - view.mean()) / (view.std() + 2))[None, None])
             points.append(network.forward().reshape(5, 2).astype(float) * 64)
@@ -99,7 +117,9 @@ def place_regions(points, regions, size):
     unit = max(np.hypot(*across), np.hypot(*down))
     x, y = across / np.hypot(*across)
     offsets, sides = (np.array([region[key] for region in regions]) for key in ("offset", "side"))
-    centres = np.array([points[region["anchors"]].mean(0) for region in regions]) + unit * offsets @ [[x, y], [-y, x]]
+    centres = np.array(
+        [points[region["anchors"]].mean(0) for region in regions]
+    ) + unit * offsets @ [[x, y], [-y, x]]
     half = unit * sides[:, None] / 2
     valid = ((centres >= 0) & (centres < size)).all(1) & (2 * half[:, 0] >= 2)
     return np.hstack([centres - half, centres + half]).astype(np.float32), valid
@@ -115,7 +135,9 @@ def predict(photo, model, networks):
     for box in find_boxes(detector, image):
         points = find_landmarks(network, image, box)
         matrix = similarity(points, np.array(facts["template"]) * size)
-        crop = warp(image, matrix, size)[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 255
+        crop = (
+            warp(image, matrix, size)[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 255
+        )
         boxes, valid = place_regions(move(matrix, points), [*facts["regions"].values()], size)
         found = session.run(None, {"image": crop, "boxes": boxes[None], "valid": valid[None]})[0][0]
         yield box[:4], dict(zip(facts["labels"], found.tolist(), strict=True))

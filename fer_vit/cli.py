@@ -91,7 +91,9 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's flush at exit fails again
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else Python's flush at exit fails again
         sys.exit(128 + 13)  # as after SIGPIPE
     except (FerVitError, OSError, RuntimeError, KeyboardInterrupt) as error:
         line = error_line(error)
@@ -127,7 +129,9 @@ def run(args: list[str]) -> None:
     elif verb in LIGHTNING_VERBS:
         import_verb("fer_vit.train.cli").train(args)
     else:
-        raise FerVitError(f"There is no command `{verb}`.{suggest(verb, VERBS)} `fer-vit --help` lists the commands.")
+        raise FerVitError(
+            f"There is no command `{verb}`.{suggest(verb, VERBS)} `fer-vit --help` lists the commands."
+        )
 
 
 def import_verb(module: str) -> Any:
@@ -152,21 +156,35 @@ def run_plain(verb: str, args: list[str]) -> None:
     parser = verb_parser(verb, function)
     if hasattr(module, "add_options"):
         module.add_options(parser)
-    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in args):  # an empty path would be the current folder
-        raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
-    words = [re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word) for word in args]  # `--max-faces`
-    flags = {f"--{action.dest}" for action in parser._actions if getattr(action, "_typehint", None) is bool}
+    if any(
+        re.fullmatch(r"(--[\w-]+=)?", word) for word in args
+    ):  # an empty path would be the current folder
+        raise FerVitError(
+            'Expected a name or a value, but got "". Is a variable of the shell empty?'
+        )
+    words = [
+        re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word) for word in args
+    ]  # `--max-faces`
+    flags = {
+        f"--{action.dest}"
+        for action in parser._actions
+        if getattr(action, "_typehint", None) is bool
+    }
     words = [
         f"{word}=true" if word in flags and following.lower() not in ("true", "false") else word
         for word, following in zip(words, [*words, ""][1:], strict=True)
     ]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that half-written files are removed
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
         hint = suggest_option(words, parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    from fer_vit.processes import report_dead_workers  # imports OpenCV, which `--help` does not need
+    from fer_vit.processes import (
+        report_dead_workers,
+    )  # imports OpenCV, which `--help` does not need
 
     with report_dead_workers():
         result = function(**values)
@@ -178,14 +196,20 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
     """Returns the parser of a plain command: its function's signature and docstring are the options."""
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
-        description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0].partition("\n\nReturns:")[0],
+        description=inspect.cleandoc(function.__doc__)
+        .partition("\n\nArgs:")[0]
+        .partition("\n\nReturns:")[0],
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    helps = {one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params}
+    helps = {
+        one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params
+    }
     for name, parameter in inspect.signature(function).parameters.items():
         kind, default = parameter.annotation, parameter.default
-        if kind == list[Path]:  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
+        if (
+            kind == list[Path]
+        ):  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
         elif kind in (Sequence[Path], Sequence[str]):
             kind = path if kind == Sequence[Path] else str

@@ -42,7 +42,11 @@ def person_mean(values: Array, most: float = np.inf) -> Interval:
     """Returns the mean over persons (P,) of a measure from 0 to `most`, and its t interval; NaN do not count."""
     known = values[np.isfinite(values)]
     spread = len(known) >= LEAST and np.ptp(known) > EQUAL
-    bounds = np.clip(stats.ttest_1samp(known, 0).confidence_interval(), 0, most) if spread else (np.nan, np.nan)
+    bounds = (
+        np.clip(stats.ttest_1samp(known, 0).confidence_interval(), 0, most)
+        if spread
+        else (np.nan, np.nan)
+    )
     return interval(float(known.mean()) if len(known) else None, bounds, len(known))
 
 
@@ -54,7 +58,11 @@ def compare_pair(first: Array, second: Array, paired: bool) -> dict[str, Any] | 
     persons, or no differences.
     """
     known = np.isfinite(first), np.isfinite(second)
-    x, y = (first[known[0] & known[1]], second[known[0] & known[1]]) if paired else (first[known[0]], second[known[1]])
+    x, y = (
+        (first[known[0] & known[1]], second[known[0] & known[1]])
+        if paired
+        else (first[known[0]], second[known[1]])
+    )
     sizes = np.array([len(x), len(y)])
     if sizes.min() < LEAST or (np.ptp(y - x) if paired else max(np.ptp(x), np.ptp(y))) < EQUAL:
         return None
@@ -86,7 +94,9 @@ def intraclass_correlation(values: Array, person: IntArray) -> Interval:
     between, within = len(sizes) - 1, len(values) - len(sizes)
     size = (len(values) - (sizes**2).sum() / len(values)) / between
     ratio = stats.f_oneway(*groups).statistic
-    ratios = ratio / np.array([1, stats.f.ppf(0.975, between, within), 1 / stats.f.ppf(0.975, within, between)])
+    ratios = ratio / np.array(
+        [1, stats.f.ppf(0.975, between, within), 1 / stats.f.ppf(0.975, within, between)]
+    )
     mean, *bounds = (ratios - 1) / (ratios + size - 1)
     return interval(float(mean), bounds, len(sizes))
 
@@ -100,7 +110,9 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[di
     Returns for each condition but the first the `difference` from the first with its Wald interval, and its `p`. Empty:
     too few values, no spread, or the fit does not converge.
     """
-    from statsmodels.regression.mixed_linear_model import MixedLM  # only here: it may not be installed
+    from statsmodels.regression.mixed_linear_model import (
+        MixedLM,
+    )  # only here: it may not be installed
 
     persons, cells = len(np.unique(person)), len({*zip(person, condition, strict=True)})
     if persons < LEAST or len(values) == persons or np.ptp(values) < EQUAL:
@@ -109,9 +121,18 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[di
     effects[:, 0] = 1
     # A variance between persons of 0 is a valid result. Effects that cannot be separated make a singular matrix.
     with warnings.catch_warnings(action="ignore"), suppress(np.linalg.LinAlgError):
-        fit = MixedLM(values, effects, person, effects if persons < cells < len(values) else None).fit(reml=True)
-        rows = [*zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)][1:] if fit.converged else []
-        return [{"difference": interval(float(mean), bounds, persons), "p": float(p)} for mean, bounds, p in rows]
+        fit = MixedLM(
+            values, effects, person, effects if persons < cells < len(values) else None
+        ).fit(reml=True)
+        rows = (
+            [*zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)][1:]
+            if fit.converged
+            else []
+        )
+        return [
+            {"difference": interval(float(mean), bounds, persons), "p": float(p)}
+            for mean, bounds, p in rows
+        ]
     return []
 
 
@@ -138,7 +159,10 @@ class Study:
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
         persons = self.person.max() + 1
-        return {one: average(values[rows], self.person[rows], persons) for one, rows in self.conditions.items()}
+        return {
+            one: average(values[rows], self.person[rows], persons)
+            for one, rows in self.conditions.items()
+        }
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Returns the numbers of persons, of photos or clips, and of faces in each condition."""
@@ -153,7 +177,10 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
     """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.bincount(group, np.where(known, values, 0), groups) / np.bincount(group, known, groups))
+        return np.asarray(
+            np.bincount(group, np.where(known, values, 0), groups)
+            / np.bincount(group, known, groups)
+        )
 
 
 def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Study:
@@ -165,9 +192,14 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
     if len(names) < 2 or baseline not in (None, names[0]):
         expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
         hint = suggest(baseline, names) if baseline else ""
-        raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
+        raise FerVitError(
+            f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}"
+        )
     condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
-    owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
+    owner, image = (
+        np.unique(x.astype(str), return_inverse=True)[1]
+        for x in (known.columns[person], known.paths)
+    )
     keys = np.column_stack([owner, condition, image])
     observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
 
@@ -183,15 +215,22 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
         kinds += clip_kinds(find_episodes(faces, observations), faces.labels, len(observed))
     conditions = {name: observed[:, 1] == place for place, name in enumerate(names)}
     pairs = [pair for pair in combinations(names, 2) if baseline in (None, pair[0])]
-    return Study(conditions, pairs, observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
+    return Study(
+        conditions, pairs, observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum())
+    )
 
 
 def label_shares(faces: Faces) -> dict[str, Array]:
     """Returns by label whether each face has it (N,), smoothed where it is of a clip; NaN without a label."""
-    labels = faces.columns.get("label", np.array(faces.labels, object)[faces.probabilities.argmax(1)])
+    labels = faces.columns.get(
+        "label", np.array(faces.labels, object)[faces.probabilities.argmax(1)]
+    )
     smoothed = faces.columns.get("label_smoothed", labels)
     labels = np.where(smoothed == np.array(None), labels, smoothed)
-    return {name: np.where(labels == np.array(None), np.nan, labels == name).astype(float) for name in faces.labels}
+    return {
+        name: np.where(labels == np.array(None), np.nan, labels == name).astype(float)
+        for name in faces.labels
+    }
 
 
 def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
@@ -205,9 +244,13 @@ def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episo
     return [(one.track // tracks, one) for one in people.intervals() if one.track >= 0]
 
 
-def clip_kinds(episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int) -> list[Kind]:
+def clip_kinds(
+    episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int
+) -> list[Kind]:
     """Returns seconds per episode, and episodes and transitions per minute, of a number of observations."""
-    seconds, count = (dict(zip(labels, np.zeros((len(labels), number)), strict=True)) for _ in range(2))
+    seconds, count = (
+        dict(zip(labels, np.zeros((len(labels), number)), strict=True)) for _ in range(2)
+    )
     passed = {f"{one} to {other}": np.zeros(number) for one, other in product(labels, repeat=2)}
     for (observation, one), (_, after) in pairwise([*episodes, *episodes[:1]]):
         count[one.label][observation] += 1
@@ -217,34 +260,58 @@ def clip_kinds(episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], n
     with np.errstate(invalid="ignore"):
         minutes = sum(seconds.values()) / 60
         kinds = [
-            Kind("Seconds per episode", ".2f", {name: total / count[name] for name, total in seconds.items()}),
-            Kind("Episodes per minute", ".2f", {name: times / minutes for name, times in count.items()}),
-            Kind("Transitions per minute", ".2f", {name: n / minutes for name, n in passed.items() if n.any()}),
+            Kind(
+                "Seconds per episode",
+                ".2f",
+                {name: total / count[name] for name, total in seconds.items()},
+            ),
+            Kind(
+                "Episodes per minute",
+                ".2f",
+                {name: times / minutes for name, times in count.items()},
+            ),
+            Kind(
+                "Transitions per minute",
+                ".2f",
+                {name: n / minutes for name, n in passed.items() if n.any()},
+            ),
         ]
     return [kind for kind in kinds if kind.values]
 
 
 Means = dict[str, dict[str, Interval]]  # results by measure and condition
-Tests = dict[str, dict[str, Any] | None]  # results of `compare_pair` or `mixed_model` by measure and pair of conditions
+Tests = dict[
+    str, dict[str, Any] | None
+]  # results of `compare_pair` or `mixed_model` by measure and pair of conditions
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> str:
     """Writes results.json, results.md and index.html; returns methods and warnings."""
     sizes, text = study.counts(), methods(facts, study)
-    rows = [["", *next(iter(sizes.values()))], *([name, *map(str, row.values())] for name, row in sizes.items())]
+    rows = [
+        ["", *next(iter(sizes.values()))],
+        *([name, *map(str, row.values())] for name, row in sizes.items()),
+    ]
     parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
     for kind in study.kinds:
         cells = {name: study.cells(values) for name, values in kind.values.items()}
         means = {
-            name: {one: person_mean(values, kind.most) for one, values in row.items()} for name, row in cells.items()
+            name: {one: person_mean(values, kind.most) for one, values in row.items()}
+            for name, row in cells.items()
         }
         tests = pair_tests(study, cells)
-        parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
+        parts += [
+            means_section(kind.title, means, kind.form),
+            *tests_section(kind.title, tests, kind.form),
+        ]
         results[kind.title] = {"means": means, "differences": tests}
     title, form, measures, _ = study.kinds[0]
     results["ICC(1)"] = repeated = {
-        name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in study.conditions.items()}
+        name: {
+            one: intraclass_correlation(values[rows], study.person[rows])
+            for one, rows in study.conditions.items()
+        }
         for name, values in measures.items()
     }
     if any(one["mean"] is not None for row in repeated.values() for one in row.values()):
@@ -262,7 +329,11 @@ def methods(facts: Mapping[str, str], study: Study) -> str:
     """Returns the methods for a paper, with warnings of few persons and of faces left out."""
     settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
     mixed = "; mixed models have random intercepts and slopes of persons (statsmodels, REML)"
-    few = [f"{name} ({sizes['persons']})" for name, sizes in study.counts().items() if sizes["persons"] < LEAST]
+    few = [
+        f"{name} ({sizes['persons']})"
+        for name, sizes in study.counts().items()
+        if sizes["persons"] < LEAST
+    ]
     lines = [
         f"Expressions were classified with fer-vit ({settings or 'settings unknown, since only Parquet records them'}) "
         f"and compared with fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
@@ -271,8 +342,16 @@ def methods(facts: Mapping[str, str], study: Study) -> str:
         "tests (Wilcoxon or Mann-Whitney) without correction; g is Hedges' g by the pooled standard deviation"
         f"{mixed if find_spec('statsmodels') else ''}."
     ]
-    lines += [f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}."] if few else []
-    lines += [f"Left out without condition or person: {study.left_out:,} faces."] if study.left_out else []
+    lines += (
+        [f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}."]
+        if few
+        else []
+    )
+    lines += (
+        [f"Left out without condition or person: {study.left_out:,} faces."]
+        if study.left_out
+        else []
+    )
     return "\n".join(lines)
 
 
@@ -305,8 +384,14 @@ def correct(tests: Tests) -> Tests:
 
 def means_section(title: str, means: Means, form: str) -> Section:
     """Returns the table and the chart of some results."""
-    rows = [[name, *(interval_text(one, form) for one in row.values())] for name, row in means.items()]
-    lines = {printable(f"{name}, {condition}"): one for name, row in means.items() for condition, one in row.items()}
+    rows = [
+        [name, *(interval_text(one, form) for one in row.values())] for name, row in means.items()
+    ]
+    lines = {
+        printable(f"{name}, {condition}"): one
+        for name, row in means.items()
+        for condition, one in row.items()
+    }
     head = ["", *next(iter(means.values()))]
     return Section(title, "", [head, *rows], Pil.fromarray(intervals_figure(lines, title)))
 
@@ -319,7 +404,15 @@ def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
     columns = [name for name in TESTED if name in known[0]]
     rows = [["", "difference", *columns]]
     for name, test in tests.items():
-        numbers = [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
-        rows.append([name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers])
-    text = "A dash: too few values, no spread, or a model that does not converge." if len(known) < len(tests) else ""
+        numbers = (
+            [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
+        )
+        rows.append(
+            [name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers]
+        )
+    text = (
+        "A dash: too few values, no spread, or a model that does not converge."
+        if len(known) < len(tests)
+        else ""
+    )
     return [Section(f"{title}: differences", text, rows)]

@@ -26,18 +26,24 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
     own = probabilities[np.arange(len(target)), target]
     groups = [own[target == label] for label in range(probabilities.shape[1])]
 
-    def threshold(own: Array, coverage: int) -> float:  # that `coverage` percent reach; 0 when there are too few
+    def threshold(
+        own: Array, coverage: int
+    ) -> float:  # that `coverage` percent reach; 0 when there are too few
         rank = (len(own) + 1) * (100 - coverage) // 100
         return float(np.sort(own)[rank - 1]) if rank else 0.0
 
     large = [group if len(group) >= LEAST else None for group in groups]
     return {
-        str(coverage): [None if group is None else threshold(group, coverage) for group in (own, *large)]
+        str(coverage): [
+            None if group is None else threshold(group, coverage) for group in (own, *large)
+        ]
         for coverage in COVERAGES
     }
 
 
-def in_set(probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False) -> Mask:
+def in_set(
+    probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False
+) -> Mask:
     """Returns a mask (..., C) of the labels in the prediction set of each face, from probabilities (..., C).
 
     `by_class`: every label has this coverage (in percent), with larger sets. A label without a threshold is in none.

@@ -11,7 +11,9 @@ class FerVitError(Exception):
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
-        super().__init__(" ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines()))
+        super().__init__(
+            " ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines())
+        )
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
@@ -37,4 +39,6 @@ def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
     """Returns a question about the first misspelled option of a command line; empty if there is none."""
     known = [option for action in parser._actions for option in action.option_strings]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return next((hint for name in names if name not in known and (hint := suggest(name, known))), "")
+    return next(
+        (hint for name in names if name not in known and (hint := suggest(name, known))), ""
+    )

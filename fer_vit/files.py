@@ -60,7 +60,9 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     with ExitStack() as after:
         try:
             scratch = None
-            while not (scratch and scratch.exists()):  # before it is locked, another process may remove it
+            while not (
+                scratch and scratch.exists()
+            ):  # before it is locked, another process may remove it
                 scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
                 after.callback(shutil.rmtree, scratch, ignore_errors=True)
                 after.callback(_restore, path, scratch)
@@ -72,7 +74,9 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
         try:
             yield scratch
         except OSError as error:
-            if error.filename and not str(error.filename).startswith(str(scratch)):  # of another file
+            if error.filename and not str(error.filename).startswith(
+                str(scratch)
+            ):  # of another file
                 raise
             raise _cannot_write(path, error, advice) from error
 
@@ -95,7 +99,9 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     if entries and not overwrite:
         raise FerVitError(f"{path} {EXISTS}")
     if names and (foreign := {*entries} - {*names}):
-        raise FerVitError(f"{path} holds {min(foreign)}, which would be lost. Choose another folder.")
+        raise FerVitError(
+            f"{path} holds {min(foreign)}, which would be lost. Choose another folder."
+        )
     with scratch_folder(path):
         pass
 
@@ -115,8 +121,14 @@ def files_below(folder: Path) -> Iterator[Path]:
     seen = {*map(str, top.parents)}  # links to parents are not followed
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         real = os.path.realpath(parent)
-        below = os.path.islink(parent) and top in Path(real).parents and f"{os.sep}." not in real.removeprefix(str(top))
-        if real in seen or below:  # a link to a folder below the top, which is read under its own name
+        below = (
+            os.path.islink(parent)
+            and top in Path(real).parents
+            and f"{os.sep}." not in real.removeprefix(str(top))
+        )
+        if (
+            real in seen or below
+        ):  # a link to a folder below the top, which is read under its own name
             folders.clear()
             continue
         seen.add(real)
@@ -125,7 +137,9 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _cannot_list(error: OSError) -> None:
-    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another.")
+    raise FerVitError(
+        f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another."
+    )
 
 
 def as_text(name: str) -> str:

@@ -18,7 +18,13 @@ Mask = NDArray[np.bool_]
 Align = Literal["landmarks", "crop"]
 LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
 """The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""
-MIRRORED = (1, 0, 2, 4, 3)  # row order of the landmarks after a mirror: the person's right and left swap
+MIRRORED = (
+    1,
+    0,
+    2,
+    4,
+    3,
+)  # row order of the landmarks after a mirror: the person's right and left swap
 TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.638, 0.751))
 """Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric."""
 
@@ -73,7 +79,9 @@ def fit_matrix(image: Image, size: int) -> Array:
     return box_matrix(full_box(image), size, size / max(image.shape[:2]))
 
 
-def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
+def crop_matrix(
+    landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks"
+) -> Array:
     """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`; "crop" does not turn."""
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
 

@@ -12,7 +12,16 @@ import numpy as np
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array
 
-EXPRESSIONS = ("neutral", "happiness", "surprise", "sadness", "anger", "disgust", "fear", "contempt")
+EXPRESSIONS = (
+    "neutral",
+    "happiness",
+    "surprise",
+    "sadness",
+    "anger",
+    "disgust",
+    "fear",
+    "contempt",
+)
 """The eight expressions in FERPlus' order."""
 
 SYNONYMS = {
@@ -30,7 +39,9 @@ SYNONYMS = {
 
 def canonical(name: str) -> str:
     """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness"), other names in lower case."""
-    name = normalize("NFC", name.strip().lower())  # file systems write an accent as one character or as two
+    name = normalize(
+        "NFC", name.strip().lower()
+    )  # file systems write an accent as one character or as two
     return SYNONYMS.get(name, name)
 
 
@@ -48,12 +59,16 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
     """
     if odd := [old for old in merge if not isinstance(old, str)]:
         why = "YAML reads yes, no, null and numbers as other types"
-        raise FerVitError(f"The merge has {odd[0]} for a label: {why}. Put such names in quotes: '{{\"yes\": good}}'.")
+        raise FerVitError(
+            f"The merge has {odd[0]} for a label: {why}. Put such names in quotes: '{{\"yes\": good}}'."
+        )
     goals = [merge.get(name, name) for name in names]
     kept = [goal for goal in goals if goal is not None]
     new = tuple(goal for goal in dict.fromkeys(merge.values()) if goal in kept)
     if missing := [goal for goal in kept if goal not in new]:
-        raise FerVitError(f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null.")
+        raise FerVitError(
+            f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null."
+        )
     check_labels(new, "merge")
     return new, (np.array(goals, object)[:, None] == np.array(new, object)).astype(float)
 
@@ -66,18 +81,31 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
         shares = prior if isinstance(prior, Mapping) else json.loads(Path(prior).read_text("utf-8"))
         fits = set(shares) == set(classes) and all(0 < shares[name] < math.inf for name in classes)
     except (OSError, ValueError, TypeError) as error:
-        raise FerVitError(f"Expected a prior that is `even` or a JSON file, but got {prior} ({error}).") from error
+        raise FerVitError(
+            f"Expected a prior that is `even` or a JSON file, but got {prior} ({error})."
+        ) from error
     if not fits:
-        raise FerVitError(f"Expected a positive number for each of {', '.join(classes)} in the prior {short(prior)}.")
+        raise FerVitError(
+            f"Expected a positive number for each of {', '.join(classes)} in the prior {short(prior)}."
+        )
     total = sum(shares[name] for name in classes)
     return {name: shares[name] / total for name in classes}
 
 
 def check_labels(names: Sequence[object], path: object) -> None:
     """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
-    letters = [name.translate(JOINERS) if isinstance(name, str) and len(name) <= 100 else "" for name in names]
-    if odd := [name for name, seen in zip(names, letters, strict=True) if not (seen and seen.isprintable())]:
-        raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
+    letters = [
+        name.translate(JOINERS) if isinstance(name, str) and len(name) <= 100 else ""
+        for name in names
+    ]
+    if odd := [
+        name for name, seen in zip(names, letters, strict=True) if not (seen and seen.isprintable())
+    ]:
+        raise FerVitError(
+            f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}."
+        )
     if not 0 < len(set(names)) == len(names) <= 1000:
         came = short(", ".join(map(str, names)) or "none")
-        raise FerVitError(f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}.")
+        raise FerVitError(
+            f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}."
+        )

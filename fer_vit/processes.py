@@ -47,7 +47,9 @@ def process_rank() -> ProcessRank:
                 came = f"{names[0]}={rank} and {names[1]}={processes}"
                 raise FerVitError(f"Expected a rank below the number of processes, but got {came}.")
             # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
-            local_rank, local_world_size = (int(re.findall(r"^\d+|$", word)[0] or 0) for word in local)
+            local_rank, local_world_size = (
+                int(re.findall(r"^\d+|$", word)[0] or 0) for word in local
+            )
             return ProcessRank(int(rank), int(processes), local_rank, max(1, local_world_size))
     return ProcessRank()
 

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported: tests run in as many processes as cores
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # read when torch is imported: tests run in as many processes as cores
 pytest.register_assert_rewrite("tests.helpers")
 
 OFFLINE = Path(__file__).parent / "offline"
 runpy.run_path(str(OFFLINE / "sitecustomize.py"))  # refuses the network, also to started processes
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH")))
+)
 
 Maker = Callable[[str, Callable[[Path], None]], Path]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -56,7 +60,9 @@ def rng() -> Any:
 @pytest.fixture(scope="session")
 def yunet() -> Path:
     """The YuNet model, which is not part of the project."""
-    return outside("FER_VIT_YUNET", SHARED / "models" / "face_detection_yunet_2026may.onnx", "the YuNet model")
+    return outside(
+        "FER_VIT_YUNET", SHARED / "models" / "face_detection_yunet_2026may.onnx", "the YuNet model"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +91,9 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     from fer_vit.face.detect import SIDE
     from fer_vit.geometry import TEMPLATE, apply, invert
 
-    def find(image: object, to_cut: "np.typing.NDArray[np.float64]") -> "np.typing.NDArray[np.float64]":
+    def find(
+        image: object, to_cut: "np.typing.NDArray[np.float64]"
+    ) -> "np.typing.NDArray[np.float64]":
         return apply(invert(to_cut), np.array(TEMPLATE) * SIDE)
 
     monkeypatch.setattr("fer_vit.face.detect.find_landmarks", find)
@@ -129,7 +137,10 @@ def checkpoint(drawn: Path, made_once: Maker) -> Path:
     from tests.helpers.commands import TINY, main
 
     def fill(folder: Path) -> None:
-        data, logs = f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={folder}"
+        data, logs = (
+            f"--data.manifest={drawn / 'faces.parquet'}",
+            f"--trainer.logger.init_args.save_dir={folder}",
+        )
         main(["fit", *TINY, data, logs])
 
     return made_once("runs", fill) / "default" / "version_0" / "checkpoints" / "best.ckpt"

@@ -28,17 +28,27 @@ from fer_vit.predict.results import Faces
 from tests.helpers.commands import CROPS, run
 from tests.helpers.models import small_model
 
-QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "accelerator": "cpu",
+}
 
 
 def test_public_names_are_listed_and_imported_lazily() -> None:
-    assert {"load", "table", "models", "evaluate", "visualize", "export", "finetune"} < set(dir(fer_vit))
+    assert {"load", "table", "models", "evaluate", "visualize", "export", "finetune"} < set(
+        dir(fer_vit)
+    )
     assert dir(fer_vit) == sorted(fer_vit.__all__)
     assert all(getattr(fer_vit, name).__doc__ for name in fer_vit.__all__ if name != "__version__")
     assert (Path(fer_vit.__file__).parent / "py.typed").exists()
     for name in ("evaluate.scores", "visualize.writer"):  # subpackages with the names of functions
         import_module(f"fer_vit.{name}")
-    assert all(inspect.isfunction(getattr(fer_vit, name)) for name in ("evaluate", "visualize", "export", "finetune"))
+    assert all(
+        inspect.isfunction(getattr(fer_vit, name))
+        for name in ("evaluate", "visualize", "export", "finetune")
+    )
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = fer_vit.nothing
     code = "import sys, fer_vit; print({'torch', 'numpy', 'pyarrow', 'PIL', 'jsonargparse'} & set(sys.modules))"
@@ -49,27 +59,42 @@ def test_public_names_are_listed_and_imported_lazily() -> None:
 def test_commands_accept_text_for_paths() -> None:
     @accept_text
     def command(
-        images: list[Path], *, output: Path = Path("a"), by: Sequence[str] = (), more: Path | None = None, **rest: str
+        images: list[Path],
+        *,
+        output: Path = Path("a"),
+        by: Sequence[str] = (),
+        more: Path | None = None,
+        **rest: str,
     ) -> object:
         return images, output, by, more, rest
 
     images, _, *others = command("x.jpg", by="age", more="m", face="crop")
     assert (images, *others) == ([Path("x.jpg")], ["age"], Path("m"), {"face": "crop"})
-    assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == ([Path("x"), Path("y")], Path("b"), ["c"])
+    assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == (
+        [Path("x"), Path("y")],
+        Path("b"),
+        ["c"],
+    )
 
 
 def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     model = fer_vit.export(str(tmp_path / "model"), checkpoint=str(checkpoint))
-    found = fer_vit.evaluate(str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e"))
+    found = fer_vit.evaluate(
+        str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e")
+    )
     confusion = np.array(found["confusion"])
     assert found["all"]["accuracy"]["mean"] == pytest.approx(confusion.trace() / confusion.sum())
     photos = str(drawn / "faces" / "test" / "anger")
-    page = fer_vit.visualize(photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none")
+    page = fer_vit.visualize(
+        photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none"
+    )
     assert page.name == "index.html"
     assert "ferplus-small" in [one["name"] for one in fer_vit.models()]
 
 
-def test_a_table_has_the_columns_and_cells_of_predict(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_table_has_the_columns_and_cells_of_predict(
+    drawn: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     photos, file = drawn / "faces" / "test" / "anger", tmp_path / "t.parquet"
     run("predict", photos, *CROPS, "--checkpoint", checkpoint, "--output", file)
     faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
@@ -77,7 +102,9 @@ def test_a_table_has_the_columns_and_cells_of_predict(drawn: Path, checkpoint: P
     assert table.schema.remove_metadata() == expected.schema.remove_metadata()
     for column in table.column_names:
         cells = [one[column].to_pylist() for one in (table, expected)]
-        assert cells[0] == (pytest.approx(cells[1], abs=1e-5) if isinstance(cells[0][0], float) else cells[1])
+        assert cells[0] == (
+            pytest.approx(cells[1], abs=1e-5) if isinstance(cells[0][0], float) else cells[1]
+        )
     assert fer_vit.table([]).num_rows == 0
 
 
@@ -86,7 +113,9 @@ def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
     faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
     assert isinstance(faces, Faces)
     html = faces._repr_html_()
-    pictures = [Image.open(io.BytesIO(b64decode(data))) for data in re.findall('base64,([^"]+)"', html)]
+    pictures = [
+        Image.open(io.BytesIO(b64decode(data))) for data in re.findall('base64,([^"]+)"', html)
+    ]
     assert [picture.size for picture in pictures] == [(100, 80)] * 2
     for photo, picture in zip(photos, pictures, strict=True):
         difference = np.asarray(picture, int) - photo
@@ -96,7 +125,9 @@ def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
         assert figure.size == faces[0].plot().size
 
 
-def test_features_are_what_the_classifier_takes(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_features_are_what_the_classifier_takes(
+    drawn: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     photos, model = drawn / "faces" / "test" / "anger", load(checkpoint, "cpu")
     features = model.features(photos, face="crop", detector="none")
     faces = model.predict(photos, face="crop", detector="none")
@@ -120,7 +151,9 @@ def test_features_per_expression_are_averaged() -> None:
     pooled = model.net.pool_features(batch.image, batch.boxes, batch.valid)
     assert pooled.shape == (1, len(model.labels), 32)
     found = model.features(face, face="crop", detector="none")
-    assert np.allclose(found[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6)
+    assert np.allclose(
+        found[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6
+    )
 
 
 def test_training_from_python_crops_as_the_task_expects(drawn: Path, tmp_path: Path) -> None:
@@ -130,12 +163,20 @@ def test_training_from_python_crops_as_the_task_expects(drawn: Path, tmp_path: P
     assert data.spec == load("ferplus-fairface-small").crop_spec
 
 
-def test_data_that_does_not_fit_the_task_is_one_line(drawn: Path, seven: Path, tmp_path: Path) -> None:
+def test_data_that_does_not_fit_the_task_is_one_line(
+    drawn: Path, seven: Path, tmp_path: Path
+) -> None:
     faces = drawn / "faces.parquet"
     task = FERTask(labels=FaceDataModule(faces).labels)
     for data, message in (
-        (FaceDataModule(seven), r"The task has the labels neutral, .* but .* has surprise, .*labels=data.labels"),
-        (FaceDataModule(faces, spec=CropSpec(64)), r"The task expects CropSpec\(size=224.*Leave out `spec`\."),
+        (
+            FaceDataModule(seven),
+            r"The task has the labels neutral, .* but .* has surprise, .*labels=data.labels",
+        ),
+        (
+            FaceDataModule(faces, spec=CropSpec(64)),
+            r"The task expects CropSpec\(size=224.*Leave out `spec`\.",
+        ),
     ):
         with pytest.raises(FerVitError, match=message) as error:
             L.Trainer(max_steps=1, default_root_dir=tmp_path, **QUIET).fit(task, data)

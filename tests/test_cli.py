@@ -17,8 +17,14 @@ from tests.helpers.commands import TINY, fails, main
 @pytest.mark.parametrize(
     ("program", "heavy"),
     [
-        ("fer_vit.cli; fer_vit.cli.run(['--version'])", "torch lightning cv2 pyarrow timm albumentations matplotlib"),
-        ("fer_vit.commands.predict", "av lightning torchmetrics albumentations matplotlib scipy tensorboard litdata"),
+        (
+            "fer_vit.cli; fer_vit.cli.run(['--version'])",
+            "torch lightning cv2 pyarrow timm albumentations matplotlib",
+        ),
+        (
+            "fer_vit.commands.predict",
+            "av lightning torchmetrics albumentations matplotlib scipy tensorboard litdata",
+        ),
     ],
 )
 def test_heavy_modules_are_imported_where_they_are_needed(program: str, heavy: str) -> None:
@@ -35,12 +41,17 @@ def test_heavy_modules_are_imported_where_they_are_needed(program: str, heavy: s
         ("predict https://example.com/a.jpg", "got https://example.com/a.jpg. Download it first."),
         ("fit --model.lrr 0.1 --data.manifest x.parquet", "Did you mean `--model.lr`?"),
         ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
-        ("predict ", 'Expected a name or a value, but got "".'),  # no word, instead of the current folder
+        (
+            "predict ",
+            'Expected a name or a value, but got "".',
+        ),  # no word, instead of the current folder
         ("predict photos --output=", 'Expected a name or a value, but got "".'),
         ("export some-model --checkpoint ferplus-smal", "Did you mean `ferplus-small`?"),
     ],
 )
-def test_a_wrong_word_is_named_with_the_nearest_match(words: str, part: str, capsys: pytest.CaptureFixture) -> None:
+def test_a_wrong_word_is_named_with_the_nearest_match(
+    words: str, part: str, capsys: pytest.CaptureFixture
+) -> None:
     assert part in fails(capsys, *words.split(" "))
 
 
@@ -60,7 +71,11 @@ def test_a_closed_output_ends_a_command_silently() -> None:
     ],
 )
 def test_ctrl_c_and_a_full_gpu_are_one_line(
-    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    error: BaseException,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setattr(fer_vit.cli, "run", Mock(side_effect=error))
     with pytest.raises(SystemExit) as end:
@@ -72,7 +87,10 @@ def test_ctrl_c_and_a_full_gpu_are_one_line(
 @pytest.fixture
 def data(drawn: Path, tmp_path: Path) -> list[str]:
     """Options of fit, validate and test: the drawn faces, and where to write."""
-    return [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    return [
+        f"--data.manifest={drawn / 'faces.parquet'}",
+        f"--trainer.logger.init_args.save_dir={tmp_path}",
+    ]
 
 
 @pytest.mark.parametrize("verb", ["validate", "test"])
@@ -80,16 +98,36 @@ def test_the_settings_of_the_checkpoint_are_used_and_metrics_printed(
     verb: str, checkpoint: Path, data: list[str], capsys: pytest.CaptureFixture
 ) -> None:
     # No option of the network: 32 px and the rest come out of the checkpoint.
-    main([verb, f"--ckpt_path={checkpoint}", *data, "--data.num_workers=0", "--trainer.enable_progress_bar=false"])
+    main(
+        [
+            verb,
+            f"--ckpt_path={checkpoint}",
+            *data,
+            "--data.num_workers=0",
+            "--trainer.enable_progress_bar=false",
+        ]
+    )
     stage, out = {"validate": "val", "test": "test"}[verb], capsys.readouterr().out
     assert all(f"{stage}/{name}" in out for name in ("accuracy", "f1", "uar", "ece", "loss"))
 
 
-def test_the_users_word_wins(checkpoint: Path, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_users_word_wins(
+    checkpoint: Path, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     line = fails(capsys, "test", "--ckpt_path", checkpoint, *data, "--model.network.img_size=64")
     assert "another architecture: `net.vit.pos_embed` is float (1, 17, 32) in it" in line
     assert list(tmp_path.iterdir()) == []
-    main(["fit", *TINY, *data, "--ckpt_path", str(checkpoint), "--model.lr=0.5", "--trainer.max_epochs=2"])
+    main(
+        [
+            "fit",
+            *TINY,
+            *data,
+            "--ckpt_path",
+            str(checkpoint),
+            "--model.lr=0.5",
+            "--trainer.max_epochs=2",
+        ]
+    )
     (resumed,) = tmp_path.rglob("last.ckpt")
     saved = load_checkpoint(resumed)
     assert saved["epoch"] == 1
@@ -102,7 +140,10 @@ def test_last_is_the_newest_epoch(data: list[str], tmp_path: Path) -> None:
     # Without a learning rate nothing changes: the first epoch stays the best.
     main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3"])
     folder = tmp_path / "default" / "version_0" / "checkpoints"
-    assert [load_checkpoint(folder / name)["epoch"] for name in ("last.ckpt", "best.ckpt")] == [2, 0]
+    assert [load_checkpoint(folder / name)["epoch"] for name in ("last.ckpt", "best.ckpt")] == [
+        2,
+        0,
+    ]
 
 
 def test_options_as_people_type_them(
@@ -110,8 +151,26 @@ def test_options_as_people_type_them(
 ) -> None:
     out, odd = tmp_path / "t.csv", tmp_path / os.fsdecode(b"bad\xff.png")
     out.write_text("older")
-    words = ["--checkpoint", str(checkpoint), "--output", str(out), "--face=crop", "--detector", "none"]
+    words = [
+        "--checkpoint",
+        str(checkpoint),
+        "--output",
+        str(out),
+        "--face=crop",
+        "--detector",
+        "none",
+    ]
     shutil.copy(next((drawn / "faces" / "val").rglob("*.png")), odd)
-    main(["predict", *words, "--batch-size", "4", "--overwrite", str(drawn / "faces" / "val"), str(odd)])
+    main(
+        [
+            "predict",
+            *words,
+            "--batch-size",
+            "4",
+            "--overwrite",
+            str(drawn / "faces" / "val"),
+            str(odd),
+        ]
+    )
     assert r"bad\udcff.png,ok" in out.read_text()
     assert "exists already" in fails(capsys, "predict", *words, "--overwrite=false", drawn)

@@ -10,7 +10,14 @@ import pytest
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.compare import Study, compare_pair, intraclass_correlation, make_study, mixed_model, person_mean
+from fer_vit.compare import (
+    Study,
+    compare_pair,
+    intraclass_correlation,
+    make_study,
+    mixed_model,
+    person_mean,
+)
 from fer_vit.evaluate.scores import Interval
 from fer_vit.evaluate.tables import read_predictions
 from fer_vit.report.table import TableWriter
@@ -34,7 +41,9 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert person_mean(1 - np.eye(8)[0], 1)["high"] == 1
 
 
-def test_without_spread_or_persons_there_is_no_interval_and_no_test(rng: np.random.Generator) -> None:
+def test_without_spread_or_persons_there_is_no_interval_and_no_test(
+    rng: np.random.Generator,
+) -> None:
     few, many = rng.uniform(size=5), rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
     assert person_mean(np.array([NAN]))["mean"] is None
@@ -47,13 +56,20 @@ def test_without_spread_or_persons_there_is_no_interval_and_no_test(rng: np.rand
     assert mixed_model(np.zeros(18), np.tile(np.arange(9), 2), np.repeat([0, 1], 9)) == []
     # No person is in the second condition and in another: a singular matrix
     person = np.repeat(np.arange(12), 3)
-    assert mixed_model(rng.uniform(size=36), person, np.where(person < 6, 1, np.tile([0, 2, 2], 12))) == []
+    assert (
+        mixed_model(rng.uniform(size=36), person, np.where(person < 6, 1, np.tile([0, 2, 2], 12)))
+        == []
+    )
 
 
 @pytest.mark.parametrize("paired", [True, False])
-def test_tests_equal_pingouin_and_intervals_statsmodels(paired: bool, rng: np.random.Generator) -> None:
+def test_tests_equal_pingouin_and_intervals_statsmodels(
+    paired: bool, rng: np.random.Generator
+) -> None:
     first, second = rng.gamma(2, size=15), rng.gamma(3, size=15 if paired else 22)
-    apart = [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
+    apart = (
+        [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
+    )
     found = compare_pair(*apart, paired=paired)
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
     ranks = (pg.wilcoxon if paired else pg.mwu)(second, first).iloc[0]
@@ -62,13 +78,19 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(paired: bool, rng: np.ra
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()
     else:
-        interval = DescrStatsW(second).get_compare(DescrStatsW(first)).tconfint_diff(usevar="unequal")
+        interval = (
+            DescrStatsW(second).get_compare(DescrStatsW(first)).tconfint_diff(usevar="unequal")
+        )
     assert bounds(found["difference"]) == pytest.approx(interval, abs=1e-9)
     names = {name.lower().replace("-", "_"): value for name, value in expected.items()}
     for name, value in (("t", names["t"]), ("df", names["dof"]), ("p", names["p_val"])):
         assert found[name] == pytest.approx(value, abs=1e-6)
-    assert found["p by ranks"] == pytest.approx(next(v for k, v in ranks.items() if k.startswith("p")), abs=1e-6)
-    assert found["g"] == pytest.approx(pg.compute_effsize(second, first, paired, "hedges"), abs=1e-6)
+    assert found["p by ranks"] == pytest.approx(
+        next(v for k, v in ranks.items() if k.startswith("p")), abs=1e-6
+    )
+    assert found["g"] == pytest.approx(
+        pg.compute_effsize(second, first, paired, "hedges"), abs=1e-6
+    )
     assert found["persons"] == [len(first), len(second)]
 
 
@@ -99,9 +121,13 @@ def test_mixed_model_equals_statsmodels(photos: int, rng: np.random.Generator) -
     (found,) = mixed_model(values, person, condition)
     table = pd.DataFrame({"person": person, "condition": condition, "value": values})
     slopes = "condition" if photos > 1 else None
-    expected = mixedlm("value ~ condition", table, groups="person", re_formula=slopes).fit(reml=True)
+    expected = mixedlm("value ~ condition", table, groups="person", re_formula=slopes).fit(
+        reml=True
+    )
     assert found["difference"]["mean"] == pytest.approx(expected.params["condition"], abs=1e-6)
-    assert bounds(found["difference"]) == pytest.approx([*expected.conf_int().loc["condition"]], abs=1e-6)
+    assert bounds(found["difference"]) == pytest.approx(
+        [*expected.conf_int().loc["condition"]], abs=1e-6
+    )
     assert found["p"] == pytest.approx(expected.pvalues["condition"], abs=1e-6)
 
 
@@ -111,10 +137,15 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
     person, hits = np.repeat(np.arange(24), 4), []
     for _ in range(1000):
         first, second = rng.beta(2, 4, 24), rng.beta(4, 6, 24)
-        paired, apart = compare_pair(first, second, paired=True), compare_pair(first[:16], second, paired=False)
+        paired, apart = (
+            compare_pair(first, second, paired=True),
+            compare_pair(first[:16], second, paired=False),
+        )
         assert paired is not None
         assert apart is not None
-        correlation = intraclass_correlation(rng.normal(size=24)[person] + rng.normal(size=96), person)
+        correlation = intraclass_correlation(
+            rng.normal(size=24)[person] + rng.normal(size=96), person
+        )
         truth = [(person_mean(first), 1 / 3), (paired["difference"], 2 / 5 - 1 / 3)]
         truth += [(apart["difference"], 2 / 5 - 1 / 3), (correlation, 0.5)]
         hits.append([one["low"] <= true <= one["high"] for one, true in truth])
@@ -147,23 +178,35 @@ def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Stu
 def photos(rng: np.random.Generator) -> pd.DataFrame:
     """Photos with two faces each, of ten persons; the last one is in one condition only."""
     rows = [
-        {"path": f"{person}{condition}{photo}.png", "subject": person, "condition": condition, "face": face}
+        {
+            "path": f"{person}{condition}{photo}.png",
+            "subject": person,
+            "condition": condition,
+            "face": face,
+        }
         for person in range(10)
         for condition in ("rest", "film")[: 1 if person == 9 else 2]
         for photo in range(1 + person % 3)
         for face in (0, 1)
     ]
     happy = rng.uniform(size=len(rows))
-    table = pd.DataFrame(rows).assign(p_calm=1 - happy, p_happy=happy, label=np.where(happy > 0.5, "happy", "calm"))
+    table = pd.DataFrame(rows).assign(
+        p_calm=1 - happy, p_happy=happy, label=np.where(happy > 0.5, "happy", "calm")
+    )
     table.loc[3, "label"] = None  # below `--min_confidence`
     return table
 
 
-def test_photos_are_averaged_by_person_and_condition(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_photos_are_averaged_by_person_and_condition(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
     table = photos(rng)
     found = study(table, tmp_path, baseline="rest")
     assert [*found.conditions] == ["rest", "film"]
-    assert [kind.title for kind in found.kinds] == ["Mean probability", "Share of faces with the label"]
+    assert [kind.title for kind in found.kinds] == [
+        "Mean probability",
+        "Share of faces with the label",
+    ]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
     for kind, column in zip(found.kinds, ("p_happy", "named"), strict=True):
@@ -179,7 +222,13 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
     for frame, letter in enumerate(labels):
         happy = 0.9 if letter == "h" else 0.1
         label = None if letter == "-" else "happy" if letter == "h" else "calm"
-        face = {"path": path, "frame": frame, "seconds": frame / 4, "condition": condition, "subject": path[0]}
+        face = {
+            "path": path,
+            "frame": frame,
+            "seconds": frame / 4,
+            "condition": condition,
+            "subject": path[0],
+        }
         cells = {"face": 0, "track": 1, "p_calm": 1 - happy, "p_happy": happy, "label": label}
         cells |= {"label_smoothed": label, "smoothed_calm": 1 - happy, "smoothed_happy": happy}
         rows.append(face | (dict.fromkeys(cells) if letter == "-" else cells))
@@ -188,13 +237,17 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
 
 def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     others = [clip(f"{person}2.mp4", "cchc", "film") for person in "bcdef"]
-    table = pd.concat([clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others])
+    table = pd.concat(
+        [clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others]
+    )
     found = study(table, tmp_path)
     kinds = {kind.title: kind.values for kind in found.kinds}
 
     def of_a(title: str) -> list[list[float]]:
         """The values of the first person: a list for each condition, with a number for each measure."""
-        return np.transpose([[row[0] for row in found.cells(one).values()] for one in kinds[title].values()]).tolist()
+        return np.transpose(
+            [[row[0] for row in found.cells(one).values()] for one in kinds[title].values()]
+        ).tolist()
 
     assert [*found.conditions] == ["film", "rest"]
     assert of_a("Seconds per episode") == [[0.5, 0.5], [1.0, 0.375]]
@@ -211,7 +264,9 @@ def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
     found = study(table, tmp_path)
     seconds, rates = (kind.values for kind in found.kinds[2:4])
     for label, expected in (("calm", (0.5, 0.75, 60, 60)), ("happy", (0.5, 0.5, 60, 30))):
-        cells = [values[0] for kind in (seconds, rates) for values in found.cells(kind[label]).values()]
+        cells = [
+            values[0] for kind in (seconds, rates) for values in found.cells(kind[label]).values()
+        ]
         assert cells == pytest.approx(expected)
 
 
@@ -219,7 +274,9 @@ HOSTILE = """<img src=x onerror="document.title='owned'">"""
 LABELS = ["calm", HOSTILE]
 
 
-def write_study(folder: Path, persons: int, paired: bool, facts: dict[str, str] | None = None) -> Path:
+def write_study(
+    folder: Path, persons: int, paired: bool, facts: dict[str, str] | None = None
+) -> Path:
     """Predictions of three photos of each person in each condition, or in one of them; the second column is higher."""
     rng, path = np.random.default_rng(0), folder / "faces.parquet"
     columns = {"path": str, "label": str, "confidence": float, "subject": str, "condition": str}
@@ -229,7 +286,11 @@ def write_study(folder: Path, persons: int, paired: bool, facts: dict[str, str] 
         for index, condition in enumerate(("rest", "film <b>")):
             for photo in range(3 * (paired or person % 2 == index)):
                 high = rng.beta(4 + 2 * index, 6)
-                cells = {"path": f"{person}-{index}-{photo}.png", "subject": f"s{person}", "condition": condition}
+                cells = {
+                    "path": f"{person}-{index}-{photo}.png",
+                    "subject": f"s{person}",
+                    "condition": condition,
+                }
                 cells |= {"label": LABELS[high > 0.5], "confidence": max(high, 1 - high)}
                 rows.append(cells | {f"p_{LABELS[0]}": 1 - high, f"p_{LABELS[1]}": high})
     with TableWriter(path, columns, facts=facts or {}) as table:
@@ -238,7 +299,12 @@ def write_study(folder: Path, persons: int, paired: bool, facts: dict[str, str] 
 
 
 def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    table = write_study(tmp_path, 8, paired=True, facts={"version": "0.0", "model": "best.ckpt", "detector": "yunet"})
+    table = write_study(
+        tmp_path,
+        8,
+        paired=True,
+        facts={"version": "0.0", "model": "best.ckpt", "detector": "yunet"},
+    )
     words = ["--by=condition", "--person=subject", "--baseline=rest", f"--output={tmp_path / 'c'}"]
     run("compare", table, *words)
     out = capsys.readouterr().out
@@ -263,13 +329,21 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "<h1>Expressions by condition</h1>" in page
     assert "<img src=x" not in page
     assert "exists" in fails(capsys, "compare", table, *words)
-    error = fails(capsys, "compare", table, *words[:2], "--baseline=calm", f"--output={tmp_path / 'd'}")
+    error = fails(
+        capsys, "compare", table, *words[:2], "--baseline=calm", f"--output={tmp_path / 'd'}"
+    )
     assert "Expected the baseline calm and others in `condition`, but got film <b>, rest." in error
 
 
-def test_columns_of_another_table_different_persons_and_few(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_columns_of_another_table_different_persons_and_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     table = write_study(tmp_path, 14, paired=False)
-    paths = [f"{person}-{person % 2}-{photo}.png,{person % 2},{person}" for person in range(13) for photo in range(3)]
+    paths = [
+        f"{person}-{person % 2}-{photo}.png,{person % 2},{person}"
+        for person in range(13)
+        for photo in range(3)
+    ]
     (tmp_path / "sessions.csv").write_text("\n".join(["path,group,who", *paths]))
     words = [table, "--columns", tmp_path / "sessions.csv", "--by=group", "--person=who"]
     run("compare", *words, f"--output={tmp_path / 'c'}")
@@ -282,4 +356,6 @@ def test_columns_of_another_table_different_persons_and_few(tmp_path: Path, caps
     assert "Too few persons for intervals and tests, under 6: 1 (5)." in capsys.readouterr().out
     results = json.loads((tmp_path / "d" / "results.json").read_text())
     assert results["Mean probability"]["differences"]["calm: 1 - 0"] is None
-    assert "no column `persn`" in fails(capsys, "compare", *words[:-1], "--person=persn", f"--output={tmp_path / 'e'}")
+    assert "no column `persn`" in fails(
+        capsys, "compare", *words[:-1], "--person=persn", f"--output={tmp_path / 'e'}"
+    )

@@ -9,7 +9,9 @@ from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
 def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws probabilities of three classes, the last one rare and hard, and the truth, which follows others."""
     target = rng.choice(3, count, p=[0.6, 0.3, 0.1])
-    logits = rng.normal(size=(count, 3)) + np.array([2.0, 1.5, 0.3])[target][:, None] * np.eye(3)[target]
+    logits = (
+        rng.normal(size=(count, 3)) + np.array([2.0, 1.5, 0.3])[target][:, None] * np.eye(3)[target]
+    )
     shares = np.exp(logits)
     return shares / shares.sum(1, keepdims=True), target
 
@@ -21,7 +23,9 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
     """
     found = []
     for label in (None, *range(probabilities.shape[1])):
-        scores = [1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)]
+        scores = [
+            1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)
+        ]
         rank = math.ceil((len(scores) + 1) * coverage / 100)
         if label is not None and len(scores) < 19:
             found.append(-math.inf)
@@ -40,7 +44,9 @@ def test_thresholds_are_the_textbooks(count: int) -> None:
     for coverage in COVERAGES:
         overall, *each = by_loops(probabilities, target, coverage)
         assert np.array_equal(in_set(others, thresholds, coverage), 1 - others <= overall)
-        assert np.array_equal(in_set(others, thresholds, coverage, by_class=True), 1 - others <= np.array(each))
+        assert np.array_equal(
+            in_set(others, thresholds, coverage, by_class=True), 1 - others <= np.array(each)
+        )
     assert in_set(others[0], thresholds).shape == (3,)
 
 
@@ -71,7 +77,9 @@ def test_sets_contain_the_truth_at_the_guaranteed_rate(coverage: int) -> None:
         own = np.arange(300), target
         hits.append(in_set(probabilities, thresholds, coverage)[own].mean())
         for by_class, found in rare.items():
-            found.append(in_set(probabilities, thresholds, coverage, by_class)[own][target == 2].mean())
+            found.append(
+                in_set(probabilities, thresholds, coverage, by_class)[own][target == 2].mean()
+            )
     least, error = coverage / 100, 4 * np.std(hits) / math.sqrt(rounds)
     assert least - error < np.mean(hits) < least + 1 / 301 + error
     assert np.mean(rare[False]) < least - 0.05  # the coverage over all faces does not imply it

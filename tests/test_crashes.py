@@ -67,7 +67,8 @@ def content(path: Path) -> dict[str, bytes]:
 
 Writer = Callable[[Path, int], None]
 writers = pytest.mark.parametrize(
-    ("name", "write"), [("t.txt", a_file), ("folder", a_folder), ("t.parquet", a_table), ("last.ckpt", a_checkpoint)]
+    ("name", "write"),
+    [("t.txt", a_file), ("folder", a_folder), ("t.parquet", a_table), ("last.ckpt", a_checkpoint)],
 )
 
 
@@ -92,12 +93,16 @@ def test_a_writer_that_is_killed_at_any_call(name: str, write: Writer, tmp_path:
         if not killed:
             break
     assert len(seen) >= 3
-    assert all(state in states or (name == "folder" and not state) for state in seen)  # a folder is moved away first
+    assert all(
+        state in states or (name == "folder" and not state) for state in seen
+    )  # a folder is moved away first
     assert all(state in seen for state in states)
 
 
 @writers
-def test_all_is_on_the_disk_first(name: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_on_the_disk_first(
+    name: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / name, 1)
     fsync, flushed, moved = os.fsync, list[int](), list[Path]()
 
@@ -141,8 +146,13 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
     return status != 0
 
 
-def test_remains_are_removed_and_folders_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, others = tmp_path / "out.parquet", [".other.parquet.0123abcd.part", ".out.parquet.0123abcd.parquet"]
+def test_remains_are_removed_and_folders_in_use_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, others = (
+        tmp_path / "out.parquet",
+        [".other.parquet.0123abcd.part", ".out.parquet.0123abcd.parquet"],
+    )
     for name in (*others, ".out.parquet.0123abcd.part"):
         (tmp_path / name).mkdir()
     with scratch_folder(out) as writing:
@@ -154,7 +164,9 @@ def test_remains_are_removed_and_folders_in_use_are_not(tmp_path: Path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == others
 
 
-def test_a_failed_exchange_of_folders_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_exchange_of_folders_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a_folder(tmp_path / "out", 1)
     before = content(tmp_path / "out")
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(5, "Input/output error")))
@@ -185,27 +197,56 @@ def alive(process: psutil.Process) -> bool:
 @pytest.mark.parametrize(
     ("verb", "number", "status"),
     [
-        *[("prepare", signal.SIGTERM, 143), ("prepare", signal.SIGINT, 130), ("prepare", signal.SIGKILL, -9)],
-        *[("predict", signal.SIGTERM, 143), ("parts", signal.SIGKILL, -9), ("visualize", signal.SIGTERM, 143)],
+        *[
+            ("prepare", signal.SIGTERM, 143),
+            ("prepare", signal.SIGINT, 130),
+            ("prepare", signal.SIGKILL, -9),
+        ],
+        *[
+            ("predict", signal.SIGTERM, 143),
+            ("parts", signal.SIGKILL, -9),
+            ("visualize", signal.SIGTERM, 143),
+        ],
     ],
 )
 def test_no_process_stays_behind(
-    verb: str, number: signal.Signals, status: int, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    verb: str,
+    number: signal.Signals,
+    status: int,
+    drawn: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     log, many = tmp_path / "log", 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
-    large = encode_png(np.zeros((2000, 2000, 3), np.uint8))  # tens of milliseconds each, so that `prepare` is at work
+    large = encode_png(
+        np.zeros((2000, 2000, 3), np.uint8)
+    )  # tens of milliseconds each, so that `prepare` is at work
     with zipfile.ZipFile(tmp_path / "large.zip", "w") as file:
         for index in range(200):
             file.writestr(f"train/{('anger', 'fear')[index % 2]}/{index}.png", large)
     out = tmp_path / "new" / "out"
     crops = ["--face=crop", "--detector=none", "--workers=2", "--batch_size=2"]
     words = {
-        "prepare": ["prepare", "folder", f"{tmp_path}/large.zip", f"{out}.parquet", "--detector=none", "--workers=2"],
+        "prepare": [
+            "prepare",
+            "folder",
+            f"{tmp_path}/large.zip",
+            f"{out}.parquet",
+            "--detector=none",
+            "--workers=2",
+        ],
         "predict": ["predict", *many, f"--output={out}.parquet", *crops],
         "parts": ["predict", *many, f"--output={out}", "--part_size=4", *crops],
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "fer_vit", *words]  # a shell may ignore it
+    command = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-m",
+        "fer_vit",
+        *words,
+    ]  # a shell may ignore it
     with log.open("w") as file:
         process = psutil.Popen(command, stdout=file, stderr=file, start_new_session=True)
     wait_until(lambda: len(process.children(recursive=True)) >= 2 or process.poll() is not None)
@@ -239,7 +280,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"no disk may be mounted here: {done.stderr.strip()}")
     yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a table may be mapped into memory
+    subprocess.run(
+        ["umount", "--lazy", str(place)], check=True
+    )  # a table may be mapped into memory
 
 
 @pytest.mark.parametrize(
@@ -282,10 +325,20 @@ def test_a_full_disk_keeps_what_was_there(
     assert what != "parts" or "all 7 tables, all 26 files exactly once" in capsys.readouterr().out
 
 
-def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture) -> None:
-    remount = ["mount", "-o", "remount,size=1400k", str(disk)]  # two checkpoints, and no third one beside them
+def test_a_full_disk_keeps_the_checkpoint_before(
+    drawn: Path, disk: Path, capsys: pytest.CaptureFixture
+) -> None:
+    remount = [
+        "mount",
+        "-o",
+        "remount,size=1400k",
+        str(disk),
+    ]  # two checkpoints, and no third one beside them
     subprocess.run(remount, check=True)
-    place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={disk}"]
+    place = [
+        f"--data.manifest={drawn / 'faces.parquet'}",
+        f"--trainer.logger.init_args.save_dir={disk}",
+    ]
     words = ["fit", *TINY, *place, "--trainer.max_epochs=3"]
     line = fails(capsys, *words)
     assert line.startswith("fer-vit: error: Cannot write ")
@@ -295,7 +348,10 @@ def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys
     assert not list(disk.rglob("*.part"))
     subprocess.run([*remount[:2], "remount,size=8m", str(disk)], check=True)
     main([*words, f"--ckpt_path={kept}"])
-    assert load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 6
+    assert (
+        load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"]
+        == 6
+    )
 
 
 # Untrusted zips
@@ -314,29 +370,48 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
     secret.write_bytes(encode_png(draw_face("fear", 1, 48)[0]))
     link = zipfile.ZipInfo("train/happy/link.png")
     link.external_attr = 0o120777 << 16
-    names = ["train/happy/a.png", "train/happy/b\nc.png", "train/happy/d\0.png", f"{tmp_path}/evil.png", "C:\\evil.png"]
-    names += ["../evil.png", "train/../../../evil.png", "train/happy/../../../evil.png", "//server/share/evil.png"]
+    names = [
+        "train/happy/a.png",
+        "train/happy/b\nc.png",
+        "train/happy/d\0.png",
+        f"{tmp_path}/evil.png",
+        "C:\\evil.png",
+    ]
+    names += [
+        "../evil.png",
+        "train/../../../evil.png",
+        "train/happy/../../../evil.png",
+        "//server/share/evil.png",
+    ]
     archive = zipped(tmp_path / "x.zip", {**dict.fromkeys(names, face), link: bytes(secret)})
     (tmp_path / "out").mkdir()
     everything = {path for path in tmp_path.rglob("*") if path.parent.name != "out"}
     prepare("folder", archive, tmp_path / "out" / "m.parquet", detector="none")
     assert {path for path in tmp_path.rglob("*") if path.parent.name != "out"} == everything
     manifest = Manifest.read(tmp_path / "out" / "m.parquet")
-    assert {manifest.image_bytes(row) for row in range(len(manifest))} == {face}  # no link was followed
+    assert {manifest.image_bytes(row) for row in range(len(manifest))} == {
+        face
+    }  # no link was followed
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.parquet"]
 
 
 @pytest.mark.parametrize("more", ["__MACOSX/x", ".hidden", "_notes.txt", "_other/x"])
 def test_a_zip_is_the_folder_in_it_or_what_it_holds(more: str, tmp_path: Path) -> None:
-    with unpacked(zipped(tmp_path / "x.zip", dict.fromkeys(["happy/x", more], b"1")), tmp_path / "out") as folder:
-        assert {path.name for path in folder.iterdir()} == ({"happy", "_other"} if more == "_other/x" else {"x"})
+    with unpacked(
+        zipped(tmp_path / "x.zip", dict.fromkeys(["happy/x", more], b"1")), tmp_path / "out"
+    ) as folder:
+        assert {path.name for path in folder.iterdir()} == (
+            {"happy", "_other"} if more == "_other/x" else {"x"}
+        )
 
 
 def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(50_000_000)})
     claimed = (50_000_000).to_bytes(4, "little")
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 49_000_000))
+        patch.setattr(
+            shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 49_000_000)
+        )
         expected = r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000"
         with pytest.raises(FerVitError, match=expected), unpacked(archive, tmp_path / "m.parquet"):
             pass
@@ -349,7 +424,10 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
         real(folder)
 
     monkeypatch.setattr(files.shutil, "rmtree", measure)
-    with pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"), unpacked(archive, tmp_path / "m.parquet"):
+    with (
+        pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"),
+        unpacked(archive, tmp_path / "m.parquet"),
+    ):
         pass
     assert max(written) <= 1000
     assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
@@ -358,5 +436,8 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_whose_decoder_needs_much_memory_is_refused(kind: int, tmp_path: Path) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(1000)}, kind)
-    with pytest.raises(FerVitError, match="Expected a zip that uses deflate"), unpacked(archive, tmp_path / "out"):
+    with (
+        pytest.raises(FerVitError, match="Expected a zip that uses deflate"),
+        unpacked(archive, tmp_path / "out"),
+    ):
         pass

@@ -34,19 +34,33 @@ PAGES = [
 def prose(page: Path) -> str:
     """A page's text, or a notebook's cells."""
     text = page.read_text(encoding="utf-8")
-    return text if page.suffix == ".md" else "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    return (
+        text
+        if page.suffix == ".md"
+        else "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    )
 
 
 def commands(page: Path) -> list[list[str]]:
     """The words of the `fer-vit` commands on a page, in blocks and in prose; not of those with SOME placeholder."""
     text = prose(page).replace("\\\n", " ")
-    found = re.findall(r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M)
-    lines = [shlex.split((block or inline).partition(" > ")[0], comments=True) for block, inline in found]
-    return [words for words in lines if words[0] in cli.VERBS and not any(word.isupper() for word in words)]
+    found = re.findall(
+        r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M
+    )
+    lines = [
+        shlex.split((block or inline).partition(" > ")[0], comments=True) for block, inline in found
+    ]
+    return [
+        words
+        for words in lines
+        if words[0] in cli.VERBS and not any(word.isupper() for word in words)
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_of_the_documentation_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_documentation_are_understood(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Verbs, options and their values: the parsers read every command as if it were given."""
     monkeypatch.chdir(ROOT)
     for verb, *words in commands(page):
@@ -62,7 +76,11 @@ RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
 
 @pytest.mark.slow
 def test_commands_of_the_documentation_run(
-    drawn: Path, checkpoint: Path, yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: Path,
+    checkpoint: Path,
+    yunet_named: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a photo, a video of it, and drawn faces; tables that a command reads come from a command before it."""
     monkeypatch.chdir(tmp_path)
@@ -73,7 +91,10 @@ def test_commands_of_the_documentation_run(
     io.imsave("photos/astronaut.png", photo)
     write_video(Path("clip.mp4"), [photo] * 3, [0, 0.1, 0.2])
     write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
-    for name in (trained, *(f"{name}.ckpt" for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"))):
+    for name in (
+        trained,
+        *(f"{name}.ckpt" for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c")),
+    ):
         Path(name).symlink_to(checkpoint)
     for name in ("ferplus", "photos"):
         Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
@@ -84,49 +105,81 @@ def test_commands_of_the_documentation_run(
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
     pages = [page for page in PAGES if page.name != "own_photos.md"]
-    lines = dict.fromkeys(tuple(words) for page in pages for words in commands(page) if words[0] in RUN)
+    lines = dict.fromkeys(
+        tuple(words) for page in pages for words in commands(page) if words[0] in RUN
+    )
     for words in (words for words in lines if not any(word.startswith("/") for word in words)):
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
         main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
-    (block,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "explaining.md").read_text(), re.M | re.S)
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (DOCS / "explaining.md").read_text(), re.M | re.S
+    )
     names: dict[str, Any] = {}
     exec(block, names)
     assert len(names["found"].shares) == 1
 
 
 @pytest.mark.slow
-def test_commands_for_own_photos_run(yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_for_own_photos_run(
+    yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other, as they stand there."""
     monkeypatch.chdir(tmp_path)
     for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
         Path(folder, name).mkdir(parents=True)
         for number in range(10):
-            face = draw_face({"calm": "neutral", "happy": "happiness"}[name], number + 10 * (name == "calm"), 96)[0]
+            face = draw_face(
+                {"calm": "neutral", "happy": "happiness"}[name], number + 10 * (name == "calm"), 96
+            )[0]
             Path(folder, name, f"{number}.png").write_bytes(encode_png(face))
     for words in commands(DOCS / "own_photos.md"):
         main(words)
-    made = ("mine/model", "mine/evaluation/index.html", "mine/faces.parquet", "mine/training", "second/model")
-    assert all((tmp_path / name).exists() for name in (*made, "faces.csv", "report/index.html", "more/index.html"))
+    made = (
+        "mine/model",
+        "mine/evaluation/index.html",
+        "mine/faces.parquet",
+        "mine/training",
+        "second/model",
+    )
+    assert all(
+        (tmp_path / name).exists()
+        for name in (*made, "faces.csv", "report/index.html", "more/index.html")
+    )
 
 
 @pytest.mark.slow
-def test_the_examples_of_custom_training_run(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_custom_training_run(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All blocks of the page, one after the other, on drawn faces."""
     monkeypatch.chdir(tmp_path)
     Path("faces.parquet").symlink_to(drawn / "faces.parquet")
     Path("photos").mkdir()
     for number in range(16):
         name = ("anger", "happiness")[number // 4 % 2]
-        Path(f"photos/{name}-{number:02}.png").write_bytes(encode_png(draw_face(name, number, 64)[0]))
+        Path(f"photos/{name}-{number:02}.png").write_bytes(
+            encode_png(draw_face(name, number, 64)[0])
+        )
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", (DOCS / "custom.md").read_text(), re.M | re.S):
+    for block in re.findall(
+        r"^```python\n(.*?)^```", (DOCS / "custom.md").read_text(), re.M | re.S
+    ):
         exec(block, names)
     assert len(names["faces"]) == 16
     assert set(names["mine"].labels) == {"anger", "happiness"}
     assert len(names["study"].trials) == 2
     for saved in ("plain.ckpt", "focal.ckpt"):
-        main(["evaluate", "faces.parquet", "--checkpoint", saved, "--output", saved.removesuffix(".ckpt")])
+        main(
+            [
+                "evaluate",
+                "faces.parquet",
+                "--checkpoint",
+                saved,
+                "--output",
+                saved.removesuffix(".ckpt"),
+            ]
+        )
 
 
 @pytest.mark.slow
@@ -174,7 +227,10 @@ def test_files_that_the_prose_names_exist() -> None:
             target = page.parent / link if link else page
             assert target.exists(), (page, link)
             titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if anchor else []
-            assert anchor in {"", *(re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles)}, page
+            assert anchor in {
+                "",
+                *(re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles),
+            }, page
         for config in re.findall(r"--config ([\w/.]+)", text):
             assert (ROOT / config).is_file() or config in shipped_configs(), config
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):

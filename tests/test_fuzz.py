@@ -40,14 +40,20 @@ KEPT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.d
 def fuzz(times: int) -> Any:
     """The same examples every time, or by hand many others."""
     return settings(
-        max_examples=TIMES or times, derandomize=not TIMES, deadline=None, database=None, suppress_health_check=KEPT
+        max_examples=TIMES or times,
+        derandomize=not TIMES,
+        deadline=None,
+        database=None,
+        suppress_health_check=KEPT,
     )
 
 
 @st.composite
 def damage(draw: st.DrawFn) -> list[tuple[float, int]] | float:
     """Bytes to replace, by their place from 0 to 1, or the place where the file is cut."""
-    place = st.floats(0, 1, exclude_max=True) | st.floats(0.85, 1, exclude_max=True)  # Parquet's footer is at the end
+    place = st.floats(0, 1, exclude_max=True) | st.floats(
+        0.85, 1, exclude_max=True
+    )  # Parquet's footer is at the end
     return draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=12) | place)
 
 
@@ -99,7 +105,9 @@ def test_a_damaged_manifest(how: Any, manifest: bytes, tmp_path: Path) -> None:
 
 
 PNG = encode_png(np.zeros((8, 8, 3), np.uint8))
-WORDS = st.sampled_from(["train", "val", "happiness", "fear", "", "\n", "\0", "../x.png", "a" * 300, "\u202e"])
+WORDS = st.sampled_from(
+    ["train", "val", "happiness", "fear", "", "\n", "\0", "../x.png", "a" * 300, "\u202e"]
+)
 NUMBERS = st.floats(width=32) | st.sampled_from([0.0, -1.0, 1e38])
 IMAGE = {"bytes": st.sampled_from([None, b"", PNG, PNG[:40]]), "path": WORDS | st.none()}
 POINTS = st.lists(st.none() | st.lists(NUMBERS, max_size=3), max_size=6) | st.just([[1.0, 2]] * 5)
@@ -115,21 +123,34 @@ CELLS: dict[str, tuple[object, st.SearchStrategy[Any]]] = {
     "near_duplicate": (None, st.booleans() | st.none()),
 }
 """The usual cell of each column, and odd cells."""
-JSON = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
-OTHER_TYPES = (pa.int64(), pa.string(), pa.binary(), pa.list_(pa.string()), pa.large_string(), pa.float16())
+JSON = st.recursive(
+    st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more)
+)
+OTHER_TYPES = (
+    pa.int64(),
+    pa.string(),
+    pa.binary(),
+    pa.list_(pa.string()),
+    pa.large_string(),
+    pa.float16(),
+)
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
     """A table with some odd cells, or with a column of another type, and with odd metadata."""
     odd = draw(st.sets(st.sampled_from(list(CELLS)), max_size=3))
-    row = {name: strange if name in odd else st.just(usual) for name, (usual, strange) in CELLS.items()}
+    row = {
+        name: strange if name in odd else st.just(usual) for name, (usual, strange) in CELLS.items()
+    }
     table = pa.Table.from_pylist(draw(st.lists(st.fixed_dictionaries(row), max_size=4)), SCHEMA)
     if draw(st.integers(0, 3)) == 0:
         name, kind = draw(st.sampled_from(SCHEMA.names)), draw(st.sampled_from(OTHER_TYPES))
         table = table.set_column(SCHEMA.get_field_index(name), name, pa.nulls(len(table), kind))
     if draw(st.integers(0, 5)) == 0:
-        table = table.append_column(draw(st.sampled_from([*SCHEMA.names, "more"])), pa.nulls(len(table)))
+        table = table.append_column(
+            draw(st.sampled_from([*SCHEMA.names, "more"])), pa.nulls(len(table))
+        )
     labels = st.just(["happiness", "fear"]) | st.lists(WORDS, max_size=3) | JSON
     meta = {"labels": draw(labels), "landmarks": draw(st.just(LANDMARKS) | JSON), "version": "0"}
     text = draw(st.just(json.dumps(meta).encode()) | st.binary(max_size=20))
@@ -149,8 +170,12 @@ def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
     plan = plan_tables(tmp_path / "faces", [Path(f"photos/{number}.jpg") for number in range(7)], 7)
     (table,), whole = plan, tmp_path / "whole.parquet"
     if not whole.exists():
-        with TableWriter(whole, {"path": str, "face": int, "status": str}, facts={"model": "abc"}) as writer:
-            writer.write([{"path": f"photos/{number}.jpg", "face": 0, "status": "ok"} for number in range(7)])
+        with TableWriter(
+            whole, {"path": str, "face": int, "status": str}, facts={"model": "abc"}
+        ) as writer:
+            writer.write(
+                [{"path": f"photos/{number}.jpg", "face": 0, "status": "ok"} for number in range(7)]
+            )
         table.parent.mkdir()
     table.write_bytes(damaged(whole.read_bytes(), how))
     with one_line():
@@ -179,20 +204,46 @@ def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-VALUES = [None, True, "", "x", "../..", -1, 0, 1, 3, 1.5, 10**9, 2**62, -(2**62), 1e308, math.inf, math.nan, [], {}]
+VALUES = [
+    None,
+    True,
+    "",
+    "x",
+    "../..",
+    -1,
+    0,
+    1,
+    3,
+    1.5,
+    10**9,
+    2**62,
+    -(2**62),
+    1e308,
+    math.inf,
+    math.nan,
+    [],
+    {},
+]
 CLASSES = st.dictionaries(
-    st.sampled_from(["class_path", "init_args", "a"]), st.sampled_from(["os.system", "fer_vit.Nothing", {}])
+    st.sampled_from(["class_path", "init_args", "a"]),
+    st.sampled_from(["os.system", "fer_vit.Nothing", {}]),
 )
 LISTS = st.lists(st.integers(-1, 9) | st.text(max_size=3), max_size=4)
 ODD = st.sampled_from(VALUES) | LISTS | CLASSES | st.just([[[[[[[[[[]]]]]]]]]])
-CONFIG = json.loads((Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/config.json").read_text())
+CONFIG = json.loads(
+    (Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/config.json").read_text()
+)
 
 
 @example(changes={"depth": 10**9})
 @example(changes={"img_size": 8 * 10**6})
 @example(changes={"embed_dim": 2**40, "num_heads": 2})
 @example(changes={"region_grid": 10**6})
-@given(changes=st.dictionaries(st.sampled_from([*CONFIG["config"], *CONFIG]), ODD, min_size=1, max_size=3))
+@given(
+    changes=st.dictionaries(
+        st.sampled_from([*CONFIG["config"], *CONFIG]), ODD, min_size=1, max_size=3
+    )
+)
 @fuzz(40)
 def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     written = json.loads((model / "config.json").read_text())
@@ -202,15 +253,51 @@ def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path:
     load_changed(model, tmp_path, "config.json", json.dumps(written).encode())
 
 
-PLACES = [f"model.network.{name}" for name in CONFIG["config"] if name not in ("depth", "pretrained")] + [
-    *("model", "model.network", "model.align", "model.template", "model.lr", "model.warmup", "model.logit_adjust"),
+PLACES = [
+    f"model.network.{name}" for name in CONFIG["config"] if name not in ("depth", "pretrained")
+] + [
+    *(
+        "model",
+        "model.network",
+        "model.align",
+        "model.template",
+        "model.lr",
+        "model.warmup",
+        "model.logit_adjust",
+    ),
     *("model.compile", "model.labels", "model.nothing"),
-    *("data", "data.manifest", "data.batch_size", "data.num_workers", "data.augment", "data.balanced", "data.size"),
-    *("trainer", "trainer.max_epochs", "trainer.precision", "trainer.callbacks", "trainer.logger", "trainer.strategy"),
-    *("trainer.devices", "trainer.accelerator", "trainer.limit_val_batches", "trainer.gradient_clip_val"),
+    *(
+        "data",
+        "data.manifest",
+        "data.batch_size",
+        "data.num_workers",
+        "data.augment",
+        "data.balanced",
+        "data.size",
+    ),
+    *(
+        "trainer",
+        "trainer.max_epochs",
+        "trainer.precision",
+        "trainer.callbacks",
+        "trainer.logger",
+        "trainer.strategy",
+    ),
+    *(
+        "trainer.devices",
+        "trainer.accelerator",
+        "trainer.limit_val_batches",
+        "trainer.gradient_clip_val",
+    ),
     *("checkpoint.monitor", "checkpoint.save_top_k", "seed_everything", "ckpt_path", "optimizer"),
 ]
-TAGS = ["!!python/object/apply:os.mkdir [harm]", "!!python/name:os.system", "&a [*a]", "!nothing {}", "{{}: 1}"]
+TAGS = [
+    "!!python/object/apply:os.mkdir [harm]",
+    "!!python/name:os.system",
+    "&a [*a]",
+    "!nothing {}",
+    "{{}: 1}",
+]
 TAGS += ["[" * 2000, "'\\ud800'"]
 
 
@@ -236,11 +323,16 @@ def begins(
 @given(values=st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=2))
 @fuzz(10)
 def test_a_config_of_odd_values(values: list[tuple[str, Any]], begins: Callable[..., bool]) -> None:
-    trees = [reduce(lambda tree, part: {part: tree}, reversed(name.split(".")), value) for name, value in values]
+    trees = [
+        reduce(lambda tree, part: {part: tree}, reversed(name.split(".")), value)
+        for name, value in values
+    ]
     begins(*map(yaml.safe_dump, trees))
 
 
 @pytest.mark.parametrize("text", TAGS)
-def test_a_config_that_is_no_plain_yaml(text: str, begins: Callable[..., bool], tmp_path: Path) -> None:
+def test_a_config_that_is_no_plain_yaml(
+    text: str, begins: Callable[..., bool], tmp_path: Path
+) -> None:
     assert not begins(f"model:\n  network: {text}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["0.yaml"]

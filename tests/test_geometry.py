@@ -30,13 +30,20 @@ def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
 @pytest.mark.parametrize("points", [2, 3, 5])
 def test_similarity_is_scikit_images(rng: np.random.Generator, unit: float, points: int) -> None:
     for _ in range(10):
-        source, target = unit * (rng.normal(size=(points, 2)) + 3), rng.normal(size=(points, 2)) * 30 - 7
+        source, target = (
+            unit * (rng.normal(size=(points, 2)) + 3),
+            rng.normal(size=(points, 2)) * 30 - 7,
+        )
         expected = estimate_transform("similarity", source, target).params
-        np.testing.assert_allclose(similarity(source, target), expected[:2], rtol=1e-7, atol=1e-7 / unit)
+        np.testing.assert_allclose(
+            similarity(source, target), expected[:2], rtol=1e-7, atol=1e-7 / unit
+        )
 
 
 @pytest.mark.parametrize("degrees", [0, 30, 90, 180])
-def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(degrees: float) -> None:
+def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(
+    degrees: float,
+) -> None:
     target = np.array([[10.0, 10], [30, 10], [20, 20], [12, 30], [28, 30]])
     source = apply(turned(np.radians(degrees), 2.5, (-7.0, 11.0)), target)
     matrix = similarity(source, target, rotate=False)
@@ -48,15 +55,23 @@ def test_similarity_never_reflects_and_is_defined_for_equal_points() -> None:
     assert np.linalg.det(similarity(FACE, FACE * (-1, 1))[:, :2]) >= 0
     for rotate in (False, True):
         matrix = similarity(np.full((5, 2), 10.0), TEMPLATE, rotate)
-        np.testing.assert_allclose(matrix[:, 2] + matrix[:, :2] @ [10, 10], np.mean(TEMPLATE, 0), atol=1e-9)
+        np.testing.assert_allclose(
+            matrix[:, 2] + matrix[:, :2] @ [10, 10], np.mean(TEMPLATE, 0), atol=1e-9
+        )
 
 
 def test_compose_invert_apply_agree_with_homogeneous_matrices(rng: np.random.Generator) -> None:
-    first, second, points = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=(4, 5, 2))
+    first, second, points = (
+        rng.normal(size=(2, 3)),
+        rng.normal(size=(2, 3)),
+        rng.normal(size=(4, 5, 2)),
+    )
     full_first, full_second = (np.vstack([m, [0, 0, 1]]) for m in (first, second))
     np.testing.assert_allclose(compose(second, first), (full_second @ full_first)[:2])
     np.testing.assert_allclose(invert(first), np.linalg.inv(full_first)[:2])
-    expected = np.einsum("ij,...j->...i", full_first, np.concatenate([points, np.ones((4, 5, 1))], -1))[..., :2]
+    expected = np.einsum(
+        "ij,...j->...i", full_first, np.concatenate([points, np.ones((4, 5, 1))], -1)
+    )[..., :2]
     np.testing.assert_allclose(apply(first, points), expected)
     np.testing.assert_allclose(apply(invert(first), apply(first, points)), points)
 
@@ -72,14 +87,24 @@ def test_fit_matrix_centres_the_whole_image(height: int, width: int) -> None:
 
 def test_crop_matrix_puts_landmarks_on_the_template() -> None:
     face = apply(turned(0.6, 1.7, (30.0, -10.0)), np.asarray(TEMPLATE) * 50)
-    np.testing.assert_allclose(apply(crop_matrix(face, 112), face), np.asarray(TEMPLATE) * 112, atol=1e-9)
+    np.testing.assert_allclose(
+        apply(crop_matrix(face, 112), face), np.asarray(TEMPLATE) * 112, atol=1e-9
+    )
     upright = crop_matrix(face, 112, align="crop")
     assert upright[0, 1] == upright[1, 0] == 0
     np.testing.assert_allclose(apply(upright, face).mean(0), np.mean(TEMPLATE, 0) * 112)
-    assert LANDMARKS == ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")  # as manifests hold them
+    assert LANDMARKS == (
+        "right_eye",
+        "left_eye",
+        "nose",
+        "right_mouth",
+        "left_mouth",
+    )  # as manifests hold them
 
 
 def test_a_square_is_turned_scaled_and_shifted_about_its_middle() -> None:
-    assert apply(move(96, 90, 1, 0, 0), (96, 48)) == pytest.approx((48, 96))  # clockwise, since y points down
+    assert apply(move(96, 90, 1, 0, 0), (96, 48)) == pytest.approx(
+        (48, 96)
+    )  # clockwise, since y points down
     assert apply(move(96, 0, 1.5, 0, 0), (96, 48)) == pytest.approx((120, 48))
     assert apply(move(96, 0, 1, 0.25, -0.125), (10, 20)) == pytest.approx((34, 8))

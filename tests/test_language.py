@@ -36,20 +36,33 @@ TERMS = {
 """What is rejected, and what to write instead."""
 REJECTED = re.compile("|".join(rf"\b(?:{words})\b" for words in TERMS), re.IGNORECASE)
 CODE = re.compile(
-    r"^---\n.*?^---$|^```.*?^```$|^ {4}[^\n]*$|`[^`]+`|\]\([^)]*\)|<https?:[^>]*>", re.DOTALL | re.MULTILINE
+    r"^---\n.*?^---$|^```.*?^```$|^ {4}[^\n]*$|`[^`]+`|\]\([^)]*\)|<https?:[^>]*>",
+    re.DOTALL | re.MULTILINE,
 )
 """Front matter, code and the targets of links."""
 
 
 def prose() -> list[Path]:
     """Every page, the notebook, and all Python and YAML files: names, docstrings, comments and messages."""
-    pages = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*.ipynb")]
-    pages += [ROOT / name for name in ("data/README.md", "benchmarks/README.md", "fer_vit/face/detector.md")]
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob(".github/**/*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/*.ipynb"),
+    ]
+    pages += [
+        ROOT / name
+        for name in ("data/README.md", "benchmarks/README.md", "fer_vit/face/detector.md")
+    ]
     pages += ROOT.glob("fer_vit/weights/*/README.md")
     files = [
-        file for folder in ("benchmarks", "configs", "fer_vit", "tests") for file in sorted((ROOT / folder).rglob("*"))
+        file
+        for folder in ("benchmarks", "configs", "fer_vit", "tests")
+        for file in sorted((ROOT / folder).rglob("*"))
     ]
-    unchecked = {ROOT / "tests" / name for name in ("offline", "report", "visualize", Path(__file__).name)}
+    unchecked = {
+        ROOT / "tests" / name for name in ("offline", "report", "visualize", Path(__file__).name)
+    }
     files = [file for file in files if unchecked.isdisjoint([file, *file.parents])]
     return pages + [file for file in files if file.suffix in (".py", ".yaml")]
 
@@ -58,7 +71,11 @@ def text(path: Path) -> str:
     """The prose of a page; other files as a whole."""
     content = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        cells = [cell["source"] for cell in json.loads(content)["cells"] if cell["cell_type"] == "markdown"]
+        cells = [
+            cell["source"]
+            for cell in json.loads(content)["cells"]
+            if cell["cell_type"] == "markdown"
+        ]
         content = "\n".join("".join(lines) for lines in cells)
     return content if path.suffix in (".py", ".yaml") else without_code(content)
 
@@ -80,5 +97,7 @@ def test_rejected_words(path: Path) -> None:
 
 
 def test_words_are_rejected_in_prose_and_not_in_code() -> None:
-    page = "The page tells\n`tells`\n\n    tells\n\n[a](tells.md) a twin of its own\n```\nsays\n```\n"
+    page = (
+        "The page tells\n`tells`\n\n    tells\n\n[a](tells.md) a twin of its own\n```\nsays\n```\n"
+    )
     assert rejected(without_code(page)) == ["1: tells", "6: twin", "6: of its own"]

@@ -49,7 +49,12 @@ HOMES = {
     "matplotlib": {"report/charts.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
-FORBIDDEN = {"face": HEAVY, "report": HEAVY | {"cv2"}, "geometry": HEAVY | {"cv2"}, "conformal": HEAVY}
+FORBIDDEN = {
+    "face": HEAVY,
+    "report": HEAVY | {"cv2"},
+    "geometry": HEAVY | {"cv2"},
+    "conformal": HEAVY,
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -69,8 +74,12 @@ def test_imports_point_down(path: Path) -> None:
     file = str(path.relative_to(PACKAGE))
     room = file.split("/")[0].removesuffix(".py")
     names = imported(path)
-    assert "fer_vit" not in names or room == "__init__", f"{file} imports the package's door, which leads upwards"
-    assert not (room == "data" and any(name.startswith("fer_vit.model") for name in names)), f"{file} imports a model"
+    assert "fer_vit" not in names or room == "__init__", (
+        f"{file} imports the package's door, which leads upwards"
+    )
+    assert not (room == "data" and any(name.startswith("fer_vit.model") for name in names)), (
+        f"{file} imports a model"
+    )
     for name in names:
         root, *rest = name.split(".")
         if root == "fer_vit" and rest and rest[0] in LEVEL and rest[0] != room:

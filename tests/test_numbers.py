@@ -28,16 +28,29 @@ BALANCED = ["--model.logit_adjust=1", "--data.balanced=true"]
 
 def face(label: str, seed: int, split: Split, landmarks: bool = True) -> Row:
     image, points = draw_face(label, seed, 48)
-    return Row(encode_png(image), f"{label}-{seed}", split, label, landmarks=points if landmarks else None)
+    return Row(
+        encode_png(image), f"{label}-{seed}", split, label, landmarks=points if landmarks else None
+    )
 
 
-def faces(train: tuple[str, ...], val: tuple[str, ...], each: int = 3, landmarks: bool = True) -> list[Row]:
+def faces(
+    train: tuple[str, ...], val: tuple[str, ...], each: int = 3, landmarks: bool = True
+) -> list[Row]:
     splits: list[tuple[Split, tuple[str, ...]]] = [("train", train), ("val", val)]
-    return [face(label, seed, split, landmarks) for split, names in splits for label in names for seed in range(each)]
+    return [
+        face(label, seed, split, landmarks)
+        for split, names in splits
+        for label in names
+        for seed in range(each)
+    ]
 
 
 def evenly(image: bytes) -> list[Row]:
-    return [Row(image, f"{k}.png", split, label) for k, split in enumerate(("train", "val")) for label in ALL]
+    return [
+        Row(image, f"{k}.png", split, label)
+        for k, split in enumerate(("train", "val"))
+        for label in ALL
+    ]
 
 
 REGIONS_ONLY = ["--model.network.tokens=region", "--model.align=crop"]
@@ -58,11 +71,20 @@ EDGES = {
 def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path) -> None:
     write_manifest(tmp_path / "faces.parquet", Reading(ALL, rows), "drawn")
     task, data = build_fit(*TINY, *words, f"--data.manifest={tmp_path / 'faces.parquet'}")
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+    }
     trainer = L.Trainer(max_steps=2, default_root_dir=tmp_path, **quiet)
     trainer.fit(task, data)
     trainer.validate(task, data)
-    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+    logged = {
+        name: float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith("val/")
+    }
     assert all(0 <= logged[f"val/{name}"] <= 1 for name in ("accuracy", "f1", "ece", "uar"))
     assert math.isfinite(logged["val/loss"])
     assert task.confusion.sum() == sum(row.split == "val" for row in rows)
@@ -80,7 +102,11 @@ def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
     checkpoint = fit(tmp_path / "faces.parquet", tmp_path, *TINY, *MIX)
     photos = tmp_path / "photos"
     photos.mkdir()
-    for name, data in {"black": BLACK, "white": WHITE, "face": encode_png(draw_face(names[0], 0, 48)[0])}.items():
+    for name, data in {
+        "black": BLACK,
+        "white": WHITE,
+        "face": encode_png(draw_face(names[0], 0, 48)[0]),
+    }.items():
         (photos / f"{name}.png").write_bytes(data)
     words = [str(photos), "--face=crop", "--detector=none", f"--checkpoint={checkpoint}"]
     main(["predict", *words, f"--output={tmp_path / 'table.parquet'}"])
@@ -90,7 +116,9 @@ def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
         assert sum(row[f"p_{name}"] for name in names) == pytest.approx(1, abs=1e-6)
     main(["visualize", *words, f"--output={tmp_path / 'report'}"])
     shown = pq.read_table(tmp_path / "report" / "faces.parquet").to_pylist()
-    assert all(math.isfinite(value) for row in shown for value in row.values() if isinstance(value, float))
+    assert all(
+        math.isfinite(value) for row in shown for value in row.values() if isinstance(value, float)
+    )
     assert "NaN" not in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -99,14 +127,18 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Photos with no face, one, two and more than the model sees at once; and their mirror images."""
     folder, woman = tmp_path_factory.mktemp("photos"), astronaut()
     pictures = {
-        "crowd": np.tile(cv2.resize(woman[:300, 80:380], (120, 120), interpolation=cv2.INTER_AREA), (8, 10, 1)),
+        "crowd": np.tile(
+            cv2.resize(woman[:300, 80:380], (120, 120), interpolation=cv2.INTER_AREA), (8, 10, 1)
+        ),
         "empty": np.full((300, 200, 3), 90, np.uint8),
         "two": np.hstack([woman, np.ascontiguousarray(woman[:, ::-1])]),
         "woman": woman,
     }
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(encode_png(picture))
-        (folder / f"{name}-mirrored.png").write_bytes(encode_png(np.ascontiguousarray(picture[:, ::-1])))
+        (folder / f"{name}-mirrored.png").write_bytes(
+            encode_png(np.ascontiguousarray(picture[:, ::-1]))
+        )
     (folder / "broken.jpg").write_bytes(b"no image")
     return sorted(folder.iterdir())
 
@@ -115,20 +147,31 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.filterwarnings("ignore:1 of 9 images")
 @pytest.mark.parametrize(
     "ways",
-    [[("reversed", 3, 0), ("shuffled", 3, 1)], *slow([("sorted", 1, 0), ("shuffled", 32, 0), ("reversed", 1, 2)])],
+    [
+        [("reversed", 3, 0), ("shuffled", 3, 1)],
+        *slow([("sorted", 1, 0), ("shuffled", 32, 0), ("reversed", 1, 2)]),
+    ],
 )
-def test_a_prediction_is_its_photos_own(ways: list[tuple[str, int, int]], photos: list[Path]) -> None:
+def test_a_prediction_is_its_photos_own(
+    ways: list[tuple[str, int, int]], photos: list[Path]
+) -> None:
     model = load(device="cpu")
     expected = {photo: model.predict(photo) for photo in photos if photo.suffix == ".png"}
     assert len(expected[photos[0].with_name("crowd.png")]) > CHUNK
-    assert [len(expected[photos[0].with_name(f"{name}.png")]) for name in ("empty", "woman", "two")] == [0, 1, 2]
+    assert [
+        len(expected[photos[0].with_name(f"{name}.png")]) for name in ("empty", "woman", "two")
+    ] == [0, 1, 2]
     shuffled = [photos[index] for index in np.random.default_rng(0).permutation(len(photos))]
     orders = {"sorted": photos, "reversed": photos[::-1], "shuffled": shuffled}
     for name, batch_size, workers in ways:
         order = orders[name]
         found = model.predict(order, batch_size=batch_size, workers=workers)
-        assert [face.path for face in found] == [str(path) for path in order for _ in expected.get(path, [])]
+        assert [face.path for face in found] == [
+            str(path) for path in order for _ in expected.get(path, [])
+        ]
         for path, faces in expected.items():
-            for mine, other in zip([face for face in found if face.path == str(path)], faces, strict=True):
+            for mine, other in zip(
+                [face for face in found if face.path == str(path)], faces, strict=True
+            ):
                 assert mine.probabilities == pytest.approx(other.probabilities, abs=1e-5)
                 np.testing.assert_allclose(mine.box, other.box, atol=1e-3)

@@ -32,7 +32,9 @@ SLURM = "SLURM_PROCID={} SLURM_STEP_NUM_TASKS={} SLURM_LOCALID={} SLURM_STEP_TAS
         ("RANK=2 WORLD_SIZE=4", ProcessRank(2, 4)),  # a Kubernetes job
     ],
 )
-def test_the_rank_is_torchs_or_slurms(variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_is_torchs_or_slurms(
+    variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, _, value in (variable.partition("=") for variable in variables.split()):
         monkeypatch.setenv(name, value)
     assert process_rank() == expected
@@ -57,7 +59,12 @@ def test_a_worker_does_not_free_a_decoder_of_the_main_process(tmp_path: Path) ->
         cycle.append(cycle)
         del frame, cycle
         loader = DataLoader(
-            [0], batch_size=None, num_workers=1, collate_fn=collect, worker_init_fn=start_worker, timeout=120
+            [0],
+            batch_size=None,
+            num_workers=1,
+            collate_fn=collect,
+            worker_init_fn=start_worker,
+            timeout=120,
         )
         assert list(loader) == [0]
     finally:

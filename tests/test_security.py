@@ -61,7 +61,10 @@ def test_a_checkpoint_with_code_is_refused(
     for words in (f"--ckpt_path={bad}", f"--model.init={bad}"):
         assert "bad.ckpt" in fails(capsys, "fit", words, faces)
     torch.save({"model": Payload(harm)}, tmp_path / "bad.pth")
-    words = [f"--model.network.pretrained={tmp_path / 'bad.pth'}", "--model.network.backbone=vit_tiny_patch16_224"]
+    words = [
+        f"--model.network.pretrained={tmp_path / 'bad.pth'}",
+        "--model.network.backbone=vit_tiny_patch16_224",
+    ]
     assert "Cannot build the backbone" in fails(capsys, "fit", *words, faces)
     assert not harm.exists()
     pickle.loads(pickle.dumps(Payload(harm)))
@@ -72,14 +75,24 @@ MODULE = {"class_path": "harmful.Network", "init_args": {}}
 """Looking up this class runs the module."""
 
 
-NAMED = [{"network": MODULE}, {"network": "harmful.yaml"}, {"align": MODULE}, {"config": "harmful.yaml"}]
-NAMED += [{"class_path": "harmful.Network"}, {"_class_path": "harmful.Network", "_instantiator": "harmful.Network"}]
+NAMED = [
+    {"network": MODULE},
+    {"network": "harmful.yaml"},
+    {"align": MODULE},
+    {"config": "harmful.yaml"},
+]
+NAMED += [
+    {"class_path": "harmful.Network"},
+    {"_class_path": "harmful.Network", "_instantiator": "harmful.Network"},
+]
 
 
 @pytest.fixture
 def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that exists once the module `harmful` has run."""
-    (tmp_path / "harmful.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\nclass Network: pass\n")
+    (tmp_path / "harmful.py").write_text(
+        f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\nclass Network: pass\n"
+    )
     (tmp_path / "harmful.yaml").write_text(json.dumps(MODULE))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -88,7 +101,11 @@ def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("change", NAMED, ids=json.dumps)
 def test_settings_in_a_checkpoint_cannot_name_code(
-    change: dict[str, object], state: dict[str, Any], faces: str, harm: Path, capsys: pytest.CaptureFixture
+    change: dict[str, object],
+    state: dict[str, Any],
+    faces: str,
+    harm: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     torch.save(updated(state, {"hyper_parameters": change}), "bad.ckpt")
     assert fails(capsys, "fit", "--ckpt_path=bad.ckpt", faces)
@@ -102,7 +119,12 @@ WORST = torch.tensor(-1.0)
 def notes(state: dict[str, Any]) -> dict[str, Any]:
     """What Lightning's callback notes in `state`: it removes the noted files or folders that are worse."""
     found = state["callbacks"][min(name for name in state["callbacks"] if "Checkpoint" in name)]
-    found |= {"best_model_score": WORST, "kth_value": WORST, "best_k_models": {}, "kth_best_model_path": ""}
+    found |= {
+        "best_model_score": WORST,
+        "kth_value": WORST,
+        "best_k_models": {},
+        "kth_best_model_path": "",
+    }
     return found
 
 
@@ -113,12 +135,18 @@ def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
     precious.mkdir()
     notes["best_model_path"] = str(precious)
     torch.save(state, bad)
-    more = [f"--ckpt_path={bad}", f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.max_epochs=2"]
+    more = [
+        f"--ckpt_path={bad}",
+        f"--trainer.logger.init_args.save_dir={tmp_path}",
+        "--trainer.max_epochs=2",
+    ]
     main(["fit", *TINY, faces, *more])
     assert precious.is_dir()
 
 
-@pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path", "best_model_path"])
+@pytest.mark.parametrize(
+    "note", ["best_k_models", "kth_best_model_path", "last_model_path", "best_model_path"]
+)
 @pytest.mark.parametrize("place", ["local://{}", "{}", "{}/../x.ckpt", "simplecache::{}"])
 def test_a_resumed_run_removes_no_foreign_files(
     note: str, place: str, state: dict[str, Any], notes: dict[str, Any], bad: Path, tmp_path: Path
@@ -130,15 +158,25 @@ def test_a_resumed_run_removes_no_foreign_files(
         if note == "best_model_path" and place == "{}":
             load_checkpoint(bad)  # perhaps of the previous run; Lightning keeps it
         else:
-            with pytest.raises(FerVitError, match="which is not in the run's folder and could be lost"):
+            with pytest.raises(
+                FerVitError, match="which is not in the run's folder and could be lost"
+            ):
                 load_checkpoint(bad)
         notes.pop("dirpath", None)  # the second time without it
 
 
 @pytest.mark.parametrize(
-    "change", [{"callbacks": [{}]}, {"callbacks": {"x": "y"}}, {"loops": {"fit_loop": 3}}, {"optimizer_states": [3]}]
+    "change",
+    [
+        {"callbacks": [{}]},
+        {"callbacks": {"x": "y"}},
+        {"loops": {"fit_loop": 3}},
+        {"optimizer_states": [3]},
+    ],
 )
-def test_a_checkpoint_with_broken_parts_is_refused(change: dict[str, object], state: dict[str, Any], bad: Path) -> None:
+def test_a_checkpoint_with_broken_parts_is_refused(
+    change: dict[str, object], state: dict[str, Any], bad: Path
+) -> None:
     torch.save(state | change, bad)
     with pytest.raises(FerVitError, match=f"its {min(change)} are damaged"):
         load_checkpoint(bad)
@@ -151,7 +189,11 @@ EXPANDING = reduce(lambda inner, _: [inner, inner], range(60), [])
 def updated(old: Any, change: Any) -> Any:
     """Returns a tree with some of its leaves replaced or added."""
     both = isinstance(old, dict) and isinstance(change, dict)
-    return dict(old) | {name: updated(old.get(name), part) for name, part in change.items()} if both else change
+    return (
+        dict(old) | {name: updated(old.get(name), part) for name, part in change.items()}
+        if both
+        else change
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +202,10 @@ def updated(old: Any, change: Any) -> Any:
         ({"hyper_parameters": {"network": {"embed_dim": 10**9}}}, "from 1 to 16384"),
         ({"hyper_parameters": {"network": {"embed_dim": 16_384}}}, "of another version"),
         ({"hyper_parameters": {"network": {"img_size": 10**400}}}, "from 1 to 2048"),
-        ({"hyper_parameters": {"network": {"img_size": 2048, "patch_size": 1}}}, "of another version"),
+        (
+            {"hyper_parameters": {"network": {"img_size": 2048, "patch_size": 1}}},
+            "of another version",
+        ),
         ({"hyper_parameters": {"labels": ["a\x1b[2J", "b"]}}, "printable characters"),
         ({"state_dict": {"net.vit.norm.bias": torch.zeros(1).expand(10**9)}}, "claims more"),
         ({"state_dict": {"net.vit.norm.bias": 1}}, "claims more"),
@@ -172,11 +217,16 @@ def updated(old: Any, change: Any) -> Any:
         ("200 blocks", "claims more weights than it contains"),
     ],
 )
-def test_claims_are_checked_before_they_take_memory(change: Any, words: str, state: dict[str, Any], bad: Path) -> None:
+def test_claims_are_checked_before_they_take_memory(
+    change: Any, words: str, state: dict[str, Any], bad: Path
+) -> None:
     if change == "200 blocks":  # which share their bytes in the file
         weights, change = state["state_dict"], {"hyper_parameters": {"network": {"depth": 200}}}
         for name in [name for name in weights if ".blocks.0." in name]:
-            weights |= {name.replace(".blocks.0.", f".blocks.{block}."): weights[name] for block in range(2, 200)}
+            weights |= {
+                name.replace(".blocks.0.", f".blocks.{block}."): weights[name]
+                for block in range(2, 200)
+            }
     torch.save(updated(state, change), bad)
     for read in (load, lambda path: train(["validate", f"--ckpt_path={path}"])):
         with pytest.raises(FerVitError, match=words) as error:
@@ -186,7 +236,10 @@ def test_claims_are_checked_before_they_take_memory(change: Any, words: str, sta
 
 
 def test_a_compressed_checkpoint_is_refused(checkpoint: Path, bad: Path) -> None:
-    with zipfile.ZipFile(checkpoint) as whole, zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed:
+    with (
+        zipfile.ZipFile(checkpoint) as whole,
+        zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
         for name in whole.namelist():
             packed.writestr(name, whole.read(name))
     assert torch.load(bad, weights_only=True)  # torch would read it
@@ -205,7 +258,9 @@ def test_no_test_uses_the_network(program: str) -> None:
     with pytest.raises(BaseException, match=r"^socket\.") as error:
         exec(program)
     assert error.typename == "NetworkAskedError"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
     assert "NetworkAskedError: " in done.stderr
     assert done.returncode
 
@@ -214,10 +269,20 @@ def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     lines = (root / "constraints.txt").read_text().split()
-    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    pins = {
+        canonicalize_name(name): version
+        for name, _, version in (line.partition("==") for line in lines)
+    }
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
-    needed = [Requirement(line) for line in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    needed = [
+        Requirement(line)
+        for line in sum(project["optional-dependencies"].values(), project["dependencies"])
+    ]
     for one in (one for one in needed if one.name != project["name"]):
-        assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(one.specifier), one
+        assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(
+            one.specifier
+        ), one
         assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
-    assert not any(one.specifier.contains("2.6.2") for one in needed if one.name == "lightning")  # by an attacker
+    assert not any(
+        one.specifier.contains("2.6.2") for one in needed if one.name == "lightning"
+    )  # by an attacker

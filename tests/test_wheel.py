@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 def call(*command: object, cwd: Path) -> str:
     """Runs a command that must succeed, without the checkout among Python's paths; returns its output."""
     environment = os.environ | {"PYTHONPATH": str(OFFLINE)}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -36,8 +38,19 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", symlinks=True)
     binaries = tmp_path / "venv" / "bin"
     (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")
-    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    pip = (python, "-m", "pip", "--python", binaries / "python", "install", "--no-index", "--no-deps")
+    (packages / "dependencies.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
+    pip = (
+        python,
+        "-m",
+        "pip",
+        "--python",
+        binaries / "python",
+        "install",
+        "--no-index",
+        "--no-deps",
+    )
     call(*pip, wheel, cwd=tmp_path)
 
     shutil.copytree(drawn / "faces" / "test" / "happiness", tmp_path / "photos")
@@ -49,7 +62,15 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     assert ",ok,0," in rows[1]
     call(fer_vit, "visualize", *crops, cwd=tmp_path)
     assert (tmp_path / "report" / "index.html").is_file()
-    call(fer_vit, "fit", "--config", "drawn", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", cwd=tmp_path)
+    call(
+        fer_vit,
+        "fit",
+        "--config",
+        "drawn",
+        *TINY,
+        f"--data.manifest={drawn / 'faces.parquet'}",
+        cwd=tmp_path,
+    )
     assert (tmp_path / "runs" / "drawn" / "version_0" / "checkpoints" / "best.ckpt").is_file()
     home = call(binaries / "python", "-c", "import fer_vit; print(fer_vit.__file__)", cwd=tmp_path)
     assert Path(home.strip()).is_relative_to(tmp_path / "venv")

@@ -13,7 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HERE = ("localhost", "127.0.0.1", "[::1]")  # names that only programs on this machine can use to reach it
+HERE = (
+    "localhost",
+    "127.0.0.1",
+    "[::1]",
+)  # names that only programs on this machine can use to reach it
 MAX_BYTES = 200_000_000  # of a request
 SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
 PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
@@ -68,10 +72,14 @@ class Guard:
         host, server = headers.get("host", "").lower(), (scope.get("server") or [""])[0]
         found = re.fullmatch(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?", host)
         if not found or found[1] not in {*self.hosts, f"[{server}]" if ":" in server else server}:
-            return "This host name is not known here. Start the server with this name after `--host`."
+            return (
+                "This host name is not known here. Start the server with this name after `--host`."
+            )
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         same = origin is None or origin.partition("://")[2].lower() == host
-        if scope["method"] in ("GET", "HEAD", "OPTIONS") or (same and site in ("same-origin", "none")):
+        if scope["method"] in ("GET", "HEAD", "OPTIONS") or (
+            same and site in ("same-origin", "none")
+        ):
             return None
         return "Requests from other sites are refused."
 
@@ -86,11 +94,17 @@ class Guard:
             if complete:  # waits for the client to disconnect
                 return await receive()
             if max(seen, expected) > MAX_BYTES:
-                raise HTTPException(413, f"At most {MAX_BYTES // 10**6} MB can be uploaded at a time.")
-            if self.folder and shutil.disk_usage(self.folder).free < SPARE + max(expected - seen, 0):
+                raise HTTPException(
+                    413, f"At most {MAX_BYTES // 10**6} MB can be uploaded at a time."
+                )
+            if self.folder and shutil.disk_usage(self.folder).free < SPARE + max(
+                expected - seen, 0
+            ):
                 raise HTTPException(413, "The server's disk has too little room for this upload.")
             try:
-                message = await asyncio.wait_for(receive(), start + PATIENCE + seen / SLOWEST - time.monotonic())
+                message = await asyncio.wait_for(
+                    receive(), start + PATIENCE + seen / SLOWEST - time.monotonic()
+                )
             except TimeoutError as error:
                 raise HTTPException(408, "The upload is too slow.") from error
             seen += len(message.get("body", b""))
@@ -102,7 +116,14 @@ class Guard:
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:
     """Raises an error when this process is about to connect to an address or to look one up (an audit hook)."""
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
+        args[1], tuple
+    ):
         raise PermissionError(f"fer-vit app does not connect to {args[1][0]}")
-    if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"):
+    if event in (
+        "socket.getaddrinfo",
+        "socket.gethostbyname",
+        "socket.gethostbyaddr",
+        "socket.getnameinfo",
+    ):
         raise PermissionError(f"fer-vit app does not look up {args[0]}")

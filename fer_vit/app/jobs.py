@@ -38,7 +38,9 @@ class Task(NamedTuple):
 class Worker:
     """A process that runs `target`, one task at a time. To cancel a task, it is killed and another one is started."""
 
-    def __init__(self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]) -> None:
+    def __init__(
+        self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]
+    ) -> None:
         self._call = (target, models)
         self._start()
 
@@ -74,7 +76,10 @@ class Worker:
                     yield {"state": "cancelled"}
                     return
                 if time.monotonic() > end:
-                    yield {"state": "failed", "message": f"This took longer than {MAX_SECONDS:g} seconds."}
+                    yield {
+                        "state": "failed",
+                        "message": f"This took longer than {MAX_SECONDS:g} seconds.",
+                    }
                     return
                 if await asyncio.to_thread(self._pipe.poll, STEP):
                     event = self._pipe.recv()
@@ -102,7 +107,9 @@ class Jobs:
     @property
     def full(self) -> bool:
         """Whether no more jobs are taken. A job counts from `new_folder` on, when its upload is not stored yet."""
-        return sum(path.is_dir() for path in self.folder.iterdir()) - len(self.results) > MAX_WAITING
+        return (
+            sum(path.is_dir() for path in self.folder.iterdir()) - len(self.results) > MAX_WAITING
+        )
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task; while it waits, how many are before it. Removes it unless it is done."""
@@ -134,7 +141,11 @@ class Jobs:
     def _keep(self, folder: Path) -> Event:
         """Keeps the results of a job for an hour; returns its ID, files and addresses (None: there is no report)."""
         shutil.rmtree(folder / "uploads", ignore_errors=True)
-        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        files = {
+            path.relative_to(folder).as_posix(): path
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         self.results[folder.name] = files
         asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)
         base, explained = f"/results/{folder.name}", "report.zip" in files
@@ -164,6 +175,8 @@ def safe_names(names: Sequence[str]) -> list[str]:
         base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
         stem, suffix = base.stem[:50].lstrip(" .-") or "photo", base.suffix[:10]
         taken = {other.lower() for other in safe}
-        numbered = (f"{stem}{f' ({number})' * (number > 0)}{suffix}" for number in range(len(names) + 1))
+        numbered = (
+            f"{stem}{f' ({number})' * (number > 0)}{suffix}" for number in range(len(names) + 1)
+        )
         safe.append(next(one for one in numbered if one.lower() not in taken))
     return safe

@@ -44,7 +44,11 @@ if TYPE_CHECKING:  # this process needs no PyTorch
 PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
 MAX_BARS = 8  # faces of which the page shows all expressions
 MAX_FILES = 20  # photos and clips in one request
-TABLES = {"text/csv": "faces.csv", "application/vnd.apache.parquet": "faces.parquet", "application/json": "faces.jsonl"}
+TABLES = {
+    "text/csv": "faces.csv",
+    "application/vnd.apache.parquet": "faces.parquet",
+    "application/json": "faces.jsonl",
+}
 PROGRESS = "application/x-ndjson"  # of a response that has a line for each event of a job
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
@@ -61,8 +65,12 @@ class LivePage:
         self.stopped = False  # by a viewer
         self.frames = 0
         self.labels = Counter[str]()  # of all faces
-        self.speed = ""  # frames and faces per second, latency from frame to label, and skipped frames
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)  # when done, latency, faces
+        self.speed = (
+            ""  # frames and faces per second, latency from frame to label, and skipped frames
+        )
+        self._recent: deque[tuple[float, float, int]] = deque(
+            maxlen=100
+        )  # when done, latency, faces
         self._newest: tuple[int, Seen | None, str] = 0, None, ""
         self._drawn: dict[str, object] = {"number": 0}
 
@@ -89,10 +97,20 @@ class LivePage:
         number, seen, status = self._newest
         if seen and number != self._drawn["number"]:  # once for all viewers
             faces, buffer = seen.photo.faces, io.BytesIO()
-            Pil.fromarray(draw_faces(seen.image, [face.marked for face in faces])).save(buffer, "JPEG", quality=85)
+            Pil.fromarray(draw_faces(seen.image, [face.marked for face in faces])).save(
+                buffer, "JPEG", quality=85
+            )
             picture = b64encode(buffer.getvalue()).decode()
-            bars = [{"track": one.track, "probabilities": one.smoothed or one.probabilities} for one in faces]
-            self._drawn = {"number": number, "status": status, "faces": bars[:MAX_BARS], "picture": picture}
+            bars = [
+                {"track": one.track, "probabilities": one.smoothed or one.probabilities}
+                for one in faces
+            ]
+            self._drawn = {
+                "number": number,
+                "status": status,
+                "faces": bars[:MAX_BARS],
+                "picture": picture,
+            }
         return self._drawn | {"recording": self.recording, "stopped": self.stopped}
 
 
@@ -102,8 +120,12 @@ class Upload:
 
     files: Annotated[list[UploadFile], File(description=f"Photos and clips, at most {MAX_FILES}.")]
     model: Annotated[str, Form(description="The model; left out: the first of `/api/models`.")] = ""
-    fps: Annotated[float | None, Form(gt=0, le=1000, description="Frames of a clip per second; left out: all.")] = None
-    start: Annotated[float, Form(ge=0, le=1e6, description="Second of a clip at which to start.")] = 0
+    fps: Annotated[
+        float | None, Form(gt=0, le=1000, description="Frames of a clip per second; left out: all.")
+    ] = None
+    start: Annotated[
+        float, Form(ge=0, le=1e6, description="Second of a clip at which to start.")
+    ] = 0
     end: Annotated[float, Form(ge=0, le=1e6, description="Second of a clip at which to end.")] = 1e6
 
 
@@ -119,8 +141,14 @@ def create_app(service: Jobs | LivePage, hosts: Collection[str] = ()) -> ASGIApp
         form_limits={"max_files": MAX_FILES, "max_fields": 8, "max_part_size": 1000},
     )
     name = "upload" if isinstance(service, Jobs) else "live"
-    pages = {"/": ("text/html", f"app/{name}.html"), f"/{name}.js": ("text/javascript", f"app/{name}.js")}
-    pages |= {f"/{path.partition('/')[2]}": ("text/css", path) for path in ("report/page.css", "app/app.css")}
+    pages = {
+        "/": ("text/html", f"app/{name}.html"),
+        f"/{name}.js": ("text/javascript", f"app/{name}.js"),
+    }
+    pages |= {
+        f"/{path.partition('/')[2]}": ("text/css", path)
+        for path in ("report/page.css", "app/app.css")
+    }
     for address, (kind, path) in pages.items():
         page = Response((files("fer_vit") / path).read_bytes(), media_type=kind)
         app.routes.append(Route(address, page, methods=["GET"]))
@@ -149,7 +177,10 @@ def add_jobs(app: FastAPI, jobs: Jobs) -> None:
     @app.post("/api/predict", response_model=None)
     async def predict(request: Request, upload: Annotated[Upload, Depends()]) -> Response:
         """Finds and classifies every face; returns the table of `fer-vit predict` as JSON, CSV or Parquet."""
-        kind = next((kind for kind in TABLES if kind in request.headers.get("accept", "")), "application/json")
+        kind = next(
+            (kind for kind in TABLES if kind in request.headers.get("accept", "")),
+            "application/json",
+        )
         task = await store(jobs, upload, TABLES[kind], False)
         done = await finish(jobs.run(task, request.is_disconnected))
         try:
@@ -169,7 +200,9 @@ def add_jobs(app: FastAPI, jobs: Jobs) -> None:
         """
         events = jobs.run(await store(jobs, upload, "faces.csv", True), request.is_disconnected)
         if PROGRESS in request.headers.get("accept", ""):
-            return StreamingResponse((json.dumps(event) + "\n" async for event in events), media_type=PROGRESS)
+            return StreamingResponse(
+                (json.dumps(event) + "\n" async for event in events), media_type=PROGRESS
+            )
         return JSONResponse(await finish(events))
 
     @app.get("/results/{name}/{file:path}", response_model=None)
@@ -177,12 +210,16 @@ def add_jobs(app: FastAPI, jobs: Jobs) -> None:
         """Returns a file of a job. Both are only looked up among names, and never used as a path."""
         path = jobs.results.get(name, {}).get(file)
         if path is None or not path.is_file():
-            raise HTTPException(404, "There is no such file, or no longer: results are kept for an hour.")
+            raise HTTPException(
+                404, "There is no such file, or no longer: results are kept for an hour."
+            )
         headers = {"Content-Security-Policy": REPORT_POLICY} if path.suffix == ".html" else {}
         return FileResponse(path, headers=headers)
 
     @app.delete("/results/{name}", status_code=204)
-    @app.post("/results/{name}/close", status_code=204)  # a page that is being closed can send nothing else
+    @app.post(
+        "/results/{name}/close", status_code=204
+    )  # a page that is being closed can send nothing else
     async def close(name: str) -> None:
         """Removes the files of a job."""
         if name in jobs.results:
@@ -221,7 +258,14 @@ async def store(jobs: Jobs, upload: Upload, table: str, report: bool) -> Task:
     except OSError as error:
         jobs.remove(folder.name)
         raise HTTPException(413, f"The upload cannot be stored ({error.strerror}).") from error
-    return Task(folder, names, model, table, report, {"fps": upload.fps, "start": upload.start, "end": upload.end})
+    return Task(
+        folder,
+        names,
+        model,
+        table,
+        report,
+        {"fps": upload.fps, "start": upload.start, "end": upload.end},
+    )
 
 
 async def finish(events: AsyncGenerator[Event, None]) -> Event:
@@ -236,13 +280,20 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
     """Listens at the first host (default: localhost); returns socket and address. Raises FerVitError when it cannot."""
     host = (*hosts, HERE[0])[0]
     try:
-        server = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        server = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FerVitError(f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`.") from error
+        raise FerVitError(
+            f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`."
+        ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
     if host not in HERE:
-        print(f"fer-vit: warning: anyone who reaches {address} can use it: no password, no encryption", file=sys.stderr)
+        print(
+            f"fer-vit: warning: anyone who reaches {address} can use it: no password, no encryption",
+            file=sys.stderr,
+        )
     return server, address
 
 
@@ -275,8 +326,17 @@ class PatientProtocol(H11Protocol):
 @contextmanager
 def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
     """Serves an app in another thread, without uvicorn's own headers and logs."""
-    limits: dict[str, Any] = {"http": PatientProtocol, "limit_concurrency": 512, "timeout_graceful_shutdown": 3}
-    without: dict[str, Any] = {"ws": "none", "server_header": False, "proxy_headers": False, "log_level": "warning"}
+    limits: dict[str, Any] = {
+        "http": PatientProtocol,
+        "limit_concurrency": 512,
+        "timeout_graceful_shutdown": 3,
+    }
+    without: dict[str, Any] = {
+        "ws": "none",
+        "server_header": False,
+        "proxy_headers": False,
+        "log_level": "warning",
+    }
     server = uvicorn.Server(uvicorn.Config(app, **limits, **without))
     thread = Thread(target=server.run, args=([sock],), daemon=True)
     thread.start()

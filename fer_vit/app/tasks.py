@@ -52,7 +52,11 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
         task = pipe.recv()
         try:
             # Names in tables and reports are relative to the uploads. Nothing is printed, no progress bars either.
-            with chdir(task.folder / "uploads"), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            with (
+                chdir(task.folder / "uploads"),
+                redirect_stdout(StringIO()),
+                redirect_stderr(StringIO()),
+            ):
                 for event in run_task(task):
                     pipe.send(event)
         except (FerVitError, OSError) as error:
@@ -79,19 +83,32 @@ def run_task(task: Task) -> Iterator[Event]:
         yield {"state": "done"}
 
 
-def make_report(task: Task, paths: Sequence[Path], clips: Sequence[Path], options: PhotoOptions) -> Iterator[Event]:
+def make_report(
+    task: Task, paths: Sequence[Path], clips: Sequence[Path], options: PhotoOptions
+) -> Iterator[Event]:
     """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces, if there are any."""
-    model, table, report, messages = load_cached(task.model), Path("..", task.table), Path("../report"), []
-    summary, intervals = (Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals"))
+    model, table, report, messages = (
+        load_cached(task.model),
+        Path("..", task.table),
+        Path("../report"),
+        [],
+    )
+    summary, intervals = (
+        Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals")
+    )
     try:
         copy = Path("../marked.mp4") if len(clips) == 1 else None
         predict_table(model, paths, options, Outputs(table, summary, intervals, copy))
     except FerVitError:
         if not table.exists():
             raise
-        messages.append("There is no marked copy: the clip cannot be read, or the copy cannot be written.")
+        messages.append(
+            "There is no marked copy: the clip cannot be read, or the copy cannot be written."
+        )
     with table.open(newline="", encoding="utf-8") as file:
-        rows_by_name = {name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))}
+        rows_by_name = {
+            name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))
+        }
     messages += [line for name, rows in rows_by_name.items() for line in describe(name, rows)]
     yield {"state": "found", "messages": messages}
     photos = draw_photos([path for path in paths if path not in clips], rows_by_name)
@@ -106,13 +123,20 @@ def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> N
     """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
     for path in photos:
         sizes = [image_size(path.read_bytes()) or (0, 0)]  # Pillow may take another one of several
-        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+        with (
+            suppress(Exception),
+            Pil.open(path) as image,
+        ):  # Pillow raises many types for broken files
             sizes.append(image.size)
         if (size := max(map(math.prod, sizes))) > MAX_PHOTO:
             limit = f"at most {MAX_PHOTO // 10**6} are read"
-            raise FerVitError(f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller.")
+            raise FerVitError(
+                f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller."
+            )
     if sum(count_pixels(path, end) for path in clips) > MAX_PIXELS:
-        raise FerVitError("The clip is too long for its size. Choose an earlier end, or make its frames smaller.")
+        raise FerVitError(
+            "The clip is too long for its size. Choose an earlier end, or make its frames smaller."
+        )
 
 
 def count_pixels(path: Path, end: float) -> int:
@@ -141,7 +165,10 @@ def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     if "" in people:
         yield f"{name}: {format_count(people[''].total(), 'face')} ({format_counts(people[''])})."
     elif people:
-        mostly = [f"person {track} mostly {people[track].most_common(1)[0][0]}" for track in sorted(people, key=int)]
+        mostly = [
+            f"person {track} mostly {people[track].most_common(1)[0][0]}"
+            for track in sorted(people, key=int)
+        ]
         mostly[8:] = [f"and {len(mostly) - 8} more"] * (len(mostly) > 8)
         yield f"{name}: {', '.join(mostly)}."
     statuses = {row["status"] for row in rows}
@@ -151,7 +178,9 @@ def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield f"{name} cannot be read{' to its end' if len(rows) > 1 else ''}: {status}."
 
 
-def draw_photos(paths: Sequence[Path], rows_by_name: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+def draw_photos(
+    paths: Sequence[Path], rows_by_name: Mapping[str, list[dict[str, str]]]
+) -> list[dict[str, str]]:
     """Draws the faces in the rows of a table into photos as large as the page shows them; returns names and files."""
     Path("../photos").mkdir()
     drawn: list[dict[str, str]] = []

@@ -22,7 +22,9 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
             elif isinstance(value, str) and kind in (Sequence[str], list[str] | None):
                 given.arguments[name] = [value]
             elif kind == list[Path]:
-                given.arguments[name] = [Path(path) for path in ([value] if isinstance(value, str | Path) else value)]
+                given.arguments[name] = [
+                    Path(path) for path in ([value] if isinstance(value, str | Path) else value)
+                ]
         return command(*given.args, **given.kwargs)
 
     return call

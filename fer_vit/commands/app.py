@@ -49,7 +49,10 @@ def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 
             print(f"Open {address} (Ctrl-C ends it)", flush=True)
             tempfile.tempdir = str(folder)  # for uploads that are still arriving
             sys.addaudithook(refuse_network)
-            with suppress(KeyboardInterrupt), serving(create_app(Jobs(folder, models, worker), host), server) as thread:
+            with (
+                suppress(KeyboardInterrupt),
+                serving(create_app(Jobs(folder, models, worker), host), server) as thread,
+            ):
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit
 

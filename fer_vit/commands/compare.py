@@ -44,4 +44,8 @@ def compare(
     faces = read_predictions(data, videos=True)
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, (by, person), False, False)
-    print(write_comparison(output, {"data": str(data), **faces.facts}, make_study(faces, by, person, baseline)))
+    print(
+        write_comparison(
+            output, {"data": str(data), **faces.facts}, make_study(faces, by, person, baseline)
+        )
+    )

@@ -5,7 +5,9 @@ import re
 from fer_vit.report.table import align_columns
 from fer_vit.store.folder import CONFIGS, shipped_configs
 
-MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")  # in a config's header, with the split
+MEASURED = re.compile(
+    r"([\d.]+%) accuracy on the [\d,]+ (\w+)"
+)  # in a config's header, with the split
 
 
 def configs() -> None:
@@ -19,7 +21,11 @@ def configs() -> None:
     """
     rows = [("name", "accuracy", "what it is")]
     for name, path in shipped_configs().items():
-        header = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        header = [
+            line[2:]
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#")
+        ]
         measured = MEASURED.search(" ".join(header))
         rows.append((name, " ".join(measured.groups()) if measured else "-", header[0]))
     print(

@@ -57,18 +57,28 @@ def crossvalidate(
     rows = Manifest.read(manifest).split("train")
     held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]
     if not all(map(np.any, held_out)):
-        raise FerVitError(f"Expected faces in each of {folds} folds of {manifest}, but one is empty. Use fewer folds.")
+        raise FerVitError(
+            f"Expected faces in each of {folds} folds of {manifest}, but one is empty. Use fewer folds."
+        )
     parts = []
     for fold, faces in enumerate(held_out):
         place = {"save_dir": str(output / "training"), "name": f"fold{fold}"}
         logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": place}
-        options = {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}", "trainer.logger": logger}
+        options = {
+            "data.manifest": str(manifest),
+            "data.fold": f"{fold}/{folds}",
+            "trainer.logger": logger,
+        }
         part = predict_manifest(load(fit(config, **options)), rows.select(faces), "train")
         columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
     names = ("paths", "probabilities", "detected", "targets", "rows")
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+    }
+    columns = {
+        name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
+    }
     everything = replace(parts[0], **arrays, columns=columns)
     results = evaluate_faces(everything, ["fold", *by])
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}

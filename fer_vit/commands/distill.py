@@ -64,15 +64,23 @@ def distill(
     train, more = rows.split("train"), None
     votes = train.targets()
     if votes is None or not len(train):
-        raise FerVitError(f"Expected training faces with labels in {manifest}. Prepare it with labels.")
+        raise FerVitError(
+            f"Expected training faces with labels in {manifest}. Prepare it with labels."
+        )
     if unlabelled is not None:
         pool = Manifest.read(unlabelled, ["train"]).split("train")
         pool.check_labels(rows.names)
-        known = np.isfinite(pool.landmarks()).all((1, 2)) & (np.array(pool.column("score"), float) != 0)
+        known = np.isfinite(pool.landmarks()).all((1, 2)) & (
+            np.array(pool.column("score"), float) != 0
+        )
         more = pool.select(known)
         if not len(more):
-            raise FerVitError(f"Expected training faces with landmarks in {unlabelled}, but there is none.")
-        print(f"{unlabelled}: {len(more):,} training faces; {(~known).sum():,} more were not detected and are left out")
+            raise FerVitError(
+                f"Expected training faces with landmarks in {unlabelled}, but there is none."
+            )
+        print(
+            f"{unlabelled}: {len(more):,} training faces; {(~known).sum():,} more were not detected and are left out"
+        )
         more.check_copy(output)
     new = average_teachers(teachers, train.append(more) if more else train, votes)
     rows = rows.with_votes("train", (1 - weight) * votes + weight * new[: len(train)])
@@ -94,7 +102,9 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         if fold:
             rows[: len(votes)] = in_fold(faces.select(np.arange(len(faces)) < len(votes)), fold)
     if missing := (~chosen.any(0)).sum():
-        raise FerVitError(f"These teachers have learned {missing:,} of the faces. Add teachers with other folds.")
+        raise FerVitError(
+            f"These teachers have learned {missing:,} of the faces. Add teachers with other folds."
+        )
     total = np.zeros((len(faces), len(faces.names)))
     for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
         model = load(str(teacher))
@@ -103,7 +113,9 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
         total[rows] += probabilities
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
-        print(f"{teacher}: agrees with {agreement(probabilities, votes[rows[: len(votes)]])} faces {which}")
+        print(
+            f"{teacher}: agrees with {agreement(probabilities, votes[rows[: len(votes)]])} faces {which}"
+        )
     total /= chosen.sum(0)[:, None]
     print(f"Together they agree with {agreement(total, votes)} faces")
     return total
@@ -114,8 +126,12 @@ def read_fold(teacher: Path) -> str | None:
     checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
     fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
     if fold and (start := checkpoint.get("starts_from")):
-        reason = f"started from {short(start)}, which may have learned the faces of the held-out fold"
-        raise FerVitError(f"{teacher} {reason}. Train it without `model.init`, or from masked pretraining.")
+        reason = (
+            f"started from {short(start)}, which may have learned the faces of the held-out fold"
+        )
+        raise FerVitError(
+            f"{teacher} {reason}. Train it without `model.init`, or from masked pretraining."
+        )
     return None if fold is None else str(fold)
 
 
@@ -123,7 +139,10 @@ def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Ar
     """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over it and its mirror image."""
     datasets = [FaceDataset(faces, teacher.crop_spec, augment) for augment in (None, crop_mirrored)]
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
-        views = [predict_logits(teacher, face_batches(one, chosen, CHUNK, teacher.device)) for one in datasets]
+        views = [
+            predict_logits(teacher, face_batches(one, chosen, CHUNK, teacher.device))
+            for one in datasets
+        ]
     return torch.stack(views).double().softmax(-1).mean(0).numpy()
 
 
@@ -142,4 +161,8 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
         kept[rows[:per_class]] = True
         confidence = f", mean confidence {votes[rows, label].mean():.2f}" if len(rows) else ""
         print(f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces{confidence}")
-    return faces.with_votes("train", votes).with_column("label", [faces.names[label] for label in labels]).select(kept)
+    return (
+        faces.with_votes("train", votes)
+        .with_column("label", [faces.names[label] for label in labels])
+        .select(kept)
+    )

@@ -31,7 +31,9 @@ from fer_vit.train.task import log_prior
 
 CALIBRATION = 512  # faces that calibrate the 8-bit scales
 CALIBRATES = 100  # faces that temperature and thresholds need; a handful gives extreme values
-GAIN = "pixel insertion, blurred"  # the measure of `fer-vit faithfulness` that a model's settings keep
+GAIN = (
+    "pixel insertion, blurred"  # the measure of `fer-vit faithfulness` that a model's settings keep
+)
 
 
 @accept_text
@@ -89,7 +91,9 @@ def export(
     """
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
-        raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression.")
+        raise FerVitError(
+            "`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression."
+        )
     kind = check_kind(output, half, quantize is not None, faithfulness is not None)
     check_output(output, overwrite, () if kind else (CARD_FILE, WEIGHTS, CONFIG))
     names = checkpoint or [DEFAULT]
@@ -120,8 +124,13 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
         logits = logits + model.net.offset
         change = f"On {len(truth)} val faces: {summary(model, logits, target)}; before {before}.\n"
     model.net.settings.temperature = fit_temperature(logits, truth)
-    model.net.settings.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
-    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.settings.thresholds.items())
+    model.net.settings.thresholds = fit_thresholds(
+        model.net.probabilities(logits).double().numpy(), truth.numpy()
+    )
+    found = ", ".join(
+        f"{least[0]:.3f} for {coverage} %"
+        for coverage, least in model.net.settings.thresholds.items()
+    )
     few = f" From only {len(truth)} faces: use at least {CALIBRATES}." * (len(truth) < CALIBRATES)
     return f"{change}Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: {found}.{few}"
 
@@ -132,8 +141,12 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
     targets = rows.targets() if len(rows) else None
     counts = np.zeros(len(rows.names)) if targets is None else targets.sum(0)
     if strength and not counts.all():
-        none = ", ".join(label for label, count in zip(rows.names, counts, strict=True) if not count)
-        raise FerVitError(f"{manifest} has no training face of {none}: `--logit_adjust` needs some of each.")
+        none = ", ".join(
+            label for label, count in zip(rows.names, counts, strict=True) if not count
+        )
+        raise FerVitError(
+            f"{manifest} has no training face of {none}: `--logit_adjust` needs some of each."
+        )
     return log_prior(torch.from_numpy(counts)).exp().tolist() if counts.any() else []
 
 
@@ -141,16 +154,26 @@ def read_faithfulness(path: Path) -> dict[str, list[float]]:
     """Returns the gains in pixel insertion by method: mean, low and high, or the mean alone without an interval."""
     try:
         rows = json.loads(path.read_text())["differences"]
-        gains = {method: [row[GAIN][end] for end in ("mean", "low", "high")] for method, row in rows.items()}
-        known = {method: [round(end, 3) for end in gain if end is not None] for method, gain in gains.items()}
+        gains = {
+            method: [row[GAIN][end] for end in ("mean", "low", "high")]
+            for method, row in rows.items()
+        }
+        known = {
+            method: [round(end, 3) for end in gain if end is not None]
+            for method, gain in gains.items()
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise FerVitError(f"Expected a faithfulness.json of `fer-vit faithfulness`, but got {path}.") from error
+        raise FerVitError(
+            f"Expected a faithfulness.json of `fer-vit faithfulness`, but got {path}."
+        ) from error
     return {method: gain for method, gain in known.items() if gain}
 
 
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
     """Returns accuracy and UAR of logits (N, C) for target shares (N, C) as text."""
-    found = scores(face_sums(logits.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels)
+    found = scores(
+        face_sums(logits.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels
+    )
     return f"accuracy {found['accuracy']:.1%}, UAR {found['UAR']:.1%}"
 
 
@@ -161,8 +184,14 @@ def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool) -> 
     lacks = kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime")))
     for wrong, message in (
         # "v1.2" is a folder.
-        (not kind and suffix[1:2].isalpha(), f"Expected a folder, NAME.onnx or NAME.pt2, but got {output}."),
-        (kind and (half or faithfulness), "`--half` and `--faithfulness` are for folders. Name a folder."),
+        (
+            not kind and suffix[1:2].isalpha(),
+            f"Expected a folder, NAME.onnx or NAME.pt2, but got {output}.",
+        ),
+        (
+            kind and (half or faithfulness),
+            "`--half` and `--faithfulness` are for folders. Name a folder.",
+        ),
         (kind != ".onnx" and quantize, "`--quantize` is for ONNX. Name a file that ends in .onnx."),
         (lacks, 'Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".'),
     ):
@@ -191,7 +220,9 @@ def write_graph(model: Recognizer, path: Path, kind: str, quantize: Path | None 
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
-        graph = torch.onnx.export(program, dynamic_shapes=shapes, output_names=["probabilities"], verbose=False)
+        graph = torch.onnx.export(
+            program, dynamic_shapes=shapes, output_names=["probabilities"], verbose=False
+        )
     assert graph is not None
     graph.model.metadata_props["fer_vit"] = describe_model(model)
     graph.save(path)
@@ -215,7 +246,9 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             batch = next(batches, None)
             tensors = () if batch is None else (batch.image, batch.boxes, batch.valid)
-            return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)} or None
+            return {
+                name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)
+            } or None
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
     types, operations = {"activation_type": QuantType.QUInt8}, ["Conv", "MatMul", "Gemm"]

@@ -76,8 +76,15 @@ def faithfulness(
         batches = limit_faces((chunk for _, chunks in photos for chunk in chunks), max_faces)
     table, differences, shuffled = score_methods(model, batches)
     if not table:
-        raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
-    results = {"model": checkpoint or DEFAULT, "methods": table, "differences": differences, "shuffled": shuffled}
+        raise FerVitError(
+            "No face was found. Name photos with faces, or add `--face crop` for face crops."
+        )
+    results = {
+        "model": checkpoint or DEFAULT,
+        "methods": table,
+        "differences": differences,
+        "shuffled": shuffled,
+    }
     text = faithfulness_table(table, differences, BETTER)
     with atomic_write(output) as folder:
         folder.mkdir()
@@ -106,21 +113,31 @@ def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, T
         if faces < SHUFFLED:
             shuffled.append({method: dict(randomised(*inputs, method)) for method in METHODS})
         faces += len(batch.path)
-    return summarize(measured), summarize([subtract_random(batch) for batch in measured]), summarize(shuffled)
+    return (
+        summarize(measured),
+        summarize([subtract_random(batch) for batch in measured]),
+        summarize(shuffled),
+    )
 
 
 def subtract_random(measured: Values) -> Values:
     """Subtracts the control `random` from each measure of each face."""
     others = {method: measures for method, measures in measured.items() if method != "random"}
     control = measured["random"]
-    return {method: {name: one[name] - control[name] for name in control} for method, one in others.items()}
+    return {
+        method: {name: one[name] - control[name] for name in control}
+        for method, one in others.items()
+    }
 
 
 def summarize(batches: list[Values]) -> Table:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
     table: Table = {}
     for method, measures in (batches[0] if batches else {}).items():
-        columns = (torch.cat([batch[method][name].double().cpu() for batch in batches]) for name in measures)
+        columns = (
+            torch.cat([batch[method][name].double().cpu() for batch in batches])
+            for name in measures
+        )
         means = (mean_intervals(column.numpy()[:, None])[0] for column in columns)
         table[method] = dict(zip(measures, means, strict=True))
     return table

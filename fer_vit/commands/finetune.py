@@ -22,12 +22,18 @@ from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit
 from fer_vit.train.run import newest_checkpoint
 
-FEWEST = 8  # fewest training photos of each class: ten, less one for validation and one for the test
+FEWEST = (
+    8  # fewest training photos of each class: ten, less one for validation and one for the test
+)
 
 
 @accept_text
 def finetune(
-    photos: Path, *, output: Path = Path("mine"), checkpoint: str | None = None, overwrite: bool = False
+    photos: Path,
+    *,
+    output: Path = Path("mine"),
+    checkpoint: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
 
@@ -55,7 +61,9 @@ def finetune(
         The folder of the model.
     """
     start, model, page = checkpoint or DEFAULT, output / "model", output / "evaluation"
-    check_output(page, overwrite, FILES)  # written last; other results may be from an interrupted run
+    check_output(
+        page, overwrite, FILES
+    )  # written last; other results may be from an interrupted run
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
     manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
     counts = check_enough(manifest)
@@ -68,13 +76,19 @@ def finetune(
         check_output(model, overwrite)  # an existing model was trained on other faces
     if overwrite or not model.exists():
         best = train_model(manifest, start, output, logs, None if overwrite else last)
-        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
+        export(
+            model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite
+        )
     split: Split = "test" if counts["test"] else "val"
     evaluate_model(model, manifest, split, page)
     if not counts["test"]:
-        print("Too few photos for a test split: the report uses the validation photos, so its scores are optimistic.")
+        print(
+            "Too few photos for a test split: the report uses the validation photos, so its scores are optimistic."
+        )
     if not enough:
-        print(f"Confidence is not calibrated: {counts['val']} validation photos, but {CALIBRATES} are needed.")
+        print(
+            f"Confidence is not calibrated: {counts['val']} validation photos, but {CALIBRATES} are needed."
+        )
     print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
     return model
 
@@ -99,9 +113,13 @@ def check_enough(manifest: Path) -> Counter[str]:
     counts, learned = Counter(rows.column("split")), Counter(rows.split("train").column("label"))
     if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
         expected = f"at least {FEWEST} training photos of each class, besides held-out ones"
-        raise FerVitError(f"Expected {expected}, but got {', '.join(few)}. Add photos, and `--overwrite`.")
+        raise FerVitError(
+            f"Expected {expected}, but got {', '.join(few)}. Add photos, and `--overwrite`."
+        )
     if not counts["val"]:
-        raise FerVitError("No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`.")
+        raise FerVitError(
+            "No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`."
+        )
     return counts
 
 
@@ -121,15 +139,24 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
     faces, included, other = predict_manifest(load(model), rows, split), load(), None
     facts = {"data": str(manifest), "model": str(model), "split": split}
     if set(faces.labels) <= set(included.labels):
-        kept = Merged(included, {name: name if name in faces.labels else None for name in included.labels})
+        kept = Merged(
+            included, {name: name if name in faces.labels else None for name in included.labels}
+        )
         other = align_probabilities(faces, predict_manifest(kept, rows, split), DEFAULT)
         facts["against"] = f"{DEFAULT} with these classes"
     results = evaluate_faces(faces, other=other)
     print(write_results(page, facts, results, faces, other))
-    scores = {"This model": results["all"]} | ({DEFAULT: results["comparison"]["other"]} if other is not None else {})
-    lines = [f"Trained by `fer-vit finetune` on {', '.join(faces.labels)}. Results on {len(rows)} held-out photos:", ""]
+    scores = {"This model": results["all"]} | (
+        {DEFAULT: results["comparison"]["other"]} if other is not None else {}
+    )
+    lines = [
+        f"Trained by `fer-vit finetune` on {', '.join(faces.labels)}. Results on {len(rows)} held-out photos:",
+        "",
+    ]
     for name, found in scores.items():
-        measured = ", ".join(f"{score} {interval_text(found[score], '.1%')}" for score in ("accuracy", "UAR"))
+        measured = ", ".join(
+            f"{score} {interval_text(found[score], '.1%')}" for score in ("accuracy", "UAR")
+        )
         lines.append(f"- {name}: {measured}")
     lines += ["", "To be filled in: who is in the photos, who labelled them, prohibited uses."]
     card = model / CARD_FILE

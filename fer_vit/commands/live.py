@@ -53,7 +53,12 @@ def live(
         overwrite: Whether an existing table may be replaced.
     """
     check(source, output, overwrite)
-    from fer_vit.app.server import LivePage, create_app, listen, serving  # only here: the extra may not be installed
+    from fer_vit.app.server import (
+        LivePage,
+        create_app,
+        listen,
+        serving,
+    )  # only here: the extra may not be installed
 
     model, page = load(checkpoint), LivePage(output.name if output else None)
     with ExitStack() as stack:
@@ -70,7 +75,9 @@ def live(
                     table.write([*photo_rows(seen.photo)])
                 page.show(seen)
                 faces = (face.marked for face in seen.photo.faces)
-                people = ", ".join(f"{face.track} {face.label} {percent(face.probability)}" for face in faces)
+                people = ", ".join(
+                    f"{face.track} {face.label} {percent(face.probability)}" for face in faces
+                )
                 line.set_description_str(f"{page.speed}; {people or 'no face'}")
                 if page.stopped:
                     break
@@ -80,15 +87,21 @@ def live(
 def check(source: str, output: Path | None, overwrite: bool) -> None:
     """Raises FerVitError, before any work, when there is no such source, or no such table can be recorded."""
     if not (is_camera(source) or "://" in source or Path(source).is_file()):
-        raise FerVitError(f"Expected a camera's number, an address with ://, or a video file, but got {source}.")
+        raise FerVitError(
+            f"Expected a camera's number, an address with ://, or a video file, but got {source}."
+        )
     if output:
         if output.suffix.lower() not in (".csv", ".jsonl"):
-            raise FerVitError(f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}.")
+            raise FerVitError(
+                f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}."
+            )
         check_output(output, overwrite)
 
 
 def print_summary(page: "LivePage", output: Path | None) -> None:
     """Prints counts of all frames, and the table's path."""
     if page.frames:
-        print(f"{page.frames:,} frames\n{page.labels.total():,} faces: {format_counts(page.labels)}")
+        print(
+            f"{page.frames:,} frames\n{page.labels.total():,} faces: {format_counts(page.labels)}"
+        )
         print(f"At the end {page.speed}" + (f"\nTable: {output}" if output else ""))

@@ -27,7 +27,9 @@ def models() -> list[dict[str, str]]:
         data, size = card_data(folder), f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
         trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or ["-"]
         scores = data.eval_results or []
-        results = [f"{one.dataset_name} {one.metric_name} {percent(one.metric_value)}" for one in scores]
+        results = [
+            f"{one.dataset_name} {one.metric_name} {percent(one.metric_value)}" for one in scores
+        ]
         facts = {"trained on": ", ".join(map(str, trained)), "results": "; ".join(results) or "-"}
         found.append({"name": name, "where": where, "size": size, **facts})
     return found
@@ -35,7 +37,10 @@ def models() -> list[dict[str, str]]:
 
 def show(found: list[dict[str, str]]) -> None:
     """Prints the models."""
-    rows = [[name + " *" * (name == DEFAULT), *others] for name, *others in (one.values() for one in found)]
+    rows = [
+        [name + " *" * (name == DEFAULT), *others]
+        for name, *others in (one.values() for one in found)
+    ]
     print(align_columns([[*found[0]], *rows]))
     print(f"\n* is the default of `--checkpoint`. Model cards: {shipped_models()[DEFAULT].parent}")
 

@@ -79,19 +79,25 @@ def predict(
     rank = process_rank()
     check_number("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
-    sources = find_images(images, MEDIA_SUFFIXES)  # a wrong input is reported before an existing output
+    sources = find_images(
+        images, MEDIA_SUFFIXES
+    )  # a wrong input is reported before an existing output
     in_chunks = output.is_dir() or not output.suffix
     outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
     check_outputs(outputs, in_chunks)
     check_videos(outputs, sources, in_chunks)
     if rank.world_size > 1 and not in_chunks:
         remedy = f"Name a folder, for example --output {output.stem}, or unset RANK and WORLD_SIZE."
-        raise FerVitError(f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}")
+        raise FerVitError(
+            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
+        )
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
-    model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes)
+    model = load(
+        checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes
+    )
     if in_chunks:
         print(predict_folder(model, sources, options, outputs, part_size, rank))
     else:
@@ -100,13 +106,21 @@ def predict(
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
-    tables = [path for path in (outputs.table, outputs.people, outputs.intervals)[in_chunks:] if path]
+    tables = [
+        path for path in (outputs.table, outputs.people, outputs.intervals)[in_chunks:] if path
+    ]
     if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     for path in tables:
-        if path.suffix.lower() not in SUFFIXES and not (path is outputs.intervals and is_textgrid(path)):
+        if path.suffix.lower() not in SUFFIXES and not (
+            path is outputs.intervals and is_textgrid(path)
+        ):
             endings = ", ".join(SUFFIXES)
-            raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
+            raise FerVitError(
+                f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}."
+            )
         check_output(path, outputs.overwrite)
     if len({*map(Path.resolve, tables)}) < len(tables):
-        raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}.")
+        raise FerVitError(
+            f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}."
+        )

@@ -69,14 +69,18 @@ def prepare(
     options = _source_options(source, options)
     _check_arguments(root, out, workers, shards, add, overwrite)
     with unpacked(root, out) as base:
-        embed = embed if base == root and not cut else "always"  # unpacked files are removed afterwards
+        embed = (
+            embed if base == root and not cut else "always"
+        )  # unpacked files are removed afterwards
         reading = SOURCES[source](base, **options)
         check_labels(reading.names, root)  # before every image is read
         more = [*map(Manifest.read, add)]
         for other in more:
             other.check_copy(out)
             other.check_labels(reading.names)
-        schema.check_shards(reading, shards) if shards else schema.check_images(reading, out.parent, embed)
+        schema.check_shards(reading, shards) if shards else schema.check_images(
+            reading, out.parent, embed
+        )
         reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
         if shards:
             schema.write_shards(out, reading, source, shards)
@@ -97,28 +101,55 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a data set; raises FerVitError when an option of another one was changed."""
     if source not in SOURCES:
         hint = suggest(source, SOURCES)
-        raise FerVitError(f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}")
+        raise FerVitError(
+            f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}"
+        )
     own = signature(SOURCES[source]).parameters
     for name, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
             if option not in own and given.get(option, parameter.default) != parameter.default:
-                raise FerVitError(f"`--{option}` belongs to the source {name}, not to {source}. Leave it out.")
+                raise FerVitError(
+                    f"`--{option}` belongs to the source {name}, not to {source}. Leave it out."
+                )
     return {name: value for name, value in given.items() if name in own}
 
 
 def _check_arguments(
-    root: Path, out: Path, workers: int | None, shards: int | None, add: Sequence[Path], overwrite: bool
+    root: Path,
+    out: Path,
+    workers: int | None,
+    shards: int | None,
+    add: Sequence[Path],
+    overwrite: bool,
 ) -> None:
     """Raises FerVitError, before the data set is read, for a wrong argument."""
     check_number("workers", 1 if workers is None else workers, 1)
     check_number("shards", 1 if shards is None else shards, 1)
     for wrong, message in (
-        (is_zip(root) and not root.is_file(), f"Expected a zip of the data set, but there is none at {root}."),
-        (re.match(r"\w+:/", str(out)), f"Expected a path on this machine, but got {out}. Copy the files afterwards."),
-        (shards and add, "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."),
-        (shards and not _may_hold_shards(out), f"Expected a new folder for shards, but got {out}. Name another."),
-        (not shards and out.suffix != ".parquet", f"Expected a file name that ends in .parquet, but got {out}."),
-        (not shards and out.is_dir(), f"Expected a name for the manifest, but {out} is a folder. Name a file in it."),
+        (
+            is_zip(root) and not root.is_file(),
+            f"Expected a zip of the data set, but there is none at {root}.",
+        ),
+        (
+            re.match(r"\w+:/", str(out)),
+            f"Expected a path on this machine, but got {out}. Copy the files afterwards.",
+        ),
+        (
+            shards and add,
+            "`--add` is for one manifest, but `--shards` writes several. Leave one of them out.",
+        ),
+        (
+            shards and not _may_hold_shards(out),
+            f"Expected a new folder for shards, but got {out}. Name another.",
+        ),
+        (
+            not shards and out.suffix != ".parquet",
+            f"Expected a file name that ends in .parquet, but got {out}.",
+        ),
+        (
+            not shards and out.is_dir(),
+            f"Expected a name for the manifest, but {out} is a folder. Name a file in it.",
+        ),
     ):
         if wrong:
             raise FerVitError(message)
@@ -128,19 +159,30 @@ def _check_arguments(
 def _may_hold_shards(out: Path) -> bool:
     """Returns whether a path is new or a folder that has only shards, which may be replaced."""
     ours = out.is_dir() and all(schema.SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
-    return bool(out.name) and out.suffix != ".parquet" and not out.is_symlink() and (ours or not out.exists())
+    return (
+        bool(out.name)
+        and out.suffix != ".parquet"
+        and not out.is_symlink()
+        and (ours or not out.exists())
+    )
 
 
-def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:
+def _with_landmarks(
+    reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool
+) -> Reading:
     """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
     missing = any(row.landmarks is None for row in reading.rows)
     if cut and missing and detector not in FINDERS:
-        raise FerVitError(f"`--cut` needs to find faces, but `--detector {detector}` does not. Leave one of them out.")
+        raise FerVitError(
+            f"`--cut` needs to find faces, but `--detector {detector}` does not. Leave one of them out."
+        )
     # A photo that is cut may hold no face, which is found by the detector's usual score.
     finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE) if missing else None
     reading = add_landmarks(reading, finder, workers, cut)
     if not reading.rows:
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
+        reasons = ", ".join(
+            f"{number:,} {reason}" for reason, number in reading.dropped.most_common()
+        )
         raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
     return reading
 
@@ -150,19 +192,30 @@ def summarize(reading: Reading, out: Path) -> str:
     rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
     found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
     whole = sum(row.score == 0 for row in reading.rows)
-    lines = [count_table(reading), f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"]
+    lines = [
+        count_table(reading),
+        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})",
+    ]
     lines[-1] += f"; taken whole as a face: {whole:,}" if whole else ""
-    lines += [f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()]
+    lines += [
+        f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()
+    ]
     lines += [f"note: {note}" for note in reading.notes]
-    return "\n".join([*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"])
+    return "\n".join(
+        [*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"]
+    )
 
 
 def count_table(reading: Reading) -> str:
     """Returns a table of the images by label and split, with totals."""
     total = ""  # no label is empty
-    counts = Counter(cell for row in reading.rows for cell in product((row.label, total), (row.split, total)))
+    counts = Counter(
+        cell for row in reading.rows for cell in product((row.label, total), (row.split, total))
+    )
     columns = {split: split for split in SPLITS if counts[total, split]} | {total: "total"}
-    names = {name: name for name in reading.names} | ({None: "(no label)"} if counts[None, total] else {})
+    names = {name: name for name in reading.names} | (
+        {None: "(no label)"} if counts[None, total] else {}
+    )
     rows = [["", *(f"{name:>8}" for name in columns.values())]]
     for label, name in {**names, total: "total"}.items():
         rows.append([name, *(f"{counts[label, column]:>8,}" for column in columns)])

@@ -81,4 +81,6 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
         raise FerVitError(f"{output} is not a report and would be replaced. Choose another folder.")
     report, places = output.resolve(), [image.resolve() for image in images]
     if any(report.is_relative_to(place) or place.is_relative_to(report) for place in places):
-        raise FerVitError(f"{output} lies among the photos, or holds them. Choose another folder for the report.")
+        raise FerVitError(
+            f"{output} lies among the photos, or holds them. Choose another folder for the report."
+        )

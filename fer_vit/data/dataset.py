@@ -115,7 +115,13 @@ class FaceDataset(Dataset[Sample]):
         path, name = self.manifest.path, self.manifest.name(row)
         with named_in_errors(path, name):
             image = self.manifest.image_bytes(row)
-        return EncodedFace(path, name, image, self.landmarks[row], None if self.targets is None else self.targets[row])
+        return EncodedFace(
+            path,
+            name,
+            image,
+            self.landmarks[row],
+            None if self.targets is None else self.targets[row],
+        )
 
 
 class ShardDataset(Dataset[Sample]):
@@ -127,16 +133,25 @@ class ShardDataset(Dataset[Sample]):
     """
 
     def __init__(
-        self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Cropping | None, unlabelled: bool
+        self,
+        path: str | Path,
+        names: tuple[str, ...],
+        spec: CropSpec,
+        augment: Cropping | None,
+        unlabelled: bool,
     ) -> None:
         self.names, self.spec, self.augment, self.unlabelled = names, spec, augment, unlabelled
         self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
         if not self.shards:
-            raise FerVitError(f"{path} has no rows with split train. Prepare the data set with that split.")
+            raise FerVitError(
+                f"{path} has no rows with split train. Prepare the data set with that split."
+            )
         with ThreadPoolExecutor() as pool:
             footers = list(pool.map(Shard.footer, self.shards))
         if len({(footer.metadata or {}).get(b"fer_vit") for footer in footers}) > 1:
-            raise FerVitError(f"{path} holds shards of more than one `prepare`. Copy the whole folder again.")
+            raise FerVitError(
+                f"{path} holds shards of more than one `prepare`. Copy the whole folder again."
+            )
         self.sizes = np.array([footer.num_rows for footer in footers])  # (K,)
 
     def __len__(self) -> int:
@@ -151,7 +166,9 @@ class ShardDataset(Dataset[Sample]):
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
-            raise FerVitError(f"{shard.location} has changed. Resume when nothing writes to the shards.")
+            raise FerVitError(
+                f"{shard.location} has changed. Resume when nothing writes to the shards."
+            )
         if faces.targets is None and not self.unlabelled:
             raise no_label(shard.location, "train")
         return faces
@@ -166,7 +183,9 @@ class ShardDataset(Dataset[Sample]):
                 yield ready.result()
 
 
-def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None = None) -> Sample:
+def make_sample(
+    face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None = None
+) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
     with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
@@ -176,19 +195,27 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
     else:
         crop, points, to_crop = augment(image, landmarks, spec, draw.seed)
     boxes, valid = place_regions(points, spec)
-    return Sample(crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop)
+    return Sample(
+        crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop
+    )
 
 
-def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
+def crop_mirrored(
+    image: Image, landmarks: Array | None, spec: CropSpec, seed: int
+) -> tuple[Image, Array, Array]:
     """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
     crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
     return *mirror(crop, points), to_crop
 
 
-def face_batches(dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device) -> Iterator[Batch]:
+def face_batches(
+    dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device
+) -> Iterator[Batch]:
     """Yields the chosen rows in batches that are ready for a model on the device, under a progress bar."""
     loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
-    return (batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False))
+    return (
+        batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False)
+    )
 
 
 class TrainSampler(DistributedSampler[Draw]):
@@ -201,10 +228,14 @@ class TrainSampler(DistributedSampler[Draw]):
     def __init__(
         self,
         dataset: Dataset[Sample],
-        weights: Array | None = None,  # probability of each of M rows (M,), drawn with replacement; None: each row once
+        weights: Array
+        | None = None,  # probability of each of M rows (M,), drawn with replacement; None: each row once
         num_replicas: int = 1,
         rank: int = 0,
-        start: tuple[int, int] = (0, 0),  # the epoch in which a run resumes, and how many of its rows have been read
+        start: tuple[int, int] = (
+            0,
+            0,
+        ),  # the epoch in which a run resumes, and how many of its rows have been read
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
@@ -222,9 +253,18 @@ class TrainSampler(DistributedSampler[Draw]):
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
         rng = np.random.default_rng((self.seed, self.epoch))
-        order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
+        order = (
+            rng.permutation(rows)
+            if self.weights is None
+            else rng.choice(rows, rows, p=self.weights)
+        )
         seeds = rng.integers(2**31, size=rows)
-        mine = np.arange(self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas) % rows
+        mine = (
+            np.arange(
+                self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas
+            )
+            % rows
+        )
         return (Draw(int(order[index]), int(seeds[index])) for index in mine)
 
 
@@ -255,7 +295,9 @@ class ShardSampler(TrainSampler):
         first_rows = sizes.cumsum() - sizes
         read = self.dataset.read_ahead(shard for shard, *_ in stretch)
         for (shard, first, last), faces in zip(stretch, read, strict=True):
-            rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # 0 would repeat the order of the shards
+            rng = np.random.default_rng(
+                (self.seed, self.epoch, shard + 1)
+            )  # 0 would repeat the order of the shards
             order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
             for row in order[first:last].tolist():
                 yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.read_row(row))

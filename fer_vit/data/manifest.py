@@ -16,7 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.schema import GROUP, SCHEMA, SPLITS, Shard, Split, check_table, find_shards, read_labels, read_numbers
+from fer_vit.data.schema import (
+    GROUP,
+    SCHEMA,
+    SPLITS,
+    Shard,
+    Split,
+    check_table,
+    find_shards,
+    read_labels,
+    read_numbers,
+)
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
@@ -38,12 +48,16 @@ class Manifest:
         shards = find_shards(path)
         head = shards[0].read([])
         names = read_labels(shards[0].location, head)
-        tables = [cls.read_shard(shard, names).table for shard in shards if shard.split in (None, *splits)]
+        tables = [
+            cls.read_shard(shard, names).table for shard in shards if shard.split in (None, *splits)
+        ]
         empty = SCHEMA.with_metadata(head.schema.metadata).empty_table()
         try:
             return cls(path, pa.concat_tables([empty, *tables], promote_options="default"), names)
         except pa.ArrowException as error:
-            raise FerVitError(f"{path}: the shards have different columns. Prepare it again.") from error
+            raise FerVitError(
+                f"{path}: the shards have different columns. Prepare it again."
+            ) from error
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
@@ -102,7 +116,9 @@ class Manifest:
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
         votes = read_numbers(self.table["votes"].combine_chunks(), len(self.names))
         voted = self.table["votes"].is_valid().to_numpy()[:, None]
-        targets: Array = np.where(voted, votes / votes.sum(1, keepdims=True), np.eye(len(self.names))[positions])
+        targets: Array = np.where(
+            voted, votes / votes.sum(1, keepdims=True), np.eye(len(self.names))[positions]
+        )
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
@@ -129,7 +145,9 @@ class Manifest:
     def column(self, name: str) -> list[Any]:
         """Returns the values of a column (M); raises FerVitError when there is no such column."""
         if name not in (names := self.table.column_names):
-            raise FerVitError(f"{self.path} has no column `{name}`, only {', '.join(names)}.{suggest(name, names)}")
+            raise FerVitError(
+                f"{self.path} has no column `{name}`, only {', '.join(names)}.{suggest(name, names)}"
+            )
         return list(self.table[name].to_pylist())
 
     def describing_columns(self) -> dict[str, list[Any]]:
@@ -139,7 +157,10 @@ class Manifest:
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""
-        rows, column = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False), self.column("votes")
+        rows, column = (
+            pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False),
+            self.column("votes"),
+        )
         for row, values in zip(np.flatnonzero(rows), votes.tolist(), strict=True):
             column[row] = values
         return self.with_column("votes", column)
@@ -156,8 +177,12 @@ class Manifest:
         votes = [row.tolist() if row.any() and not np.isnan(row).any() else None for row in added]
         table = self.with_column("label", new).with_column("votes", votes).table
         meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"labels": names}
-        merged = Manifest(self.path, table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), names)
-        return merged.select(np.array([(a is None) == (b is None) for a, b in zip(old, new, strict=True)], bool))
+        merged = Manifest(
+            self.path, table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), names
+        )
+        return merged.select(
+            np.array([(a is None) == (b is None) for a, b in zip(old, new, strict=True)], bool)
+        )
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
@@ -170,7 +195,9 @@ class Manifest:
         files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
             both = f"{self.path} and {other.path}"
-            raise FerVitError(f"{both} name image files relative to their folders. Prepare one with `--embed always`.")
+            raise FerVitError(
+                f"{both} name image files relative to their folders. Prepare one with `--embed always`."
+            )
         table = pa.concat_tables([self.table, other.table], promote_options="default")
         return Manifest(other.path if more else self.path, table, self.names)
 
@@ -180,14 +207,20 @@ class Manifest:
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises FerVitError when the labels are others, or in another order."""
         if [*self.names] != [*labels]:
-            raise FerVitError(f"Expected labels {', '.join(labels)} in {self.path}, but got {', '.join(self.names)}.")
+            raise FerVitError(
+                f"Expected labels {', '.join(labels)} in {self.path}, but got {', '.join(self.names)}."
+            )
 
     def check_copy(self, path: Path) -> None:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
         if path.resolve() == Path(self.path).resolve():
-            raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
+            raise FerVitError(
+                f"{path} would replace the manifest that is read. Choose another name."
+            )
         if self._names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
-            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in that folder.")
+            raise FerVitError(
+                f"{self.path} names image files relative to its folder. Choose a path in that folder."
+            )
 
     def write(self, path: Path) -> None:
         """Writes a copy of the manifest where `check_copy` allows it."""
@@ -218,7 +251,9 @@ def find_label(label: str, labels: Sequence[str], path: object) -> int:
 
 def no_label(path: str | Path, split: Split) -> FerVitError:
     """Returns the error for a split that has rows without a label."""
-    return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
+    return FerVitError(
+        f"{path} has {split} rows without a label. Give every row one, or predict instead."
+    )
 
 
 def in_fold(rows: Manifest, fold: str) -> Mask:
@@ -234,7 +269,9 @@ def in_fold(rows: Manifest, fold: str) -> Mask:
     index, count = map(int, match.groups())
     mask: Mask = rows.table["split"].to_numpy() == "train"
     persons = rows.column("person") if "person" in rows.table.column_names else [None] * len(rows)
-    for row in tqdm(np.flatnonzero(mask).tolist(), "folds", unit=" images", disable=None, leave=False, delay=1):
+    for row in tqdm(
+        np.flatnonzero(mask).tolist(), "folds", unit=" images", disable=None, leave=False, delay=1
+    ):
         with named_in_errors(rows.path, rows.name(row)):
             name = str(persons[row]).encode() if persons[row] else rows.image_bytes(row)
             mask[row] = crc32(name) % count == index

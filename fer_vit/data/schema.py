@@ -54,7 +54,9 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # a path that is absolute or leads upwards, on any system
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
-EMBED_BELOW = 32 * 1024  # images smaller than this many bytes are stored inside the manifest by default
+EMBED_BELOW = (
+    32 * 1024
+)  # images smaller than this many bytes are stored inside the manifest by default
 Embed = Literal["auto", "always"]
 GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
@@ -81,11 +83,15 @@ class Row:
     name: str  # for messages and tables, for example the path inside the data set
     split: Split
     label: str | None = None
-    votes: tuple[float, ...] | None = None  # weight of every label in the reading's order, not negative
+    votes: tuple[float, ...] | None = (
+        None  # weight of every label in the reading's order, not negative
+    )
     landmarks: Array | None = None  # (5, 2) in image pixels
     score: float | None = None  # of the face's detection; 0 if the whole image is the face
     thumbnail: bytes = b""  # of the decoded image, see `sources.common.thumbnail`
-    near_duplicate: bool | None = None  # whether an image of val or test had a near-duplicate in train
+    near_duplicate: bool | None = (
+        None  # whether an image of val or test had a near-duplicate in train
+    )
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
 
@@ -96,7 +102,9 @@ class Reading:
     names: tuple[str, ...]  # the labels in order
     rows: list[Row]  # in a fixed order
     dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
-    notes: list[str] = field(default_factory=list)  # for the user, for example about a missing split
+    notes: list[str] = field(
+        default_factory=list
+    )  # for the user, for example about a missing split
     extra: tuple[str, ...] = ()  # the names of columns that only this data set has
 
 
@@ -106,7 +114,10 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
     `allow_paths` is whether it may name image files. The FerVitError names the file, the row (from 0) and the column.
     """
     for expected in SCHEMA:
-        column, index = f"{location}, column `{expected.name}`", table.schema.get_field_index(expected.name)
+        column, index = (
+            f"{location}, column `{expected.name}`",
+            table.schema.get_field_index(expected.name),
+        )
         if index < 0:
             raise FerVitError(f"{column}: the column is missing or duplicated. {AGAIN}")
         if (kind := table.schema.field(index).type) != expected.type:
@@ -117,7 +128,9 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
         if rows.size:
             value = table[name][row := int(rows[0])].as_py()
             came = short(f"`{value}`" if isinstance(value, str) else value)
-            raise FerVitError(f"{location}, row {row}, column `{name}`: expected {content}, but got {came}.")
+            raise FerVitError(
+                f"{location}, row {row}, column `{name}`: expected {content}, but got {came}."
+            )
     return labels
 
 
@@ -127,10 +140,14 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise FerVitError(f"{path}: the metadata `fer_vit` is missing or invalid. {AGAIN}") from None
+        raise FerVitError(
+            f"{path}: the metadata `fer_vit` is missing or invalid. {AGAIN}"
+        ) from None
     check_labels(labels, path)
     if scheme != LANDMARKS:
-        raise FerVitError(f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. {AGAIN}")
+        raise FerVitError(
+            f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. {AGAIN}"
+        )
     return labels
 
 
@@ -140,11 +157,15 @@ def read_numbers(column: pa.Array, *shape: int) -> Array:
     while pa.types.is_list(flat.type):
         flat = pc.list_flatten(flat)
     numbers: Array = np.full((len(column), *shape), np.nan)
-    numbers[column.is_valid().to_numpy(zero_copy_only=False)] = flat.to_numpy(zero_copy_only=False).reshape(-1, *shape)
+    numbers[column.is_valid().to_numpy(zero_copy_only=False)] = flat.to_numpy(
+        zero_copy_only=False
+    ).reshape(-1, *shape)
     return numbers
 
 
-def _find_wrong(table: pa.Table, labels: Sequence[str], allow_paths: bool) -> Iterator[tuple[str, str, Any]]:
+def _find_wrong(
+    table: pa.Table, labels: Sequence[str], allow_paths: bool
+) -> Iterator[tuple[str, str, Any]]:
     """Yields a column, its expected content and a mask of wrong rows for each rule; rules rely on the ones before."""
     image = table["image"]  # chunked: the bytes together can exceed what one array holds
     no_bytes, path = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
@@ -154,7 +175,11 @@ def _find_wrong(table: pa.Table, labels: Sequence[str], allow_paths: bool) -> It
         yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
     else:
         yield "image", "image bytes", no_bytes
-    yield "split", f"one of {', '.join(SPLITS)}", pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
+    yield (
+        "split",
+        f"one of {', '.join(SPLITS)}",
+        pc.invert(pc.is_in(table["split"], pa.array(SPLITS))),
+    )
     unknown = pc.invert(pc.is_in(table["label"], pa.array([*labels, None])))
     yield "label", f"one of {', '.join(labels)}", unknown
     yield "face", "a face index", pc.is_null(table["face"])
@@ -162,11 +187,17 @@ def _find_wrong(table: pa.Table, labels: Sequence[str], allow_paths: bool) -> It
     yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(votes), len(labels))
     numbers = read_numbers(votes, len(labels))
     wrong = ~(np.isfinite(numbers) & (numbers >= 0)).all(1) | (numbers.sum(1) <= 0)
-    yield "votes", "votes that are not negative and not all 0", pc.and_(votes.is_valid(), pa.array(wrong))
+    yield (
+        "votes",
+        "votes that are not negative and not all 0",
+        pc.and_(votes.is_valid(), pa.array(wrong)),
+    )
     count, pairs = len(LANDMARKS), f"{len(LANDMARKS)} points (x, y)"
     yield "landmarks", pairs, pc.not_equal(pc.list_value_length(landmarks), count)
     points = pc.list_flatten(landmarks)
-    rows = pc.list_parent_indices(landmarks).filter(pc.not_equal(pc.list_value_length(points), 2).fill_null(True))
+    rows = pc.list_parent_indices(landmarks).filter(
+        pc.not_equal(pc.list_value_length(points), 2).fill_null(True)
+    )
     yield "landmarks", pairs, pa.array(np.isin(np.arange(len(table)), rows))
     wrong = ~np.isfinite(read_numbers(landmarks, count, 2)).all((1, 2))
     yield "landmarks", pairs, pc.and_(landmarks.is_valid(), pa.array(wrong))
@@ -183,8 +214,12 @@ class Shard(NamedTuple):
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """Reads the table, or some of its columns; raises FerVitError when the file is damaged."""
         with self._checked():
-            table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
-            table.validate(full=True)  # text may be invalid Unicode, lists may extend beyond their values
+            table = pq.read_table(
+                self.path, columns=columns, filesystem=self.files, partitioning=None
+            )
+            table.validate(
+                full=True
+            )  # text may be invalid Unicode, lists may extend beyond their values
             return table
 
     def footer(self) -> pq.FileMetaData:
@@ -199,10 +234,20 @@ class Shard(NamedTuple):
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             if "://" in self.location and isinstance(error, OSError):
-                raise FerVitError(f"Cannot read {self.location} ({reason}). Check its name and your access.") from error
-            known = self.location.lower().endswith(".parquet")  # else perhaps a table of predictions
-            advice = AGAIN if known else "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
-            raise FerVitError(f"{self.location} is not a complete Parquet table ({reason}). {advice}") from error
+                raise FerVitError(
+                    f"Cannot read {self.location} ({reason}). Check its name and your access."
+                ) from error
+            known = self.location.lower().endswith(
+                ".parquet"
+            )  # else perhaps a table of predictions
+            advice = (
+                AGAIN
+                if known
+                else "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
+            )
+            raise FerVitError(
+                f"{self.location} is not a complete Parquet table ({reason}). {advice}"
+            ) from error
 
 
 def location_text(location: str | Path) -> str:
@@ -229,27 +274,45 @@ def find_shards(location: str | Path) -> list[Shard]:
     location, local = location_text(location), fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(location):
         if not Path(location).is_file():
-            raise FerVitError(f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`.")
+            raise FerVitError(
+                f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
+            )
         return [Shard(None, location, location, local)]
     try:
         files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
         paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
+        raise FerVitError(
+            f"Cannot list {location} ({reason}). Check its name and your access."
+        ) from error
     names = [match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))]
     if not names:
-        example, remedy = shard_name("train", 0, 8), "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
-        raise FerVitError(f"Expected shards such as {example} in {location}, but found none. {remedy}")
+        example, remedy = (
+            shard_name("train", 0, 8),
+            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`.",
+        )
+        raise FerVitError(
+            f"Expected shards such as {example} in {location}, but found none. {remedy}"
+        )
     counts = Counter(name[1] for name in names)
-    if wrong := next((name for name in names if not int(name[2]) < int(name[3]) == counts[name[1]]), None):
+    if wrong := next(
+        (name for name in names if not int(name[2]) < int(name[3]) == counts[name[1]]), None
+    ):
         came = f"{int(wrong[3]):,} shards as in the name {wrong[0]}, but got {counts[wrong[1]]:,}"
-        raise FerVitError(f"{location}: expected {came}. Copy the whole folder of one data set again.")
+        raise FerVitError(
+            f"{location}: expected {came}. Copy the whole folder of one data set again."
+        )
     return [Shard(name[1], f"{location}/{name[0]}", paths[name[0]], files) for name in names]
 
 
 def write_manifest(
-    path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str = "", more: Sequence[pa.Table] = ()
+    path: Path,
+    reading: Reading,
+    source: str,
+    embed: Embed = "auto",
+    together: str = "",
+    more: Sequence[pa.Table] = (),
 ) -> None:
     """Writes a manifest of the data set `source` atomically; an existing one is replaced.
 
@@ -263,26 +326,42 @@ def write_manifest(
     schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), GROUP):
-            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + GROUP]]
+            rows = [
+                _record(row, path.parent, source, embed)
+                for row in reading.rows[start : start + GROUP]
+            ]
             writer.write_table(pa.Table.from_pylist(rows, schema))
         for table in more:
-            writer.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="default"), GROUP)
+            writer.write_table(
+                pa.concat_tables([schema.empty_table(), table], promote_options="default"), GROUP
+            )
 
 
 def check_shards(reading: Reading, shards: int) -> None:
     """Raises FerVitError when there are more shards than training images."""
     if shards > (images := sum(row.split == "train" for row in reading.rows)):
-        raise FerVitError(f"Expected at most as many shards as training images, {images:,}, but got {shards:,}.")
+        raise FerVitError(
+            f"Expected at most as many shards as training images, {images:,}, but got {shards:,}."
+        )
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
     """Writes shards atomically, each a random, reproducible sample of the training rows; other splits have one file."""
     check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))
-    rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
+    rows = {
+        split: [reading.rows[row] for row in order if reading.rows[row].split == split]
+        for split in SPLITS
+    }
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
-    names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
-    together = hashlib.sha256("\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace"))
+    names = [
+        (split, k, shard_name(split, k, count))
+        for split, count in counts.items()
+        for k in range(count)
+    ]
+    together = hashlib.sha256(
+        "\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace")
+    )
     with atomic_write(folder) as new:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
             some = replace(reading, rows=rows[split][number :: counts[split]])
@@ -305,10 +384,15 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
             data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
             image = {"bytes": data, "path": as_text(row.name)}
     except ImageError as error:
-        raise FerVitError(f"{row.name}: {error}. Run again when nothing writes to the images.") from error
+        raise FerVitError(
+            f"{row.name}: {error}. Run again when nothing writes to the images."
+        ) from error
     return {
         "image": image,
-        **{name: getattr(row, name) for name in ("split", "label", "votes", "score", "near_duplicate")},
+        **{
+            name: getattr(row, name)
+            for name in ("split", "label", "votes", "score", "near_duplicate")
+        },
         "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
         "face": 0,
         "source": source,
@@ -323,7 +407,11 @@ def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
     path = Path(os.path.relpath(image, folder)).as_posix()
     if re.search(OUTSIDE, path):
         remedy = "Write the manifest beside or above them, or store them inside: `--embed always`."
-        raise FerVitError(f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. {remedy}")
+        raise FerVitError(
+            f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. {remedy}"
+        )
     if path.encode("utf-8", "replace").decode() != path:
-        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`.")
+        raise FerVitError(
+            f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`."
+        )
     return path

@@ -8,13 +8,29 @@ from functools import lru_cache
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, cover_regions, crop_face, face_matrix, mirror
+from fer_vit.face.crop import (
+    INTERPOLATION,
+    REDUCTION,
+    CropSpec,
+    cover_regions,
+    crop_face,
+    face_matrix,
+    mirror,
+)
 from fer_vit.geometry import Array, Image, move
 
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import looks for updates on the network
+os.environ.setdefault(
+    "NO_ALBUMENTATIONS_UPDATE", "1"
+)  # else its import looks for updates on the network
 import albumentations as A
 
-COVERS = (("right_eye", "left_eye"), ("mouth",), ("nose", "mouth", "chin"), ("right_eye", "nose"), ("left_eye", "nose"))
+COVERS = (
+    ("right_eye", "left_eye"),
+    ("mouth",),
+    ("nose", "mouth", "chin"),
+    ("right_eye", "nose"),
+    ("left_eye", "nose"),
+)
 """Regions that sunglasses, hands and masks hide together."""
 
 
@@ -58,8 +74,16 @@ class AugmentConfig:
     cover: float = 0.0
 
 
-HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}  # the largest allowed values other than 1
-OFTEN, RARELY = 0.8, 0.3  # probability of a change of light and of quality; others always happen or have an option
+HIGHEST = {
+    "degrees": 180,
+    "scale": 0.9,
+    "shrink": 0.9,
+    "jpeg": 0.99,
+}  # the largest allowed values other than 1
+OFTEN, RARELY = (
+    0.8,
+    0.3,
+)  # probability of a change of light and of quality; others always happen or have an option
 
 
 class Augment:
@@ -67,10 +91,14 @@ class Augment:
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
-            check_number(f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1))
+            check_number(
+                f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1)
+            )
         self.config = config
 
-    def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
+    def __call__(
+        self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int
+    ) -> tuple[Image, Array, Array]:
         """Crops a face, given its landmarks (5, 2) if they are known, and changes it; the seed determines the result.
 
         Returns the crop (S, S, 3), its landmarks (5, 2), and the matrix (2, 3) from image to crop before the mirror.
@@ -91,7 +119,9 @@ class Augment:
             crop, points = mirror(crop, points)
         if covered:
             regions = COVERS[rng.integers(len(COVERS))]
-            crop = cover_regions(crop, points, regions, int(rng.integers(256)) if rng.random() < 0.5 else None)
+            crop = cover_regions(
+                crop, points, regions, int(rng.integers(256)) if rng.random() < 0.5 else None
+            )
         steps = pipeline(config, spec.size)
         steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
         return steps(image=crop)["image"], points, to_crop
@@ -102,12 +132,18 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
     """Returns the changes of colours and quality for crops of `size` pixels."""
     steps: list[A.BasicTransform] = []
     if config.gamma:
-        steps.append(A.RandomGamma((round(100 / (1 + config.gamma)), round(100 * (1 + config.gamma))), p=RARELY))
+        steps.append(
+            A.RandomGamma(
+                (round(100 / (1 + config.gamma)), round(100 * (1 + config.gamma))), p=RARELY
+            )
+        )
     if config.brightness or config.contrast:
         steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=OFTEN))
     if config.colour:
         gains = (1 - config.colour, 1 + config.colour)
-        steps.append(A.ColorJitter((1, 1), (1, 1), gains, (-config.colour / 10, config.colour / 10), p=OFTEN))
+        steps.append(
+            A.ColorJitter((1, 1), (1, 1), gains, (-config.colour / 10, config.colour / 10), p=OFTEN)
+        )
     if config.blur:
         steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=(0.01, config.blur * size), p=RARELY))
     if config.shrink:
@@ -117,5 +153,7 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
         quality = round(100 - 100 * config.jpeg)
         steps.append(A.ImageCompression("jpeg", (quality, max(95, quality)), p=RARELY))
     if config.erase:
-        steps.append(A.CoarseDropout((1, 1), (0.1, 0.35), (0.1, 0.35), fill="random_uniform", p=config.erase))
+        steps.append(
+            A.CoarseDropout((1, 1), (0.1, 0.35), (0.1, 0.35), fill="random_uniform", p=config.erase)
+        )
     return A.Compose(steps)

@@ -27,7 +27,15 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import cover_regions
-from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, head_pose, resized
+from fer_vit.face.detect import (
+    CROP_SCORE,
+    Detector,
+    Face,
+    FaceDetector,
+    NoDetector,
+    head_pose,
+    resized,
+)
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.photos import PhotoDataset, photo_loader
@@ -45,7 +53,9 @@ class Faces:
     paths: NDArray[np.object_]  # (N,), the image of each
     probabilities: Array  # (N, C), NaN for an image without a face
     detected: Mask  # (N,): the detector found the face, or was not used
-    targets: Array | None  # (N, C), the fraction of the votes for every expression; None without labels
+    targets: (
+        Array | None
+    )  # (N, C), the fraction of the votes for every expression; None without labels
     columns: Columns  # everything else
     rows: IntArray  # (N,), the index in the manifest or table
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
@@ -53,9 +63,17 @@ class Faces:
 
     def take(self, which: NDArray[Any]) -> "Faces":
         """Returns some of the faces, by a mask or indices."""
-        names = ("paths", "probabilities", "detected", "rows", *(() if self.targets is None else ("targets",)))
+        names = (
+            "paths",
+            "probabilities",
+            "detected",
+            "rows",
+            *(() if self.targets is None else ("targets",)),
+        )
         columns = {name: cells[which] for name, cells in self.columns.items()}
-        return replace(self, columns=columns, **{name: getattr(self, name)[which] for name in names})
+        return replace(
+            self, columns=columns, **{name: getattr(self, name)[which] for name in names}
+        )
 
     @property
     def predicted(self) -> Mask:
@@ -66,7 +84,9 @@ class Faces:
     def units(self) -> IntArray:
         """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
         pairs = zip(self.columns.get("person", self.paths), self.paths, strict=True)
-        names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
+        names = [
+            f"image {path}" if person is None else f"person {person}" for person, path in pairs
+        ]
         return np.unique(names, return_inverse=True)[1]
 
     @property
@@ -89,19 +109,28 @@ class Faces:
 def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
     """Predicts the faces of one split; raises FerVitError without any, or for a label that is missing or unknown."""
     if not len(rows):
-        raise FerVitError(f"Expected faces in the {split} split of {rows.path}, but got none. Name another `--split`.")
+        raise FerVitError(
+            f"Expected faces in the {split} split of {rows.path}, but got none. Name another `--split`."
+        )
     targets = rows.model_targets(model.labels)
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-    batches = face_batches(FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device)
+    batches = face_batches(
+        FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device
+    )
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
     settings = model.net.settings
-    if settings.thresholds and model.labels == settings.labels:  # they do not hold for merged labels
-        columns["ambiguous"] = as_objects((in_set(probabilities, settings.thresholds).sum(1) != 1).tolist())
+    if (
+        settings.thresholds and model.labels == settings.labels
+    ):  # they do not hold for merged labels
+        columns["ambiguous"] = as_objects(
+            (in_set(probabilities, settings.thresholds).sum(1) != 1).tolist()
+        )
     return Faces(
         labels=model.labels,
         paths=as_objects(rows.image_names()),
         probabilities=probabilities,
-        detected=~np.isnan(rows.landmarks()[:, 0, 0]) & (np.array(rows.column("score"), float) != 0),
+        detected=~np.isnan(rows.landmarks()[:, 0, 0])
+        & (np.array(rows.column("score"), float) != 0),
         targets=targets,
         columns=columns,
         rows=np.arange(len(rows)),
@@ -124,7 +153,9 @@ class Merged(Recognizer):
         self.labels, self.conditions = list(names), model.conditions
         self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
 
-    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+    def forward(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """Returns probabilities (B, N)."""
         merged = super().forward(image, boxes, valid) @ self.matrix
         return merged / merged.sum(-1, keepdim=True)
@@ -133,7 +164,9 @@ class Merged(Recognizer):
 @torch.inference_mode()
 def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
     """Returns the logits of the faces in batches (N, C), before the temperature."""
-    return torch.cat([model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches])
+    return torch.cat(
+        [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
+    )
 
 
 def evaluate_logits(
@@ -145,7 +178,11 @@ def evaluate_logits(
 
 
 def labelled_batches(
-    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False, max_faces: int | None = None
+    model: Recognizer,
+    manifest: str | Path,
+    split: Split = "val",
+    mirrored: bool = False,
+    max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
     """Returns batches of a manifest's labelled faces, mirrored or not, and the votes for every class (N, C).
 
@@ -156,11 +193,15 @@ def labelled_batches(
     rows.check_labels(model.labels)
     targets = rows.targets()
     if targets is None or not len(rows):
-        raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
+        raise FerVitError(
+            f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels."
+        )
     number = min(max_faces or len(rows), len(rows))
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[chosen]
+    return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[
+        chosen
+    ]
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
@@ -170,7 +211,9 @@ def fit_temperature(logits: Tensor, target: Tensor) -> float:
     def loss(log_temperature: float) -> float:
         return float(F.cross_entropy(logits / math.exp(log_temperature), target))
 
-    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x)
+    return math.exp(
+        minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x
+    )
 
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
@@ -188,7 +231,9 @@ class CorruptedPhotos(PhotoDataset):
     rows: Manifest
     landmarks: Array  # (M, 5, 2); an average face replaces NaN
     change: Change | None = None
-    shift: float = 0.0  # moves each found landmark in a random direction, as a fraction of the longer side
+    shift: float = (
+        0.0  # moves each found landmark in a random direction, as a fraction of the longer side
+    )
 
     def read(self, source: Any) -> tuple[Image, int, list[Face | None]]:
         """Returns the image of a row, its reduction, and its face; the same image gets the same shifts."""
@@ -201,19 +246,27 @@ class CorruptedPhotos(PhotoDataset):
             return image, reduction, faces
         angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
         step = self.shift * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        return image, reduction, [face and face._replace(landmarks=face.landmarks + step) for face in faces]
+        return (
+            image,
+            reduction,
+            [face and face._replace(landmarks=face.landmarks + step) for face in faces],
+        )
 
 
 def turn(image: Image, landmarks: Array, degrees: float) -> Image:
     """Turns an image about its middle, counter-clockwise; the border is repeated."""
     height, width = image.shape[:2]
     matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
-    return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE), np.uint8)
+    return np.asarray(
+        cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE), np.uint8
+    )
 
 
 def blur(image: Image, landmarks: Array, sigma: float) -> Image:
     """Blurs an image by a Gaussian of `sigma` pixels of `SIDE`."""
-    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma * max(image.shape[:2]) / SIDE), np.uint8)
+    return np.asarray(
+        cv2.GaussianBlur(image, (0, 0), sigma * max(image.shape[:2]) / SIDE), np.uint8
+    )
 
 
 def shrink(image: Image, landmarks: Array, side: int) -> Image:
@@ -253,10 +306,19 @@ def measure_robustness(
 ) -> dict[str, Array]:
     """Returns the accuracy on crops with labels `truth` (N,) by corruption: (N,), NaN where a face does not count."""
     landmarks, hits = rows.landmarks(), dict[str, Array]()
-    known, every = np.isfinite(landmarks).all((1, 2)), corruptions(FaceDetector(min_score=CROP_SCORE))
-    for name in tqdm([name for name in every if not only or name in only], "robustness", disable=None):
+    known, every = (
+        np.isfinite(landmarks).all((1, 2)),
+        corruptions(FaceDetector(min_score=CROP_SCORE)),
+    )
+    for name in tqdm(
+        [name for name in every if not only or name in only], "robustness", disable=None
+    ):
         changes, detector, shift = every[name]
-        crops: dict[str, Any] = {"sources": range(len(rows)), "spec": model.crop_spec, "face": "crop"}
+        crops: dict[str, Any] = {
+            "sources": range(len(rows)),
+            "spec": model.crop_spec,
+            "face": "crop",
+        }
         crops |= {"detector": detector, "rows": rows, "landmarks": landmarks, "shift": shift}
         photos = (CorruptedPhotos(**crops, change=change) for change in changes)
         hits[name] = np.mean([predict_labels(model, one) == truth for one in photos], axis=0)
@@ -269,5 +331,7 @@ def measure_robustness(
 
 def predict_labels(model: Recognizer, photos: PhotoDataset) -> IntArray:
     """Returns the index of the predicted label of each photo, a crop of one face (N,)."""
-    batches = (batch.ready(model.device) for _, batch in photo_loader(photos, CHUNK, cores() - 1) if batch)
+    batches = (
+        batch.ready(model.device) for _, batch in photo_loader(photos, CHUNK, cores() - 1) if batch
+    )
     return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])

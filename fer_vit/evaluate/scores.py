@@ -38,17 +38,25 @@ def score_intervals(
     if (count := len(sums)) > 1:
         random, chance = np.random.default_rng(0), np.full(count, 1 / count)
         # 100 resamples at once, to save memory
-        draws = (random.multinomial(count, chance, 100).astype(float) for _ in range(0, RESAMPLES, 100))
+        draws = (
+            random.multinomial(count, chance, 100).astype(float) for _ in range(0, RESAMPLES, 100)
+        )
         drawn |= score(np.concatenate([draw @ sums for draw in draws]))
     results = {}
     for name, value in score(values.sum(0)).items():
         mean = float(value) if np.isfinite(value) else None
-        low, high = (None, None) if mean is None or not drawn else np.nanpercentile(drawn[name], [2.5, 97.5]).tolist()
+        low, high = (
+            (None, None)
+            if mean is None or not drawn
+            else np.nanpercentile(drawn[name], [2.5, 97.5]).tolist()
+        )
         results[name] = Interval(mean=mean, low=low, high=high, faces=len(values))
     return results
 
 
-def mean_intervals(values: Array, units: IntArray | None = None, binary: bool = False) -> list[Interval]:
+def mean_intervals(
+    values: Array, units: IntArray | None = None, binary: bool = False
+) -> list[Interval]:
     """Returns the means of values (N, M), without NaN, over N faces with intervals; `binary`: each value is 0 or 1."""
     present = ~np.isnan(values)
 
@@ -58,12 +66,19 @@ def mean_intervals(values: Array, units: IntArray | None = None, binary: bool = 
         return {str(index): mean[..., index] for index in range(values.shape[1])}
 
     found = score_intervals(np.hstack([np.where(present, values, 0.0), present]), means, units)
-    return [bound(one, member, units, binary) for one, member in zip(found.values(), present.T, strict=True)]
+    return [
+        bound(one, member, units, binary)
+        for one, member in zip(found.values(), present.T, strict=True)
+    ]
 
 
-def bound(one: Interval, member: Mask, units: IntArray | None = None, binary: bool = True) -> Interval:
+def bound(
+    one: Interval, member: Mask, units: IntArray | None = None, binary: bool = True
+) -> Interval:
     """Returns a result of the faces in `member`: no interval for one unit, Clopper-Pearson's for `binary` 0 or 1."""
-    count = int(member.sum()) if units is None else len(np.unique(units[member]))  # of persons or images
+    count = (
+        int(member.sum()) if units is None else len(np.unique(units[member]))
+    )  # of persons or images
     low, high = one["low"], one["high"]
     if count < 2:
         low = high = None
@@ -82,7 +97,9 @@ def face_sums(probabilities: Array, targets: Array) -> Array:
     if not ((targets > 0) & (targets < 1)).any():
         annotators[:] = np.nan  # labels, not votes
     loss = face_losses(probabilities, targets)[:, None]
-    return np.hstack([truth, guess, truth * guess, bins * (confidence - correct)[:, None], loss, annotators])
+    return np.hstack(
+        [truth, guess, truth * guess, bins * (confidence - correct)[:, None], loss, annotators]
+    )
 
 
 def face_losses(probabilities: Array, targets: Array) -> Array:
@@ -99,7 +116,9 @@ def scores(sums: Array, labels: Sequence[str]) -> dict[str, Array]:
     recall of every class.
     """
     classes = len(labels)
-    truth, guess, hits, bins, rest = np.split(sums, np.cumsum([classes, classes, classes, BINS]), axis=-1)
+    truth, guess, hits, bins, rest = np.split(
+        sums, np.cumsum([classes, classes, classes, BINS]), axis=-1
+    )
     faces = truth.sum(-1)
     with np.errstate(invalid="ignore"):
         f1, recall = 2 * hits / (truth + guess), hits / truth
@@ -130,9 +149,15 @@ def score_faces(
         return {name: value - sum(other[name] for other in others) for name, value in first.items()}
 
     found = score_intervals(np.hstack(sums), results, units)
-    counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), np.ones(len(targets), bool))  # all are 0 or 1 if one is
-    counted |= {f"recall of {label}": targets.argmax(1) == index for index, label in enumerate(labels)}
-    return found | {name: bound(found[name], member, units, minus is None) for name, member in counted.items()}
+    counted = dict.fromkeys(
+        ("accuracy", "macro F1", "UAR"), np.ones(len(targets), bool)
+    )  # all are 0 or 1 if one is
+    counted |= {
+        f"recall of {label}": targets.argmax(1) == index for index, label in enumerate(labels)
+    }
+    return found | {
+        name: bound(found[name], member, units, minus is None) for name, member in counted.items()
+    }
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
@@ -176,8 +201,12 @@ LEAST_VOTES, MOST_VOTES = 6, 10
 
 def describe(faces: Faces) -> dict[str, Interval]:
     """Returns how many faces were found, or are ambiguous; and scores, or without labels confidence and labels."""
-    photos = faces.take(np.unique(faces.paths.astype(str), return_index=True)[1])  # each counts once
-    results = {FOUND: mean_intervals(photos.detected[:, None].astype(float), photos.units, binary=True)[0]}
+    photos = faces.take(
+        np.unique(faces.paths.astype(str), return_index=True)[1]
+    )  # each counts once
+    results = {
+        FOUND: mean_intervals(photos.detected[:, None].astype(float), photos.units, binary=True)[0]
+    }
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return results
@@ -190,13 +219,19 @@ def describe(faces: Faces) -> dict[str, Interval]:
         return results | score_faces(known.probabilities, known.targets, known.labels, known.units)
     (results["confidence"],) = mean_intervals(known.probabilities.max(1)[:, None], known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]
-    return results | dict(zip(known.labels, mean_intervals(guess, known.units, binary=True), strict=True))
+    return results | dict(
+        zip(known.labels, mean_intervals(guess, known.units, binary=True), strict=True)
+    )
 
 
-def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = None) -> dict[str, Any]:
+def evaluate_faces(
+    faces: Faces, by: Sequence[str] = (), other: Array | None = None
+) -> dict[str, Any]:
     """Describes all faces, all but near-duplicates of train, and groups; compares with a model, `other` (N, C)."""
     results: dict[str, Any] = {"all": describe(faces)}
-    marks = [str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])]
+    marks = [
+        str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])
+    ]
     if any(marks):
         results["without near-duplicates"] = describe(faces.take(~np.array(marks)))
     if by:
@@ -216,9 +251,14 @@ def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
     numbers = [*range(MOST_VOTES, LEAST_VOTES - 1, -1)]
     counts = np.array([float(value) if str(value).isdigit() else np.nan for value in votes])
     member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == numbers
-    accuracies = mean_intervals(np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True)
+    accuracies = mean_intervals(
+        np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True
+    )
     return {
-        f"{number}{' or fewer' * (number == LEAST_VOTES)}": {"faces": accuracy["faces"], "accuracy": accuracy}
+        f"{number}{' or fewer' * (number == LEAST_VOTES)}": {
+            "faces": accuracy["faces"],
+            "accuracy": accuracy,
+        }
         for number, accuracy in zip(numbers, accuracies, strict=True)
         if accuracy["faces"]
     }
@@ -238,18 +278,24 @@ def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
     sizes = Counter(names[names != ""].tolist())
     large = [name for name in sorted(sizes) if len(np.unique(known.units[values == name])) >= FEW]
     results: dict[str, Any] = {
-        "groups": {name: {"faces": sizes[name], **describe(faces.take(names == name))} for name in large},
+        "groups": {
+            name: {"faces": sizes[name], **describe(faces.take(names == name))} for name in large
+        },
         "few": {name: sizes[name] for name in sorted(sizes) if name not in large},
         "unknown": int((names == "").sum()),
     }
     if faces.targets is not None and len(large) > 1:
         accuracy = {name: results["groups"][name]["accuracy"]["mean"] for name in large}
         worst, *_, best = sorted(large, key=accuracy.__getitem__)
-        tests = group_tests(known, np.column_stack([values == name for name in large]).astype(float))
+        tests = group_tests(
+            known, np.column_stack([values == name for name in large]).astype(float)
+        )
         for name, difference, p in zip(large, *tests, strict=True):
             results["groups"][name] |= {"difference": difference, "p": p}
         # No interval: worst and best are chosen by the same data, which biases the gap upwards.
-        gap = Interval(mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths))
+        gap = Interval(
+            mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
+        )
         results |= {"worst": worst, "best": best, "gap": gap}
     return results
 
@@ -272,7 +318,11 @@ def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float
     counts = np.hstack([correct * member, member, correct, np.ones_like(correct)])
     intervals = [*score_intervals(counts, differences, faces.units).values()]
     tables = (crosstab(correct[:, 0], group, levels=((0, 1), (0, 1))).count for group in member.T)
-    p = [*map(normal_p, intervals)] if faces.clustered else [float(fisher_exact(one).pvalue) for one in tables]
+    p = (
+        [*map(normal_p, intervals)]
+        if faces.clustered
+        else [float(fisher_exact(one).pvalue) for one in tables]
+    )
     one_test = groups == 2 and member.any(1).all()  # the groups are complements
     return intervals, p if one_test else holm(p)
 
@@ -281,7 +331,9 @@ def holm(p: Sequence[float]) -> list[float]:
     """Corrects the p-values of several tests: Holm, "A simple sequentially rejective multiple test procedure", 1979."""
     order = np.argsort(p)
     corrected = np.empty(len(p))
-    corrected[order] = np.maximum.accumulate(np.arange(len(p), 0, -1) * np.asarray(p, float)[order]).clip(max=1)
+    corrected[order] = np.maximum.accumulate(
+        np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
+    ).clip(max=1)
     return corrected.tolist()
 
 
@@ -295,7 +347,9 @@ def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
     also = other.argmax(1) == faces.targets.argmax(1)
     first, second = int((faces.correct & ~also).sum()), int((also & ~faces.correct).sum())
     p = float(binomtest(first, first + second).pvalue) if first + second else 1.0
-    if faces.clustered:  # faces of one person are dependent, so McNemar's p alone would be too small
+    if (
+        faces.clustered
+    ):  # faces of one person are dependent, so McNemar's p alone would be too small
         p = max(p, normal_p(difference["accuracy"]))
     return {
         "faces": int(both.sum()),
@@ -305,10 +359,14 @@ def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
     }
 
 
-def summarize_robustness(hits: dict[str, Array], units: IntArray | None = None) -> dict[str, dict[str, Any]]:
+def summarize_robustness(
+    hits: dict[str, Array], units: IntArray | None = None
+) -> dict[str, dict[str, Any]]:
     """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
     accuracies = mean_intervals(np.column_stack([*hits.values()]), units, binary=True)
-    differences = mean_intervals(np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units)
+    differences = mean_intervals(
+        np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units
+    )
     return {
         name: {"faces": accuracy["faces"], "accuracy": accuracy}
         | ({} if name in (UNALTERED, MOST_TURNED) else {"difference": difference})

@@ -47,7 +47,9 @@ class Conditions:
 
     def __post_init__(self) -> None:
         if self.classes and self.merge:
-            raise FerVitError("`--classes` and `--merge` exclude each other. A merge with null leaves out a class.")
+            raise FerVitError(
+                "`--classes` and `--merge` exclude each other. A merge with null leaves out a class."
+            )
 
     def read(self, path: Path) -> Manifest:
         """Reads the split of a manifest, with merged labels and without the faces of impossible classes."""
@@ -62,7 +64,9 @@ class Conditions:
             model = Merged(model, self.merge)
         faces = predict_manifest(model, rows, self.split)
         facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
-        if changes := [f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new]:
+        if changes := [
+            f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new
+        ]:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts), model
 
@@ -73,11 +77,15 @@ def read_faces(
     """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
     if is_predictions(data):
         if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
-            raise FerVitError("`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table.")
+            raise FerVitError(
+                "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
+            )
         faces = read_predictions(data)
         return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
     if labels is not None:
-        raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
+        raise FerVitError(
+            f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
+        )
     rows = conditions.read(data)
     return *conditions.predict(checkpoint, rows), rows
 
@@ -87,7 +95,9 @@ def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Co
     if is_predictions(Path(against)):
         return align_probabilities(faces, read_predictions(Path(against)), against)
     if rows is None:
-        raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
+        raise FerVitError(
+            f"{against} is no table, and a model needs images. Name a manifest, or another table."
+        )
     return align_probabilities(faces, conditions.predict(against, rows)[0], against)
 
 
@@ -97,11 +107,17 @@ def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_ima
         raise FerVitError("No image has a face with a prediction. Name a table with faces.")
     if missing := [column for column in by if column not in faces.columns]:
         known, hint = ", ".join(faces.columns), suggest(missing[0], faces.columns)
-        raise FerVitError(f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table.")
+        raise FerVitError(
+            f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table."
+        )
     if needs_labels and faces.targets is None:
-        raise FerVitError("`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels.")
+        raise FerVitError(
+            "`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels."
+        )
     if needs_images:
-        raise FerVitError("`--robustness` needs images, and there is only a table. Name a manifest.")
+        raise FerVitError(
+            "`--robustness` needs images, and there is only a table. Name a manifest."
+        )
 
 
 def is_table(path: Path) -> bool:
@@ -130,7 +146,9 @@ def read_table(*paths: Path) -> Columns:
             for path in paths:
                 with _readable(path):
                     tables.append(pq.read_table(path, partitioning=None))
-            columns: dict[str, list[Any]] = pa.concat_tables(tables, promote_options="default").to_pydict()
+            columns: dict[str, list[Any]] = pa.concat_tables(
+                tables, promote_options="default"
+            ).to_pydict()
         else:
             columns = (_read_json_lines if suffix == ".jsonl" else _read_csv)(paths[0])
     if "path" in columns:  # text, even where the file has a number
@@ -142,19 +160,25 @@ def _read_json_lines(path: Path) -> dict[str, list[Any]]:
     rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a line is no object")
-    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+    return {
+        name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))
+    }
 
 
 def _read_csv(path: Path) -> dict[str, list[str | None]]:
     """Reads a CSV without its blank rows; all have as many cells as the head."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)  # spreadsheets leave `,,` where a row was emptied
-        lines = [(reader.line_num, [*map(_plain, line)]) for line in reader if any(map(str.strip, line))]
+        lines = [
+            (reader.line_num, [*map(_plain, line)]) for line in reader if any(map(str.strip, line))
+        ]
     if lines and len(lines[0][1]) == 1 and re.search("[;\t]", lines[0][1][0] or ""):
         raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
     for number, line in lines:
         if len(line) != len(lines[0][1]):
-            raise ValueError(f"line {number} has {len(line)} cells, but the head has {len(lines[0][1])}")
+            raise ValueError(
+                f"line {number} has {len(line)} cells, but the head has {len(lines[0][1])}"
+            )
     return {name or "": cells for name, *cells in zip(*(line for _, line in lines), strict=True)}
 
 
@@ -169,7 +193,9 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or short(error)
-        raise FerVitError(f"Expected a table in {path}, but it cannot be read ({reason}).") from error
+        raise FerVitError(
+            f"Expected a table in {path}, but it cannot be read ({reason})."
+        ) from error
 
 
 def _row_name(path: Path, index: int | np.integer) -> str:
@@ -186,14 +212,18 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     table = read_table(*files)
     labels = table_labels(table)
     if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:
-        expected = "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
+        expected = (
+            "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
+        )
         raise FerVitError(f"Expected {expected}, but {path} has {short(', '.join(table))}.")
     types = table_columns(labels, videos=True)
     with _readable(path):
         facts = json.loads(_metadata(files[0]).get(FACTS.encode(), b"{}"))
         table = {name: _parse_cells(cells, types.get(name, str)) for name, cells in table.items()}
     if not videos and (table.get("frame", np.array(None)) != np.array(None)).any():
-        raise FerVitError(f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only.")
+        raise FerVitError(
+            f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only."
+        )
     probabilities = _join_probabilities(table, labels, path)
     predicted = np.isfinite(probabilities[:, 0])
     return Faces(
@@ -224,19 +254,30 @@ def _parse_cells(cells: NDArray[np.object_], kind: type) -> NDArray[np.object_]:
     """Converts a column (N,), text in a CSV, to a type; None stays. Raises ValueError or KeyError for other cells."""
 
     def parse(cell: Any) -> Any:
-        return {"true": True, "false": False}[str(cell).lower()] if kind is bool else kind(float(cell))
+        return (
+            {"true": True, "false": False}[str(cell).lower()] if kind is bool else kind(float(cell))
+        )
 
-    return cells if kind is str else as_objects([cell if cell is None else parse(cell) for cell in cells])
+    return (
+        cells
+        if kind is str
+        else as_objects([cell if cell is None else parse(cell) for cell in cells])
+    )
 
 
 def cut_face(table: Columns, row: int) -> Image:
     """Returns the face in a row of a table, cut out of its photo with `MARGIN`."""
-    image, box = read_image(Path(table["path"][row])), [table[name][row] for name in BOX if name in table]
+    image, box = (
+        read_image(Path(table["path"][row])),
+        [table[name][row] for name in BOX if name in table],
+    )
     if len(box) < len(BOX) or None in box:
         return image
     left, top, right, bottom = box
     x, y = (right - left) * MARGIN, (bottom - top) * MARGIN
-    left, top, right, bottom = np.array([left - x, top - y, right + x, bottom + y]).round().astype(int).clip(0)
+    left, top, right, bottom = (
+        np.array([left - x, top - y, right + x, bottom + y]).round().astype(int).clip(0)
+    )
     if not (face := image[top:bottom, left:right]).size:
         raise ImageError("the face lies outside of the photo")
     return face
@@ -250,7 +291,9 @@ def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     """
     if is_table(labels):
         columns = _read_joinable(labels, "path", "label")
-        names = [name if name in faces.labels else canonical(name) for name in map(str, columns["label"])]
+        names = [
+            name if name in faces.labels else canonical(name) for name in map(str, columns["label"])
+        ]
         indices = [find_label(name, faces.labels, labels) for name in names]
         paths, targets = columns["path"], np.eye(len(faces.labels))[indices]
     else:
@@ -269,12 +312,18 @@ def _read_joinable(path: Path, *needed: str) -> Columns:
     table, names = read_table(path), " and ".join(needed)
     if not set(needed) <= table.keys() or not len(table["path"]):
         rows, columns = len(next(iter(table.values()), ())), short(", ".join(table)) or "no column"
-        raise FerVitError(f"Expected rows with {names} in {path}, but got {rows:,} rows with {columns}.")
+        raise FerVitError(
+            f"Expected rows with {names} in {path}, but got {rows:,} rows with {columns}."
+        )
     empty = (np.stack([table[name] for name in needed]) == np.array(None)).any(0)
     if empty.any():
-        raise FerVitError(f"{_row_name(path, empty.argmax())}: expected {names}, but one is empty. Leave the row out.")
+        raise FerVitError(
+            f"{_row_name(path, empty.argmax())}: expected {names}, but one is empty. Leave the row out."
+        )
     if twice := [image for image, rows in Counter(map(str, table["path"])).items() if rows > 1]:
-        raise FerVitError(f"Expected one row for each image in {path}, but {short(twice[0])} has several. Leave one.")
+        raise FerVitError(
+            f"Expected one row for each image in {path}, but {short(twice[0])} has several. Leave one."
+        )
     return table
 
 
@@ -282,7 +331,11 @@ def add_columns(faces: Faces, path: Path) -> Faces:
     """Adds the columns of a table whose column `path` names the images. Raises FerVitError when it names none."""
     table = _read_joinable(path, "path")
     row = match_paths(faces.paths, table["path"], path, some=True)
-    added = {name: np.where(row >= 0, cells[row], np.array(None)) for name, cells in table.items() if name != "path"}
+    added = {
+        name: np.where(row >= 0, cells[row], np.array(None))
+        for name, cells in table.items()
+        if name != "path"
+    }
     return replace(faces, columns=faces.columns | added)
 
 
@@ -291,11 +344,15 @@ def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
     order = [find_label(label, other.labels, "The first model") for label in faces.labels]
     probabilities = other.probabilities[match_paths(faces.paths, other.paths, path)][:, order]
     if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
-        raise FerVitError(f"No face was found both by the first model and in {path}. Choose another.")
+        raise FerVitError(
+            f"No face was found both by the first model and in {path}. Choose another."
+        )
     return probabilities
 
 
-def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some: bool = False) -> IntArray:
+def match_paths(
+    paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
+) -> IntArray:
     """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
 
     Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or two have the same.
@@ -304,9 +361,13 @@ def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some:
     missing = [path for path, row in rows.items() if row < 0]
     if missing and (not some or len(missing) == len(rows)):
         lost = f"{len(missing):,} of {len(rows):,} are not there, for example {short(missing[0])}"
-        raise FerVitError(f"Expected all images in {where}, but {lost}. Is it about the same photos?")
+        raise FerVitError(
+            f"Expected all images in {where}, but {lost}. Is it about the same photos?"
+        )
     if len({*rows.values()} - {-1}) < len(rows) - len(missing):
-        raise FerVitError(f"Two images match one row of {where}. Name each by a longer part of its path.")
+        raise FerVitError(
+            f"Two images match one row of {where}. Name each by a longer part of its path."
+        )
     return np.array([rows[path] for path in paths], int)
 
 
@@ -318,7 +379,9 @@ def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     rows = {}
     for path in paths:
         name = _normalise(path)
-        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
+        rows[path] = next(
+            (exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1)
+        )
     return rows
 
 

@@ -62,10 +62,15 @@ def write_files(
     labels and the number `left_out` of faces without a card.
     """
     counts = Counter(kind for card in cards for kind in card.kinds)
-    page["kinds"] = {kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"}
+    page["kinds"] = {
+        kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"
+    }
     page |= {"confusion": confusion, "occurring": [] if confusion is None else occurring(confusion)}
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in page["facts"].items())
-    parts = [*page["sections"], *([] if confusion is None else [confusion_section(confusion, page["labels"])])]
+    parts = [
+        *page["sections"],
+        *([] if confusion is None else [confusion_section(confusion, page["labels"])]),
+    ]
     blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
     text = "\n\n".join(filter(None, [f"# {heading}", head, *chain.from_iterable(blocks)])) + "\n"
     with atomic_write(folder) as new:
@@ -77,19 +82,33 @@ def write_files(
 
 
 def write_results(
-    folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array | None = None
+    folder: Path,
+    facts: dict[str, str],
+    results: dict[str, Any],
+    faces: Faces,
+    other: Array | None = None,
 ) -> str:
     """Writes `FILES` and returns text to print; `other`: a second model's probabilities (N, C), NaN without a face."""
     other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
     faces = faces.take(faces.predicted)
-    counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
+    counts = {
+        "faces": len(faces.paths),
+        "persons" if "person" in faces.columns else "photos": len(set(faces.units)),
+    }
     page: dict[str, Any] = {"facts": facts | {name: f"{count:,}" for name, count in counts.items()}}
     if faces.targets is not None:
-        confusion, truth = confusion_matrix(faces.probabilities, faces.targets), faces.targets.argmax(1)
+        confusion, truth = (
+            confusion_matrix(faces.probabilities, faces.targets),
+            faces.targets.argmax(1),
+        )
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
         results["labels"], results["confusion"] = faces.labels, confusion.tolist()
         results["likely wrong labels"] = [
-            {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[label]}
+            {
+                "path": faces.paths[row],
+                "label": faces.labels[truth[row]],
+                "better": faces.labels[label],
+            }
             for row, label in better.items()
         ]
         page["cards"], page["left_out"] = choose_cards(faces, other, better)
@@ -125,16 +144,25 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     text += " UAR is the mean recall."
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
     confusion = np.array(results["confusion"])
-    frequent, share = faces.labels[confusion.sum(1).argmax()], confusion.sum(1).max() / confusion.sum()
+    frequent, share = (
+        faces.labels[confusion.sum(1).argmax()],
+        confusion.sum(1).max() / confusion.sum(),
+    )
     text += f" Predicting {printable(frequent)} for every face has an accuracy of {share:.1%}."
     calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
     parts = [Section("Scores", text, score_table("", rows), calibration)]
-    parts += [Section("By expression", "", class_table(results["all"], confusion, faces.labels)), *groups]
+    parts += [
+        Section("By expression", "", class_table(results["all"], confusion, faces.labels)),
+        *groups,
+    ]
     how = (
         "Every image is corrupted, and its face and landmarks are detected again, unless the row names another change. "
         "Difference: from the unaltered faces. Turns are the mean of both directions."
     )
-    tables = {"by votes": ("By votes for the label", "", "votes"), "robustness": ("Robustness", how, "images")}
+    tables = {
+        "by votes": ("By votes for the label", "", "votes"),
+        "robustness": ("Robustness", how, "images"),
+    }
     for key, (title, note, head) in tables.items():
         if found := results.get(key):
             parts.append(Section(title, note, score_table(head, found), chart(found, "accuracy")))
@@ -145,16 +173,29 @@ def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
     """Returns the table of a confusion matrix (C, C), without labels that do not occur."""
     shown = occurring(confusion)
     names = [labels[index] for index in shown]
-    rows = [[name, *row] for name, row in zip(names, confusion[np.ix_(shown, shown)].astype(str).tolist(), strict=True)]
+    rows = [
+        [name, *row]
+        for name, row in zip(
+            names, confusion[np.ix_(shown, shown)].astype(str).tolist(), strict=True
+        )
+    ]
     return Section("Confusion", "Rows: the label. Columns: the prediction.", [["", *names], *rows])
 
 
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Returns a row for each set of faces, a column for each result; recalls have a separate table."""
-    known = dict.fromkeys(name for row in rows.values() for name, one in row.items() if cell(one) != NOTHING)
+    known = dict.fromkeys(
+        name for row in rows.values() for name, one in row.items() if cell(one) != NOTHING
+    )
     names = [name for name in known if not name.startswith("recall of ")]
     cells = [
-        [title, *(cell(row.get(name), name == "cross-entropy", "difference" in (name, title)) for name in names)]
+        [
+            title,
+            *(
+                cell(row.get(name), name == "cross-entropy", "difference" in (name, title))
+                for name in names
+            ),
+        ]
         for title, row in rows.items()
     ]
     return [[head, *names], *cells]
@@ -174,13 +215,23 @@ def occurring(confusion: IntArray) -> list[int]:
     return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()
 
 
-def class_table(scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]) -> list[list[str]]:
+def class_table(
+    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+) -> list[list[str]]:
     """Returns faces, recall and precision of each expression that occurs in the labels or the predictions."""
     rows: dict[str, dict[str, Any]] = {}
     for index in occurring(confusion):
-        faces, guesses, label = int(confusion[index].sum()), confusion[:, index].sum(), labels[index]
+        faces, guesses, label = (
+            int(confusion[index].sum()),
+            confusion[:, index].sum(),
+            labels[index],
+        )
         precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
-        rows[label] = {"faces": faces, "recall": scores[f"recall of {label}"], "precision": precision}
+        rows[label] = {
+            "faces": faces,
+            "recall": scores[f"recall of {label}"],
+            "precision": precision,
+        }
     return score_table("expression", rows)
 
 
@@ -212,18 +263,39 @@ def choose_cards(faces: Faces, other: Array, better: Mapping[int, int]) -> tuple
     assert faces.targets is not None
     guess, truth = faces.probabilities.argmax(1), faces.targets.argmax(1)
     other_guess = np.where(np.isnan(other[:, 0]), guess, np.nan_to_num(other).argmax(1))
-    loss, other_loss = face_losses(faces.probabilities, faces.targets), face_losses(other, faces.targets)
-    loss = np.where(guess == truth, np.fmax(loss, other_loss), loss)  # include mistakes of the other model
-    shown = np.flatnonzero((guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), [*better]))
+    loss, other_loss = (
+        face_losses(faces.probabilities, faces.targets),
+        face_losses(other, faces.targets),
+    )
+    loss = np.where(
+        guess == truth, np.fmax(loss, other_loss), loss
+    )  # include mistakes of the other model
+    shown = np.flatnonzero(
+        (guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), [*better])
+    )
     shown = shown[np.argsort(-loss[shown], kind="stable")]
     cards = []
     for row in shown[:PICTURES].tolist():
-        kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other_guess[row]}
+        kinds = {
+            "mistake": guess[row] != truth[row],
+            "label": row in better,
+            "differ": guess[row] != other_guess[row],
+        }
         lines = [f"perhaps {faces.labels[better[row]]}"] if kinds["label"] else []
         lines += [f"the other: {faces.labels[other_guess[row]]}"] if kinds["differ"] else []
         present = [kind for kind, holds in kinds.items() if holds]
         confidence, name = float(faces.probabilities[row].max()), str(faces.paths[row])
-        cards.append(Card(thumbnail(faces, row), name, int(truth[row]), int(guess[row]), confidence, present, lines))
+        cards.append(
+            Card(
+                thumbnail(faces, row),
+                name,
+                int(truth[row]),
+                int(guess[row]),
+                confidence,
+                present,
+                lines,
+            )
+        )
     return cards, max(0, len(shown) - PICTURES)
 
 

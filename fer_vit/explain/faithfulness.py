@@ -31,7 +31,11 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """What pixels are replaced by."""
 BETTER = {
-    **{f"pixel {kind}, {base}": sign for base in BASELINES for kind, sign in (("deletion", -1), ("insertion", 1))},
+    **{
+        f"pixel {kind}, {base}": sign
+        for base in BASELINES
+        for kind, sign in (("deletion", -1), ("insertion", 1))
+    },
     "deletion": -1,
     "insertion": 1,
     "region agreement": 1,
@@ -62,11 +66,17 @@ def measure(
     direction = one_hot(label, seen.logits.shape[1]).float()
     result = {}
     with evaluating(net):
-        falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
+        falls = drops(net, seen.tokens, units(net.layout, seen.membership))[
+            torch.arange(len(label)), :, label
+        ]
         for method in methods:
-            explained = explain_each(net, seen, method, direction.expand(DRAWS if method == "random" else 1, -1, -1))
+            explained = explain_each(
+                net, seen, method, direction.expand(DRAWS if method == "random" else 1, -1, -1)
+            )
             found = [_measures(faces, one, falls) for one in explained]
-            result[method] = {name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER}
+            result[method] = {
+                name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER
+            }
     return result
 
 
@@ -97,7 +107,9 @@ def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Ten
     ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
     rank = ranks / count.clamp(min=1)  # in [0, 1]
     groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
-    salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
+    salience = torch.stack(
+        [(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1
+    )
     intact = faces.probability(faces.seen.logits)
     effect = torch.stack([intact - faces.masked(group) for group in groups], 1)
     return {
@@ -114,7 +126,9 @@ def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
     seen = faces.seen
     read = covered(seen.where, seen.image.shape[-1])
     ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
-    rank = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)  # in [0, 1) where a token reads, else 1 or more
+    rank = ranks / read.sum((1, 2), keepdim=True).clamp(
+        min=1
+    )  # in [0, 1) where a token reads, else 1 or more
     found = {}
     for name, baseline in BASELINES.items():
         other = baseline(seen.image)
@@ -133,14 +147,21 @@ def saco(salience: Tensor, effect: Tensor) -> Tensor:
     agree = torch.where(effect[:, :, None] >= effect[:, None], 1.0, -1.0)
     weight = more.abs().triu(1)
     total = weight.sum((1, 2))
-    return torch.where(total > 0, (more * agree).triu(1).sum((1, 2)) / total.clamp(min=1e-12), torch.nan)
+    return torch.where(
+        total > 0, (more * agree).triu(1).sum((1, 2)) / total.clamp(min=1e-12), torch.nan
+    )
 
 
 def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
     """Rank correlation (B,) of values (B, R) where valid (B, R); NaN for fewer than three or without spread."""
-    rows = zip(*(values.double().cpu().numpy() for values in (a, b)), valid.cpu().numpy(), strict=True)
+    rows = zip(
+        *(values.double().cpu().numpy() for values in (a, b)), valid.cpu().numpy(), strict=True
+    )
     with warnings.catch_warnings(action="ignore", category=ConstantInputWarning):
-        found = [spearmanr(x[there], y[there]).statistic if there.sum() > 2 else np.nan for x, y, there in rows]
+        found = [
+            spearmanr(x[there], y[there]).statistic if there.sum() > 2 else np.nan
+            for x, y, there in rows
+        ]
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -161,7 +182,12 @@ def randomised(
     shuffled = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
-    parts = [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks), ("embeddings", shuffled)]
+    parts = [
+        ("classifier", shuffled.vit.head),
+        ("pooling", shuffled.pool),
+        *reversed(blocks),
+        ("embeddings", shuffled),
+    ]
     for name, module in parts:
         for parameter in module.parameters():
             order = torch.randperm(parameter.numel(), generator=generator)
@@ -173,7 +199,9 @@ def randomised(
 
 def _ranks(values: Tensor) -> Tensor:
     """0 for the highest value of each row (B, M), M - 1 for the lowest; ties are broken at random."""
-    mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
+    mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(
+        values.device
+    )
     ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
     return ranks[:, mixed.argsort()]
 

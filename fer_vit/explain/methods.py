@@ -12,7 +12,17 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.trace import Trace, drops, evaluating, no_autocast, overlaps, region_means, rollout, trace, units
+from fer_vit.explain.trace import (
+    Trace,
+    drops,
+    evaluating,
+    no_autocast,
+    overlaps,
+    region_means,
+    rollout,
+    trace,
+    units,
+)
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -40,7 +50,12 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str = "pixels", direction: Tensor | None = None
+    net: RegionViT,
+    image: Tensor,
+    boxes: Tensor,
+    valid: Tensor,
+    method: str = "pixels",
+    direction: Tensor | None = None,
 ) -> Explanation:
     """Classifies faces and attributes a score to pixels and regions. Raises FerVitError when the method is unknown.
 
@@ -58,19 +73,26 @@ def explain(
 
 
 @torch.no_grad()
-def explain_each(net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None) -> list[Explanation]:
+def explain_each(
+    net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None
+) -> list[Explanation]:
     """Explains several scores (E, B, C) of traced faces; other arguments and errors as for `explain`."""
     attribute = find_method(method, MEASURED)
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
-    found = (normalize(values.flatten(2), p=1, dim=2).view_as(values) for values in attribute(net, seen, directions))
+    found = (
+        normalize(values.flatten(2), p=1, dim=2).view_as(values)
+        for values in attribute(net, seen, directions)
+    )
     return [Explanation(net.probabilities(seen.logits), *one) for one in zip(*found, strict=True)]
 
 
 def find_method(name: str, known: Mapping[str, Method]) -> Method:
     """Returns a method by its name. Raises FerVitError when it is unknown."""
     if name not in known:
-        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {name}.{suggest(name, known)}")
+        raise FerVitError(
+            f"Expected method to be one of {', '.join(known)}, but got {name}.{suggest(name, known)}"
+        )
     return known[name]
 
 
@@ -80,7 +102,9 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
     rows, columns = overlaps(seen.where, maps.shape[2:], 1)
     with no_autocast(maps):
-        scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # pixels at a box's edge count in part
+        scores = torch.einsum(
+            "bny,ebyx,bnx->ebn", rows, maps, columns
+        )  # pixels at a box's edge count in part
     return scores, maps, region_sums(maps, seen.boxes)
 
 
@@ -90,7 +114,9 @@ def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     attended = [*seen.attention, pool] if net.pool.per_expression else seen.attention
     scores = []
     for direction in directions:
-        gradients = torch.autograd.grad(seen.logits, attended, direction.to(seen.logits), retain_graph=True)
+        gradients = torch.autograd.grad(
+            seen.logits, attended, direction.to(seen.logits), retain_graph=True
+        )
         scores.append(relevance_flow(seen.attention, gradients[:depth], pool, *gradients[depth:]))
     return from_tokens(net, seen, torch.stack(scores))
 
@@ -103,14 +129,18 @@ def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     with no_autocast(falls):
         shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
         # A token has the mean fall of the regions that it belongs to.
-        scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(min=1)
+        scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(
+            min=1
+        )
     return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
 
 
 def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """Random scores in [-1, 1]. Seeded by the faces: the same faces always get the same numbers."""
     tokens = seen.tokens.x
-    generator = torch.Generator().manual_seed(zlib.crc32(tokens.detach().float().cpu().numpy().tobytes()))
+    generator = torch.Generator().manual_seed(
+        zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())
+    )
     scores = 2 * torch.rand(len(directions), *tokens.shape[:2], generator=generator) - 1
     return from_tokens(net, seen, scores.to(tokens.device))
 
@@ -144,7 +174,10 @@ def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
 
 
 def relevance_flow(
-    attention: Sequence[Tensor], gradients: Sequence[Tensor], pool: Tensor, pool_gradient: Tensor | None = None
+    attention: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    pool: Tensor,
+    pool_gradient: Tensor | None = None,
 ) -> Tensor:
     """Gradient times attention, accumulated over blocks: attribution for a class minus attribution against it: (B, T).
 
@@ -156,7 +189,11 @@ def relevance_flow(
     """
 
     def flow(sign: float) -> Tensor:
-        start = pool.float() if pool_gradient is None else (sign * pool_gradient.float() * pool.float()).clamp(min=0)
+        start = (
+            pool.float()
+            if pool_gradient is None
+            else (sign * pool_gradient.float() * pool.float()).clamp(min=0)
+        )
         row = start.mean(1).sum(1, keepdim=True)  # (B, 1, T)
         for weights, gradient in zip(reversed(attention), reversed(gradients), strict=True):
             row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
@@ -166,7 +203,9 @@ def relevance_flow(
         return flow(1.0) - flow(-1.0)
 
 
-def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:
+def integrated_gradients(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor
+) -> Tensor:
     """How much each pixel adds to a score on the way from the blurred face to the face: (E, B, S, S).
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
@@ -179,7 +218,9 @@ def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Te
             between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
             logits = net(between, boxes, valid)
             for total, direction in zip(found, directions, strict=True):
-                (gradient,) = torch.autograd.grad(logits, between, direction.to(logits), retain_graph=True)
+                (gradient,) = torch.autograd.grad(
+                    logits, between, direction.to(logits), retain_graph=True
+                )
                 total += ((image - start) * gradient).sum(1) / PASSES
     return found
 
@@ -207,7 +248,9 @@ def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     most = pad(depth, (0, 0, 0, 0, 1, 0)).amax(1, keepdim=True)  # 0 or more, also without regions
     deepest = (depth >= most - 1e-5).float()
     with no_autocast(pixels):
-        return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
+        return torch.einsum(
+            "brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels
+        )
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:

@@ -56,7 +56,10 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
     layout, side = net.layout, net.patch_size
-    where, parts = token_boxes(layout, side, tokens.centres, boxes), membership(layout, side, boxes, valid)
+    where, parts = (
+        token_boxes(layout, side, tokens.centres, boxes),
+        membership(layout, side, boxes, valid),
+    )
     return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, layout)
 
 
@@ -101,7 +104,9 @@ def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
 
 def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None) -> Tensor:
     """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C)."""
-    if intact is None:  # not the logits of a trace: other kernels may have computed them, which matters in bfloat16
+    if (
+        intact is None
+    ):  # not the logits of a trace: other kernels may have computed them, which matters in bfloat16
         intact = net.forward_head(net.forward_features(tokens)).float()
     falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
     return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])
@@ -180,7 +185,10 @@ def attention_views(seen: Trace, *more: Tensor) -> Views:
     queries = queries if queries.shape[1] > 1 else queries[:, :0]
     maps = pad(torch.cat([rollout(seen)[:, None], maps, queries], 1), (0, 0, 0, len(more)))
     maps = normalize(maps, p=1, dim=-1)  # (B, V, T)
-    flows = [_all_blocks(seen), *(head for block in seen.attention for head in block.unbind(1))]  # (B, T, T) each
+    flows = [
+        _all_blocks(seen),
+        *(head for block in seen.attention for head in block.unbind(1)),
+    ]  # (B, T, T) each
     between = [_between(seen.membership, flow) for flow in flows]
     between += [torch.zeros_like(between[0])] * queries.shape[1]
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)
@@ -196,16 +204,26 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
     axiomatic approach to the concept of interaction among players in cooperative games", 1999). Only pairs of the
     `STRONGEST` regions are considered, and small values are 0 (see `NOTABLE`).
     """
-    alone, faces, label = units(seen.layout, seen.membership), torch.arange(len(seen.logits)), seen.logits.argmax(1)
+    alone, faces, label = (
+        units(seen.layout, seen.membership),
+        torch.arange(len(seen.logits)),
+        seen.logits.argmax(1),
+    )
     found = seen.logits.new_zeros(*alone.shape[:2], alone.shape[1])
     with evaluating(net):
         intact = net.forward_head(net.forward_features(seen.tokens)).float()
         single = drops(net, seen.tokens, alone, intact)[faces, :, label]  # (B, R)
-        strongest = single.abs().topk(min(STRONGEST, single.shape[1])).indices.sort().values.unbind(1)  # (B,) each
+        strongest = (
+            single.abs().topk(min(STRONGEST, single.shape[1])).indices.sort().values.unbind(1)
+        )  # (B,) each
         for a, b in combinations(strongest, 2):
-            both = intact - masked_logits(net, seen.tokens, alone[faces, a] | alone[faces, b])  # (B, C)
+            both = intact - masked_logits(
+                net, seen.tokens, alone[faces, a] | alone[faces, b]
+            )  # (B, C)
             change = (both[faces, label] - single[faces, a] - single[faces, b]).abs()
-            found[faces, a, b] = found[faces, b, a] = change * (change >= NOTABLE * single.abs().amax(1))
+            found[faces, a, b] = found[faces, b, a] = change * (
+                change >= NOTABLE * single.abs().amax(1)
+            )
     return normalize(found.flatten(1), p=1, dim=1).view_as(found)
 
 
@@ -240,7 +258,9 @@ def rollout(seen: Trace) -> Tensor:
 
 def _all_blocks(seen: Trace) -> Tensor:
     """Attention through all blocks, heads averaged, half of every token by the residual paths: (B, T, T)."""
-    flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
+    flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(
+        len(seen.membership), -1, -1
+    )
     with no_autocast(flow):
         for weights in seen.attention:
             flow = (weights.float().mean(1) @ flow + flow) / 2

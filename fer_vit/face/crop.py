@@ -64,10 +64,16 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
     weights = np.zeros((len(regions), len(geometry.LANDMARKS)))
     for row, region in zip(weights, regions, strict=True):
         row[list(region.anchors)] = 1 / len(region.anchors)
-    return weights, np.array([r.offset for r in regions]).reshape(-1, 2), np.array([r.side for r in regions])
+    return (
+        weights,
+        np.array([r.offset for r in regions]).reshape(-1, 2),
+        np.array([r.side for r in regions]),
+    )
 
 
-def cover_regions(image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None) -> Image:
+def cover_regions(
+    image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None
+) -> Image:
     """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey; None: with the mean colour."""
     boxes, size = region_boxes(landmarks, regions), image.shape[1::-1]
     left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
@@ -97,8 +103,12 @@ class CropSpec:
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = "landmarks"  # rotate and scale faces to the template; "crop": use images unchanged
-    template: tuple[tuple[float, float], ...] = geometry.TEMPLATE  # the landmarks (5, 2) as fractions of the side
+    align: Align = (
+        "landmarks"  # rotate and scale faces to the template; "crop": use images unchanged
+    )
+    template: tuple[tuple[float, float], ...] = (
+        geometry.TEMPLATE
+    )  # the landmarks (5, 2) as fractions of the side
 
 
 UNCHANGED = np.eye(2, 3)
@@ -113,7 +123,11 @@ def crop_face(
     face crop already: models with `align` "crop" use all of it. `change` is a matrix (2, 3) in crop pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
-    points = np.asarray(spec.template, float) * spec.size if landmarks is None else geometry.apply(to_crop, landmarks)
+    points = (
+        np.asarray(spec.template, float) * spec.size
+        if landmarks is None
+        else geometry.apply(to_crop, landmarks)
+    )
     to_crop, points = geometry.compose(change, to_crop), geometry.apply(change, points)
     return warp(image, to_crop, spec.size), points, to_crop
 
@@ -171,9 +185,13 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
         back = np.diag([image.shape[1] / width, image.shape[0] / height, 1.0])[:2]
         image, m = np.asarray(reduced, np.uint8), geometry.compose(m, back)
     m = m * (drawn / size)
-    m[:, 2] += 0.5 * m[:, :2].sum(1) - 0.5  # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
+    m[:, 2] += (
+        0.5 * m[:, :2].sum(1) - 0.5
+    )  # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
     crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
-    return np.asarray(crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8)
+    return np.asarray(
+        crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8
+    )
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:

@@ -16,14 +16,29 @@ from numpy.typing import ArrayLike
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT, mirror, warp
-from fer_vit.geometry import Array, Float32Array, Image, apply, box_matrix, crop_matrix, fit_matrix, full_box, invert
+from fer_vit.geometry import (
+    Array,
+    Float32Array,
+    Image,
+    apply,
+    box_matrix,
+    crop_matrix,
+    fit_matrix,
+    full_box,
+    invert,
+)
 
-BUILTIN = Path(__file__).with_name("detector.onnx")  # trained by benchmarks/detector.py; its card is detector.md
+BUILTIN = Path(__file__).with_name(
+    "detector.onnx"
+)  # trained by benchmarks/detector.py; its card is detector.md
 YUNET_NAME = "face_detection_yunet_2026may.onnx"
 ZOO = "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/models"
 YUNET_URL = f"{ZOO}/face_detection_yunet/{YUNET_NAME}"
 YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
-LANDMARKS, SIDE = Path(__file__).with_name("landmarks.onnx"), 64  # the landmark network, and its input's side in pixels
+LANDMARKS, SIDE = (
+    Path(__file__).with_name("landmarks.onnx"),
+    64,
+)  # the landmark network, and its input's side in pixels
 _own = local()  # a network of OpenCV is for one thread
 
 MIN_SIDE, MAX_SIDE = 224, 1280
@@ -37,7 +52,9 @@ PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
 """Minimum score in photos, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops, 0.6 in 98.8 %."""
 FILL = 0.98
 """Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half have 0.92 to 1.01."""
-FOLLOWED = 0.75  # the same for the search in a video's next frame: a turned or moving face stays inside
+FOLLOWED = (
+    0.75  # the same for the search in a video's next frame: a turned or moving face stays inside
+)
 SAME = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["auto", "builtin", "yunet", "landmarks", "none"]
@@ -91,8 +108,14 @@ class FaceDetector:
         faces = self._detect(fine, image)
         if longest > MIN_SIDE:
             # A face of more than about 500 pixels is detected in fragments, so large ones are taken from a small copy.
-            large = [face for face in self._detect(resized(fine, MIN_SIDE), image) if _side(face) > longest / 3]
-            faces = large + [face for face in faces if not any(_centre_within(face, other) for other in large)]
+            large = [
+                face
+                for face in self._detect(resized(fine, MIN_SIDE), image)
+                if _side(face) > longest / 3
+            ]
+            faces = large + [
+                face for face in faces if not any(_centre_within(face, other) for other in large)
+            ]
         return sorted(faces, key=lambda face: (-face.score, *face.box))
 
     def _detect(self, small: Image, image: Image) -> list[Face]:
@@ -100,22 +123,31 @@ class FaceDetector:
         if not hasattr(self._own, "net"):
             self._own.net = self._load()
         self._own.net.setInputSize((small.shape[1], small.shape[0]))
-        found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[1]  # (F, 15): x, y, w, h, points, score
+        found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[
+            1
+        ]  # (F, 15): x, y, w, h, points, score
         if found is None:
             return []
         # Mirrored images show no constant offset between OpenCV's coordinates and ours, so no half pixel is added.
         points, scores = found[:, :14].reshape(-1, 7, 2).astype(float), found[:, 14].tolist()
         points[:, 1] += points[:, 0]  # from width and height to the other corner
-        faces = (Face(some[:2].ravel(), some[2:], score) for some, score in zip(points, scores, strict=True))
+        faces = (
+            Face(some[:2].ravel(), some[2:], score)
+            for some, score in zip(points, scores, strict=True)
+        )
         return [face.moved(_scale(small, image)) for face in faces]
 
     def _load(self) -> Any:
         # OpenCV 5 warns that its new engine has no targets, although only the default one is requested.
         level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
         try:
-            return cv2.FaceDetectorYN.create(str(self.path), "", (MIN_SIDE, MIN_SIDE), self.min_score)
+            return cv2.FaceDetectorYN.create(
+                str(self.path), "", (MIN_SIDE, MIN_SIDE), self.min_score
+            )
         except cv2.error as error:
-            raise FerVitError(f"Expected a face detector at {self.path}, but OpenCV cannot read it.") from error
+            raise FerVitError(
+                f"Expected a face detector at {self.path}, but OpenCV cannot read it."
+            ) from error
         finally:
             cv2.utils.logging.setLogLevel(level)
 
@@ -124,13 +156,19 @@ def choose_detector(name: DetectorName) -> DetectorName:
     """Returns YuNet for "auto" if its file is named or in the cache, else the built-in detector."""
     if name != "auto":
         return name
-    return "yunet" if os.environ.get("FER_VIT_YUNET") or (cache_folder() / YUNET_NAME).is_file() else "builtin"
+    return (
+        "yunet"
+        if os.environ.get("FER_VIT_YUNET") or (cache_folder() / YUNET_NAME).is_file()
+        else "builtin"
+    )
 
 
 def make_detector(name: DetectorName, min_score: float) -> Detector | None:
     """Returns a detector by its name; None for "none", which leaves landmarks out."""
     if name in FINDERS:
-        return FaceDetector(yunet_path() if choose_detector(name) == "yunet" else BUILTIN, min_score)
+        return FaceDetector(
+            yunet_path() if choose_detector(name) == "yunet" else BUILTIN, min_score
+        )
     return NoDetector() if name == "landmarks" else None
 
 
@@ -171,8 +209,13 @@ def is_photo(image: Image) -> bool:
 
 def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
     """Finds landmarks, which in detectors depend on size, surroundings and colours, in cuts framed as in training."""
-    cuts = [box_matrix(face.box, SIDE, FILL * SIDE / max(face.box[2:] - face.box[:2])) for face in faces]
-    return [face._replace(landmarks=find_landmarks(image, cut)) for face, cut in zip(faces, cuts, strict=True)]
+    cuts = [
+        box_matrix(face.box, SIDE, FILL * SIDE / max(face.box[2:] - face.box[:2])) for face in faces
+    ]
+    return [
+        face._replace(landmarks=find_landmarks(image, cut))
+        for face, cut in zip(faces, cuts, strict=True)
+    ]
 
 
 def find_landmarks(image: Image, to_cut: Array) -> Array:
@@ -230,7 +273,9 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
         landmarks = (refine_points(cut, near) - shift) / scale
-        again = Face(face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score)
+        again = Face(
+            face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
+        )
         if all(box_iou(again, other) <= SAME for other in found):
             found.append(again)
     return found
@@ -245,7 +290,9 @@ def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
     (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
     cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
-    while len(cut) >= 2 * MIN_SIDE:  # OpenCV halves ten times as fast as it averages over parts of pixels
+    while (
+        len(cut) >= 2 * MIN_SIDE
+    ):  # OpenCV halves ten times as fast as it averages over parts of pixels
         cut = cv2.resize(cut, (len(cut) // 2, len(cut) // 2), interpolation=cv2.INTER_AREA)
     scale = MIN_SIDE / (2 * half)
     grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
@@ -310,9 +357,15 @@ def head_pose(landmarks: ArrayLike) -> Pose:
     points, head = np.asarray(landmarks, float), HEAD - HEAD.mean(0)
     points = points - points.mean(0)
     points *= np.linalg.norm(head[:, :2]) / (DISTANCE * max(float(np.linalg.norm(points)), 1e-9))
-    turn = cv2.Rodrigues(cv2.solvePnP(head, points, np.eye(3), None, flags=cv2.SOLVEPNP_SQPNP)[1])[0]
+    turn = cv2.Rodrigues(cv2.solvePnP(head, points, np.eye(3), None, flags=cv2.SOLVEPNP_SQPNP)[1])[
+        0
+    ]
     # The turn is roll after yaw after pitch, so that a turned picture changes only the roll.
-    angles = np.arcsin(turn[2, 0]), -np.arctan2(turn[2, 1], turn[2, 2]), np.arctan2(turn[1, 0], turn[0, 0])
+    angles = (
+        np.arcsin(turn[2, 0]),
+        -np.arctan2(turn[2, 1], turn[2, 2]),
+        np.arctan2(turn[1, 0], turn[0, 0]),
+    )
     return Pose(*np.degrees(angles).tolist())
 
 
@@ -330,20 +383,32 @@ def yunet_path() -> Path:
     if named := os.environ.get("FER_VIT_YUNET"):
         path = Path(named).absolute()  # the working directory may change
         if not path.is_file():
-            raise FerVitError(f"Expected the YuNet model at FER_VIT_YUNET={path}, but there is no file.")
+            raise FerVitError(
+                f"Expected the YuNet model at FER_VIT_YUNET={path}, but there is no file."
+            )
         if (came := pooch.file_hash(path)) != YUNET_SHA256:
-            raise FerVitError(f"Expected sha256 {YUNET_SHA256} of {path}, but got {came}. Fetch {YUNET_URL}.")
+            raise FerVitError(
+                f"Expected sha256 {YUNET_SHA256} of {path}, but got {came}. Fetch {YUNET_URL}."
+            )
         return path
     cache = cache_folder()
     https = pooch.HTTPDownloader(hooks={"response": _stay_on_https})
     try:
-        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, downloader=https))
+        return Path(
+            pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, downloader=https)
+        )
     except (OSError, ValueError) as error:
-        remedy = f"Fetch {YUNET_URL} and set FER_VIT_YUNET=path/to/file, or use `--detector builtin`."
-        raise FerVitError(f"Cannot download YuNet to {cache}, see FER_VIT_CACHE ({error}). {remedy}") from error
+        remedy = (
+            f"Fetch {YUNET_URL} and set FER_VIT_YUNET=path/to/file, or use `--detector builtin`."
+        )
+        raise FerVitError(
+            f"Cannot download YuNet to {cache}, see FER_VIT_CACHE ({error}). {remedy}"
+        ) from error
 
 
 def _stay_on_https(response: Any, **_: Any) -> None:
     """Refuses a redirect away from https, which `requests` would follow."""
-    if response.is_redirect and not (goal := urljoin(response.url, response.headers["location"])).startswith("https:"):
+    if response.is_redirect and not (
+        goal := urljoin(response.url, response.headers["location"])
+    ).startswith("https:"):
         raise OSError(f"{response.url} redirects to {goal}, which is not https")

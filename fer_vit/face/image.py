@@ -28,9 +28,15 @@ from fer_vit.geometry import Image
 Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
 
 JPEG = b"\xff\xd8\xff"
-MARKER = re.compile(rb"\xff([\x01-\xfe])")  # of a segment; in compressed pixels 0x00 follows every 0xff
+MARKER = re.compile(
+    rb"\xff([\x01-\xfe])"
+)  # of a segment; in compressed pixels 0x00 follows every 0xff
 START_OF_SCAN, END, NO_PAYLOAD = 0xDA, 0xD9, frozenset((0x01, *range(0xD0, 0xD8)))
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with the size, one per kind of compression
+FRAMES = frozenset(range(0xC0, 0xD0)) - {
+    0xC4,
+    0xC8,
+    0xCC,
+}  # segments with the size, one per kind of compression
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # markers of frames that are not progressive
 
 WIDTH, HEIGHT = 256, 257  # the tags of a TIFF's size
@@ -45,7 +51,14 @@ def image_size(data: bytes) -> Size | None:
     (0, 0): the format or its decoder limits the size to 16,384 x 16,384 pixels.
     """
     try:
-        return next((read(data) for signature, read in READERS.items() if re.match(signature, data, re.DOTALL)), None)
+        return next(
+            (
+                read(data)
+                for signature, read in READERS.items()
+                if re.match(signature, data, re.DOTALL)
+            ),
+            None,
+        )
     except (struct.error, KeyError):
         return None
 
@@ -61,7 +74,11 @@ def brands(data: bytes) -> set[bytes]:
 def is_clip(data: bytes) -> bool:
     """Returns whether a file is a video: MP4 or MOV, Matroska or WebM, or AVI."""
     boxed = data[4:8] == b"ftyp" and not brands(data) & AVIF
-    return boxed or data.startswith(b"\x1a\x45\xdf\xa3") or (data[:4] == b"RIFF" and data[8:12] == b"AVI ")
+    return (
+        boxed
+        or data.startswith(b"\x1a\x45\xdf\xa3")
+        or (data[:4] == b"RIFF" and data[8:12] == b"AVI ")
+    )
 
 
 def is_animated(data: bytes) -> bool:
@@ -129,7 +146,9 @@ def _tiff(data: bytes) -> Size:
     return sides[WIDTH], sides[HEIGHT]
 
 
-READERS: dict[bytes, Callable[[bytes], Size | None]] = {  # of each format's size, by a regular expression
+READERS: dict[
+    bytes, Callable[[bytes], Size | None]
+] = {  # of each format's size, by a regular expression
     JPEG: _jpeg,
     rb"\x89PNG\r\n\x1a\n": lambda data: unpack_from(">II", data, 16),
     rb"RIFF....WEBP": _webp,
@@ -140,16 +159,39 @@ READERS: dict[bytes, Callable[[bytes], Size | None]] = {  # of each format's siz
 }
 
 IMAGE_SUFFIXES = frozenset(
-    [".jpg", ".jpeg", ".jfif", ".png", ".apng", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif"]
+    [
+        ".jpg",
+        ".jpeg",
+        ".jfif",
+        ".png",
+        ".apng",
+        ".webp",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".gif",
+        ".avif",
+        ".heic",
+        ".heif",
+    ]
 )
 """Lower-case suffixes of the files in a folder that count as images, decodable or not."""
-REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
+REDUCED = {
+    1: 0,
+    2: 16,
+    4: 32,
+    8: 64,
+}  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 ORIENTATION = Base.Orientation
-MAX_PIXELS = 2**28  # 16,384 x 16,384: the limit of AVIF's decoder; a file of 68 bytes can claim 4,295 megapixels
+MAX_PIXELS = (
+    2**28
+)  # 16,384 x 16,384: the limit of AVIF's decoder; a file of 68 bytes can claim 4,295 megapixels
 """The largest photos of phones have 201 megapixels. Decoding takes up to 1.8 GB, seven bytes a pixel (AVIF: 4.2 GB)."""
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 AVIF = frozenset((b"avif", b"avis"))
-HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))  # an AVIF may have these too
+HEIC = frozenset(
+    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+)  # an AVIF may have these too
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -169,7 +211,9 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
     if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
         flags, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, _avif_orientation(data)
-    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
+    level = cv2.utils.logging.setLogLevel(
+        cv2.utils.logging.LOG_LEVEL_SILENT
+    )  # errors are reported by us
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:
@@ -184,7 +228,9 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 def _avif_orientation(data: bytes) -> int:
     """Returns the orientation in an AVIF's boxes as an EXIF number; 1 (upright) for a broken header."""
     try:
-        return int(AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1))  # reads the header only
+        return int(
+            AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1)
+        )  # reads the header only
     except Exception:  # Pillow raises many types for broken headers
         return 1
 
@@ -216,7 +262,9 @@ def check_cost(data: bytes) -> None:
 def check_size(size: Size, most: int = MAX_PIXELS) -> None:
     """Raises ImageError for a width and height of more than `most` pixels."""
     if math.prod(size) > most:
-        raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // 10**6} megapixels")
+        raise ImageError(
+            f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // 10**6} megapixels"
+        )
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
@@ -225,11 +273,15 @@ def reduction_to(data: bytes, min_side: int) -> int:
     1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the image.
     """
     try:
-        image = JpegImageFile(io.BytesIO(data))  # only the header; `Image.open` refuses large photos
+        image = JpegImageFile(
+            io.BytesIO(data)
+        )  # only the header; `Image.open` refuses large photos
         turned = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # Pillow raises many types for broken headers
         return 1
-    fits = (factor for factor in REDUCED if not (turned and any(side % factor for side in image.size)))
+    fits = (
+        factor for factor in REDUCED if not (turned and any(side % factor for side in image.size))
+    )
     return max(factor for factor in fits if factor == 1 or max(image.size) >= min_side * factor)
 
 
@@ -252,9 +304,16 @@ def read_bytes(path: Path) -> bytes:
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
     """Converts a uint8 image in memory to RGB (H, W, 3): grey is repeated, alpha dropped."""
-    if array.dtype != np.uint8 or array.ndim < 2 or not array.size or array.shape[2:] not in ((), (1,), (3,), (4,)):
+    if (
+        array.dtype != np.uint8
+        or array.ndim < 2
+        or not array.size
+        or array.shape[2:] not in ((), (1,), (3,), (4,))
+    ):
         came = f"{array.dtype} {array.shape}"
-        raise FerVitError(f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {came}.")
+        raise FerVitError(
+            f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {came}."
+        )
     image = array.reshape(*array.shape[:2], -1)[..., :3]
     return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)), np.uint8)
 

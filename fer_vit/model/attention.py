@@ -26,7 +26,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return scores.softmax(-1)
     # The lowest number instead of minus infinity: a row of minus infinities would give NaN, in the gradient too.
-    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
+    return (
+        scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
+    )
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -84,7 +86,9 @@ class AdditiveAttention(DotAttention):
         """As for `DotAttention`."""
         # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are slower on a CPU.
         heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
-        return torch.cat([(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1).movedim(-1, 1)
+        return torch.cat(
+            [(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1
+        ).movedim(-1, 1)
 
     forward = DotAttention.attend  # no encoder is causal
 
@@ -96,7 +100,9 @@ class GaussianAttention(DotAttention):
     "Smooth Regression Analysis" (both 1964). Without queries and keys, since content plays no part.
     """
 
-    def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **options: object) -> None:
+    def __init__(
+        self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **options: object
+    ) -> None:
         super().__init__(dim, num_heads, **options)
         del self.qkv, self.q_norm, self.k_norm
         self.value = nn.Linear(dim, self.attn_dim, bias=qkv_bias)
@@ -140,9 +146,13 @@ class PostNormBlock(Block):
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **{**options, "act_layer": nn.ReLU})
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        x = self.norm1(x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal))))
+        x = self.norm1(
+            x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal)))
+        )
         return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
 
 
@@ -154,7 +164,11 @@ def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
     """Switches torch's fused attention, which hides its weights, on or off; returns each layer's previous setting."""
-    before = {name: module.fused_attn for name, module in model.named_modules() if hasattr(module, "fused_attn")}
+    before = {
+        name: module.fused_attn
+        for name, module in model.named_modules()
+        if hasattr(module, "fused_attn")
+    }
     for name in before:
         setattr(model.get_submodule(name), "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
     return before
@@ -187,7 +201,9 @@ class Pool(nn.Module):
     per_expression = False  # whether every expression has a separate vector
     needs_class_token = False
 
-    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+    def __init__(
+        self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
+    ) -> None:
         super().__init__()
         self.num_prefix = num_prefix
 
@@ -220,7 +236,9 @@ class AdditivePool(Pool):
     Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u.
     """
 
-    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+    def __init__(
+        self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
+    ) -> None:
         super().__init__(num_prefix, dim, num_classes, num_heads, causal)
         self.hidden = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, 1, bias=False)
@@ -245,7 +263,10 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (B, Q, D), tokens (B, T, D), which are present (B, T) -> new queries, their weights (B, H, Q, T)."""
-        q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
+        q, k, v = (
+            split_heads(part, self.num_heads)
+            for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1))
+        )
         weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
         return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
 
@@ -280,7 +301,9 @@ class QueryPool(Pool):
 
     per_expression = True
 
-    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+    def __init__(
+        self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
+    ) -> None:
         super().__init__(num_prefix, dim, num_classes, num_heads, causal)
         most = max(1, dim // 64)  # heads as wide as in every ViT size, or wider
         num_heads = num_heads or next(heads for heads in range(most, 0, -1) if dim % heads == 0)
@@ -297,7 +320,12 @@ class QueryPool(Pool):
         return Pooled(self.norm(x), weights)
 
 
-POOLS: dict[str, type[Pool]] = {"token": TokenPool, "avg": AveragePool, "additive": AdditivePool, "query": QueryPool}
+POOLS: dict[str, type[Pool]] = {
+    "token": TokenPool,
+    "avg": AveragePool,
+    "additive": AdditivePool,
+    "query": QueryPool,
+}
 """By the name in a configuration. A new pooling is a class and an entry here."""
 
 
@@ -311,6 +339,10 @@ class ExpressionLinear(nn.Linear):
 
 def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:
     """Returns which tokens have a position in the face and are present (B, T)."""
-    located = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+    located = (
+        tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool)
+        if tokens.valid is None
+        else tokens.valid.clone()
+    )
     located[:, :num_prefix] = False
     return located

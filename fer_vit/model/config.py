@@ -15,7 +15,12 @@ from fer_vit.model.attention import POOLS
 Settings = TypeVar("Settings")
 RANGES = {
     **{"img_size": (1, 2048), "patch_size": (1, 2048), "embed_dim": (1, 16_384), "depth": (1, 200)},
-    **{"num_heads": (1, 1024), "stem_convs": (1, 16), "region_grid": (1, 64), "reg_tokens": (0, 1024)},
+    **{
+        "num_heads": (1, 1024),
+        "stem_convs": (1, 16),
+        "region_grid": (1, 64),
+        "reg_tokens": (0, 1024),
+    },
     **{"dropout": (0, 1), "drop_path_rate": (0, 1)},
 }
 """Smallest and largest values: an untrusted file must not take hours before its weights are read."""
@@ -89,13 +94,25 @@ class RegionViTConfig:
 class ModelSettings:
     """What prediction needs besides the network."""
 
-    labels: list[str]  # the C expressions in the order of the logits; empty: an encoder for pretraining
+    labels: list[
+        str
+    ]  # the C expressions in the order of the logits; empty: an encoder for pretraining
     align: Align = "landmarks"  # how faces are cropped: "landmarks" or "crop" (see `face.crop`)
-    template: tuple[tuple[float, float], ...] = ()  # the landmarks in a crop, as fractions of its side; empty: unknown
-    temperature: float = 1.0  # divides the logits before the softmax, so that confidence matches accuracy
-    thresholds: Thresholds = field(default_factory=dict)  # of prediction sets (see `conformal`); empty: not calibrated
-    prior: tuple[float, ...] = ()  # share of each class among the training faces (C,), all above 0; empty: unknown
-    adjustment: float = 0.0  # the log of the prior, times this, is subtracted from the logits (Menon et al. 2021)
+    template: tuple[
+        tuple[float, float], ...
+    ] = ()  # the landmarks in a crop, as fractions of its side; empty: unknown
+    temperature: float = (
+        1.0  # divides the logits before the softmax, so that confidence matches accuracy
+    )
+    thresholds: Thresholds = field(
+        default_factory=dict
+    )  # of prediction sets (see `conformal`); empty: not calibrated
+    prior: tuple[
+        float, ...
+    ] = ()  # share of each class among the training faces (C,), all above 0; empty: unknown
+    adjustment: float = (
+        0.0  # the log of the prior, times this, is subtracted from the logits (Menon et al. 2021)
+    )
     # Gain in pixel insertion over random scores, with its interval if it is known, by explanation method and for
     # "attention" (see docs/explaining.md); empty: not measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
@@ -109,15 +126,21 @@ def read_settings(kind: type[Settings], values: dict[str, Any], name: object) ->
         return kind(**parser.parse_object(values).as_dict())
     except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
         reason = short(" ".join(str(error).split()))
-        raise FerVitError(f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit.") from error
+        raise FerVitError(
+            f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit."
+        ) from error
 
 
 def check_config(c: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names an unknown backbone or pooling."""
     if not timm.is_model(c.backbone):
-        raise FerVitError(f"Expected a timm model as backbone, like vit_tiny_patch16_224, but got {c.backbone}.")
+        raise FerVitError(
+            f"Expected a timm model as backbone, like vit_tiny_patch16_224, but got {c.backbone}."
+        )
     if c.pool not in POOLS:
-        raise FerVitError(f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}.")
+        raise FerVitError(
+            f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}."
+        )
     for name, (least, most) in RANGES.items():
         if (number := getattr(c, name)) is not None:
             check_number(f"network.{name}", number, least, most)
@@ -129,15 +152,28 @@ def check_config(c: RegionViTConfig) -> None:
 def _contradictions(c: RegionViTConfig) -> dict[str, bool]:
     """Returns by its message whether a setting, or two of them, cannot work."""
     conv, changed = c.stem == "conv", (c.attention, c.block) != ("dot", "pre_norm")
-    rates, power = [rate for rate in c.keep_rate if not 0 < rate <= 1], c.patch_size in [2**i for i in range(1, 12)]
+    rates, power = (
+        [rate for rate in c.keep_rate if not 0 < rate <= 1],
+        c.patch_size in [2**i for i in range(1, 12)],
+    )
     return {
-        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": bool((c.embed_dim or 0) % 4),
-        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": bool(rates),
-        f"Expected at least one region with tokens: {c.tokens}, but got none.": not c.regions and c.tokens != "patch",
-        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region" and bool(c.keep_rate),
+        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": bool(
+            (c.embed_dim or 0) % 4
+        ),
+        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": bool(
+            rates
+        ),
+        f"Expected at least one region with tokens: {c.tokens}, but got none.": not c.regions
+        and c.tokens != "patch",
+        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region"
+        and bool(c.keep_rate),
         "network.region_source: stem needs stem: conv.": not conv and c.region_source == "stem",
-        "Pretrained weights have no convolutional stem: use stem: patch or --model.init.": conv and bool(c.pretrained),
-        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": conv and not power,
-        "Pretrained weights are for attention: dot and block: pre_norm.": changed and bool(c.pretrained),
-        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal and c.pool != "query",
+        "Pretrained weights have no convolutional stem: use stem: patch or --model.init.": conv
+        and bool(c.pretrained),
+        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": conv
+        and not power,
+        "Pretrained weights are for attention: dot and block: pre_norm.": changed
+        and bool(c.pretrained),
+        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal
+        and c.pool != "query",
     }

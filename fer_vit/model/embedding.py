@@ -28,12 +28,16 @@ class Normalize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], in_chans: int, standardize: bool = False) -> None:
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], in_chans: int, standardize: bool = False
+    ) -> None:
         super().__init__()
         self.in_chans, self.standardize = in_chans, standardize
         for name, values in (("mean", mean), ("std", std)):
             channels = torch.tensor(values).view(-1, 1, 1)  # (3, 1, 1)
-            self.register_buffer(name, channels.mean(0) if in_chans == 1 else channels, persistent=False)
+            self.register_buffer(
+                name, channels.mean(0) if in_chans == 1 else channels, persistent=False
+            )
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
@@ -41,7 +45,9 @@ class Normalize(nn.Module):
             image = to_grey(image)
         if self.standardize:
             deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
-            return (image - mean) / (deviation + 0.01)  # the noise of an almost even crop stays small
+            return (image - mean) / (
+                deviation + 0.01
+            )  # the noise of an almost even crop stays small
         return (image - self.mean) / self.std
 
 
@@ -57,13 +63,23 @@ class ConvStem(nn.Module):
     """
 
     def __init__(
-        self, img_size: int, patch_size: int, in_chans: int, embed_dim: int, bias: bool = True, convs: int = 3, **_: Any
+        self,
+        img_size: int,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        bias: bool = True,
+        convs: int = 3,
+        **_: Any,
     ) -> None:
         super().__init__()
         self.patch_size = (patch_size, patch_size)
         self.grid_size = (img_size // patch_size,) * 2
         self.num_patches = self.grid_size[0] ** 2
-        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(int(math.log2(patch_size)))))]
+        widths = [
+            in_chans,
+            *(embed_dim // 2**step for step in reversed(range(int(math.log2(patch_size))))),
+        ]
         *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
         self.early = nn.Sequential(*early)
         self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias))
@@ -82,7 +98,11 @@ def downsample(before: int, after: int, convs: int) -> nn.Sequential:
     """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
     layers: list[nn.Module] = []
     for channels, stride in ((before, 2), *[(after, 1)] * (convs - 1)):
-        layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+        layers += [
+            nn.Conv2d(channels, after, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.GELU(),
+        ]
     return nn.Sequential(*layers)
 
 
@@ -117,8 +137,12 @@ class RegionEmbed(nn.Module):
             self.patch_embed = copy.deepcopy(stem)
             if config.stem == "patch":
                 self.patch_embed.set_input_size(img_size=(self.side, self.side))
-        self.normed = any(isinstance(module, nn.BatchNorm2d) for module in self.patch_embed.modules())
-        self.name_embed = nn.ParameterDict({name: torch.zeros(self.grid**2, vit.embed_dim) for name in self.names})
+        self.normed = any(
+            isinstance(module, nn.BatchNorm2d) for module in self.patch_embed.modules()
+        )
+        self.name_embed = nn.ParameterDict(
+            {name: torch.zeros(self.grid**2, vit.embed_dim) for name in self.names}
+        )
         for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
@@ -138,7 +162,9 @@ class RegionEmbed(nn.Module):
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
         """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); without missing ones in a batch norm's statistics."""
-        if not (self.training and self.normed) or valid is None or valid.sum() < 2:  # one has no statistics
+        if (
+            not (self.training and self.normed) or valid is None or valid.sum() < 2
+        ):  # one has no statistics
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
@@ -160,7 +186,9 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     height, width = features.shape[2:]
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
-    weights = down[:, :, :, None, :, None] * across[:, :, None, :, None, :]  # (B, R, side, side, H, W)
+    weights = (
+        down[:, :, :, None, :, None] * across[:, :, None, :, None, :]
+    )  # (B, R, side, side, H, W)
     # Not with the features transposed: torch 2.15's batch norm takes their gradient wrong for one face on a CPU.
     crops = features.flatten(2) @ weights.flatten(4).flatten(1, 3).mT  # (B, C, R side^2)
     return crops.view(*features.shape[:2], boxes.shape[1], side, side).transpose(1, 2).flatten(0, 1)

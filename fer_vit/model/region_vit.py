@@ -16,11 +16,22 @@ import timm
 import torch
 from timm.layers import Attention
 from timm.models import load_state_dict
-from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn, init_weights_vit_timm
+from timm.models.vision_transformer import (
+    Block,
+    VisionTransformer,
+    checkpoint_filter_fn,
+    init_weights_vit_timm,
+)
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import ATTENTION, POOLS, ExpressionLinear, PostNormBlock, class_attention
+from fer_vit.model.attention import (
+    ATTENTION,
+    POOLS,
+    ExpressionLinear,
+    PostNormBlock,
+    class_attention,
+)
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
@@ -29,35 +40,58 @@ from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centre
 class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens, with the settings of its file; `build_model` creates it."""
 
-    offset: Tensor | None  # added to the logits (C,): their adjustment, or another prior; None: nothing
+    offset: (
+        Tensor | None
+    )  # added to the logits (C,): their adjustment, or another prior; None: nothing
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
-    def __init__(self, config: RegionViTConfig, settings: ModelSettings, vit: VisionTransformer) -> None:
+    def __init__(
+        self, config: RegionViTConfig, settings: ModelSettings, vit: VisionTransformer
+    ) -> None:
         super().__init__()
         self.config, self.settings, self.vit = config, settings, vit
         self.register_buffer("offset", None, persistent=False)
         self.adjust(settings.prior, settings.adjustment)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
-        self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
+        self.normalize = Normalize(
+            pixels["mean"], pixels["std"], config.in_chans, config.standardize
+        )
         self.patch_size = int(vit.patch_embed.patch_size[0])  # crop pixels
         grid = vit.patch_embed.grid_size
-        if config.pos_embed not in ("learn", "none"):  # fixed codes for patches, none for prefix tokens
+        if config.pos_embed not in (
+            "learn",
+            "none",
+        ):  # fixed codes for patches, none for prefix tokens
             centres = patch_centres(grid) * self.patch_size
             code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
-            code[0, -len(centres) :] = position_code(config, centres, vit.embed_dim, self.patch_size)
+            code[0, -len(centres) :] = position_code(
+                config, centres, vit.embed_dim, self.patch_size
+            )
             vit.pos_embed = nn.Parameter(code, requires_grad=False)
         regions = 0 if config.tokens == "patch" else len(config.regions)
         self.region_embed = RegionEmbed(config, vit) if regions else None
         if config.tokens == "region":
             grid = (0, 0)
             self._remove_patches()
-        self.layout = TokenLayout(vit.num_prefix_tokens, grid, regions, config.region_grid)  # of the encoder's input
-        sizes = (vit.num_prefix_tokens, vit.embed_dim, len(settings.labels), config.num_heads, config.causal)
+        self.layout = TokenLayout(
+            vit.num_prefix_tokens, grid, regions, config.region_grid
+        )  # of the encoder's input
+        sizes = (
+            vit.num_prefix_tokens,
+            vit.embed_dim,
+            len(settings.labels),
+            config.num_heads,
+            config.causal,
+        )
         self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
-        self.relation = ATTENTION[config.attention].relation  # computes the mask or distances of tokens
+        self.relation = ATTENTION[
+            config.attention
+        ].relation  # computes the mask or distances of tokens
         self.num_kept = [self.layout.num_patches]  # at first, then in each block
         for rate in config.keep_rate or (1.0,) * len(vit.blocks):
-            self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))  # a floating-point error is not a patch
+            self.num_kept.append(
+                math.ceil(self.num_kept[-1] * rate - 1e-9)
+            )  # a floating-point error is not a patch
         # Hard attention masks patches instead of removing them, for callers that want T tokens in every block: slower,
         # with the same result up to rounding, by which bfloat16 may choose other patches.
         self.drop_by_mask = False
@@ -73,9 +107,13 @@ class RegionViT(nn.Module):
             vit.patch_embed = nn.Identity()
         if vit.pos_embed is not None:
             prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-            vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
+            vit.pos_embed = nn.Parameter(
+                vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad
+            )
 
-    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+    def forward(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """Classifies faces.
 
         Args:
@@ -96,7 +134,9 @@ class RegionViT(nn.Module):
         cover: Callable[[Tensor], Tensor] | None = None,
     ) -> Tokens:
         """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions, not their positions."""
-        patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), and what regions are cut from
+        patches, source = self.embed_patches(
+            self.normalize(image)
+        )  # (B, N, D), and what regions are cut from
         regions = patches[:, :0]
         if self.region_embed is not None:
             boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
@@ -111,7 +151,9 @@ class RegionViT(nn.Module):
             return Tokens(self.vit.norm_pre(x), None, centres)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = regions + torch.cat([self.region_embed.name_embed[name] for name in self.region_embed.names])
+        regions = regions + torch.cat(
+            [self.region_embed.name_embed[name] for name in self.region_embed.names]
+        )
         regions = regions + position_code(self.config, where, self.vit.embed_dim, self.patch_size)
         regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
         always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
@@ -124,12 +166,16 @@ class RegionViT(nn.Module):
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Returns a normalised image's patches (B, N, D), and the source of regions: image or stem features."""
         embed, stem = self.vit.patch_embed, self.config.region_source == "stem"
-        source = embed.early(image) if stem else image  # features: (B, C', 2 S/P, 2 S/P), rounded up
+        source = (
+            embed.early(image) if stem else image
+        )  # features: (B, C', 2 S/P, 2 S/P), rounded up
         if not self.layout.num_patches:
             return source.new_zeros(image.shape[0], 0, self.vit.embed_dim), source
         return embed.finish(source) if stem else embed(image), source
 
-    def fill_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    def fill_regions(
+        self, image: Tensor, boxes: Tensor | None, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Returns boxes (B, R, 4) and which are present (B, R), with defaults for None."""
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
@@ -141,7 +187,9 @@ class RegionViT(nn.Module):
     def forward_features(self, tokens: Tokens) -> Tokens:
         """Encodes tokens. Missing regions get no attention; with a keep rate fewer patches come out."""
         relation = self.relation(tokens)
-        for block, before, kept in zip(self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False):
+        for block, before, kept in zip(
+            self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False
+        ):
             if kept < before:
                 scores = class_attention(block, tokens.x, relation)  # (B, T')
                 tokens = keep_patches(tokens, scores, self.layout, kept, self.drop_by_mask)
@@ -149,7 +197,9 @@ class RegionViT(nn.Module):
             tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))  # (B, T', D)
         return tokens._replace(x=self.vit.norm(tokens.x))
 
-    def pool_features(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+    def pool_features(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
         return self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x  # type: ignore[no-any-return]
 
@@ -173,7 +223,10 @@ class RegionViT(nn.Module):
         if prior is not None:
             new, old = torch.tensor([prior, self.settings.prior], device=here).log()
             offset = self.settings.temperature * (new - old)
-        self.offset, self.settings.thresholds = offset + torch.tensor(possible, device=here).float().log(), {}
+        self.offset, self.settings.thresholds = (
+            offset + torch.tensor(possible, device=here).float().log(),
+            {},
+        )
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
         """Stores the class shares of the training faces, and subtracts a part of their logarithm from the logits."""
@@ -198,7 +251,9 @@ class RegionViT(nn.Module):
 
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
     """Builds a RegionViT; other arguments are of `ModelSettings`. Raises FerVitError as `create_backbone` does."""
-    return RegionViT(config, ModelSettings(list(labels), **settings), create_backbone(config, len(labels)))
+    return RegionViT(
+        config, ModelSettings(list(labels), **settings), create_backbone(config, len(labels))
+    )
 
 
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
@@ -225,7 +280,10 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
 def _timm_options(config: RegionViTConfig) -> dict[str, object]:
     """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's default."""
     options: dict[str, object] = {
-        **{name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")},
+        **{
+            name: getattr(config, name)
+            for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")
+        },
         **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
@@ -234,7 +292,9 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,
-        "embed_layer": partial(ConvStem, convs=config.stem_convs) if config.stem == "conv" else None,
+        "embed_layer": partial(ConvStem, convs=config.stem_convs)
+        if config.stem == "conv"
+        else None,
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
     if _replaces_blocks(config):
@@ -242,7 +302,9 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         options |= {"attn_layer": ATTENTION[config.attention], "block_fn": block}
     if isinstance(config.pretrained, str):
         if not Path(config.pretrained).is_file():
-            raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")
+            raise FerVitError(
+                f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none."
+            )
         options["pretrained_cfg_overlay"] = {"file": config.pretrained}
     return {name: value for name, value in options.items() if value is not None}
 
@@ -256,17 +318,29 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]
         if {type(block), type(block.attn)} != {Block, Attention}:
-            plain = "Attention, block and keep_rate need a plain one, for example vit_small_patch16_224"
+            plain = (
+                "Attention, block and keep_rate need a plain one, for example vit_small_patch16_224"
+            )
             raise FerVitError(f"{config.backbone} has special blocks. {plain}.")
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
     if config.tokens != "region" and config.img_size % side:
-        raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
+        raise FerVitError(
+            f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}."
+        )
     if rates and len(rates) != depth:
-        raise FerVitError(f"Expected network.keep_rate to have {depth} numbers, one per block, but got {len(rates)}.")
+        raise FerVitError(
+            f"Expected network.keep_rate to have {depth} numbers, one per block, but got {len(rates)}."
+        )
     if rates and not vit.has_class_token:
-        raise FerVitError(f"network.keep_rate ranks patches by the class token, but {config.backbone} has none.")
-    if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
-        raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
+        raise FerVitError(
+            f"network.keep_rate ranks patches by the class token, but {config.backbone} has none."
+        )
+    if (
+        config.tokens == "region" and not vit.num_prefix_tokens
+    ):  # a face without landmarks would have no token
+        raise FerVitError(
+            f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1."
+        )
 
 
 def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
@@ -277,6 +351,8 @@ def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
     if len(missing) > len(tensors) / 10:
         found = f"only {len(tensors) - len(missing)} of {len(tensors)} tensors"
         advice = "`--model.init` starts from a model of fer-vit."
-        raise FerVitError(f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. {advice}")
+        raise FerVitError(
+            f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. {advice}"
+        )
     if missing:
         warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)

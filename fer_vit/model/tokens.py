@@ -14,7 +14,9 @@ class Tokens(NamedTuple):
     """Input of the encoder. Class and register tokens lie in the middle of the crop."""
 
     x: Tensor  # embeddings with their positions (B, T, D)
-    valid: Tensor | None  # False for the tokens of missing regions (B, T); None: the model has no region tokens
+    valid: (
+        Tensor | None
+    )  # False for the tokens of missing regions (B, T); None: the model has no region tokens
     centres: Tensor  # (B, T, 2), (x, y) in crop pixels
 
 
@@ -57,7 +59,9 @@ class TokenLayout:
         return scores[..., self.patches].reshape(*scores.shape[:-1], *self.grid)
 
 
-def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False) -> Tokens:
+def keep_patches(
+    tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False
+) -> Tokens:
     """Hard attention: keeps the patches with the highest scores, in their original order.
 
     Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
@@ -72,7 +76,11 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
     every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
     if by_mask:
-        present = torch.ones_like(every, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+        present = (
+            torch.ones_like(every, dtype=torch.bool)
+            if tokens.valid is None
+            else tokens.valid.clone()
+        )
         present[:, patches] = False
         return tokens._replace(valid=present.scatter(1, best, True))
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)

@@ -18,15 +18,29 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.video import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.report.draw import Marked, draw_faces
 
-CODECS = ("libx264", "libopenh264", "mpeg4")  # the best first: H.264 plays everywhere, but FFmpeg may not contain it
-TICK = Fraction(1, 60000)  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
-PRIMING = 0.1  # seconds of sound before the first frame that are kept, because decoders may need them
-EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND  # otherwise colours become darker by up to 3 levels
+CODECS = (
+    "libx264",
+    "libopenh264",
+    "mpeg4",
+)  # the best first: H.264 plays everywhere, but FFmpeg may not contain it
+TICK = Fraction(
+    1, 60000
+)  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+PRIMING = (
+    0.1  # seconds of sound before the first frame that are kept, because decoders may need them
+)
+EXACT = (
+    Interpolation.BILINEAR | Interpolation.ACCURATE_RND
+)  # otherwise colours become darker by up to 3 levels
 Packet: TypeAlias = "av.Packet[Any]"
 
 
 def annotate_video(
-    source: Path, output: Path, marks: Sequence[list[Marked]], options: PhotoOptions, overwrite: bool = True
+    source: Path,
+    output: Path,
+    marks: Sequence[list[Marked]],
+    options: PhotoOptions,
+    overwrite: bool = True,
 ) -> None:
     """Writes a copy of the frames of a video that `options` selects, each with its marked faces.
 
@@ -38,7 +52,10 @@ def annotate_video(
         first = next(frames)
         begin, end = first.seconds - PRIMING, first.seconds + options.end - max(options.start, 0)
         # By default the start is rounded to milliseconds.
-        exact = {"movie_timescale": str(TICK.denominator), "output_ts_offset": str(max(0.0, -first.seconds))}
+        exact = {
+            "movie_timescale": str(TICK.denominator),
+            "output_ts_offset": str(max(0.0, -first.seconds)),
+        }
         with (
             atomic_write(output, overwrite=overwrite) as path,
             open_video(source) as (container, _),
@@ -49,17 +66,23 @@ def annotate_video(
             for packet in merge(pictures, _copy_sound(file, container, begin, end), key=_time):
                 file.mux(packet)
             sound = "with its sound" if file.streams.audio else "without sound that MP4 can contain"
-    except ImageError as error:  # as which `open_video` raises errors of FFmpeg, of the output as well
+    except (
+        ImageError
+    ) as error:  # as which `open_video` raises errors of FFmpeg, of the output as well
         raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
     print(f"Video: {output} ({video.codec_context.name}, {sound})")
 
 
-def _add_video(file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame) -> av.VideoStream:
+def _add_video(
+    file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame
+) -> av.VideoStream:
     """Adds a stream for frames like `first`; its colours have the tags of `source`, or else the usual ones."""
     name = next(name for name in CODECS if name in av.codecs_available)
     height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
     rate, tags = source.streams.video[0].guessed_rate or 25, source.streams.video[0].codec_context
-    video = cast(av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p"))
+    video = cast(
+        av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p")
+    )
     codec = video.codec_context
     codec.time_base = TICK
     codec.colorspace = usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
@@ -72,13 +95,21 @@ def _add_video(file: av.container.OutputContainer, source: av.container.InputCon
     return video
 
 
-def _encode(video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]) -> Iterator[Packet]:
+def _encode(
+    video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]
+) -> Iterator[Packet]:
     """Yields the packets of frames with marked faces, padded to even sides."""
     matrix, ticks = "ITU709" if video.height >= HD else "SMPTE170M", -(2**63)
     for marked, (image, _, seconds) in frames:
-        image = np.pad(draw_faces(image, marked), [(0, side % 2) for side in image.shape[:2]] + [(0, 0)], "edge")
+        image = np.pad(
+            draw_faces(image, marked),
+            [(0, side % 2) for side in image.shape[:2]] + [(0, 0)],
+            "edge",
+        )
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-        frame = frame.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT)
+        frame = frame.reformat(
+            format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT
+        )
         frame.pts = ticks = max(round(seconds / TICK), ticks + 1)
         frame.time_base = TICK
         yield from video.encode(frame)
@@ -86,10 +117,17 @@ def _encode(video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]])
 
 
 def _copy_sound(
-    file: av.container.OutputContainer, source: av.container.InputContainer, begin: float, end: float
+    file: av.container.OutputContainer,
+    source: av.container.InputContainer,
+    begin: float,
+    end: float,
 ) -> Iterator[Packet]:
     """Yields the packets of the first sound that the file can contain between two times in seconds."""
-    known = (s for s in source.streams.audio if s.codec_context and s.codec_context.name in file.supported_codecs)
+    known = (
+        s
+        for s in source.streams.audio
+        if s.codec_context and s.codec_context.name in file.supported_codecs
+    )
     for audio in islice(known, 1):
         stream = file.add_stream_from_template(audio)
         last, length, shift = -(2**63), 0, 0

@@ -39,19 +39,28 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
     """
     address, name = source if "://" in source else Path(source), shown_name(source)
     try:
-        with closing(read_newest(camera_frames(int(source)) if is_camera(source) else play(address))) as frames:
+        with closing(
+            read_newest(camera_frames(int(source)) if is_camera(source) else play(address))
+        ) as frames:
             shown, read = tee(frames)
-            for (frame, arrived), photo in zip(shown, recognize_frames(model, (f for f, _ in read), name), strict=True):
+            for (frame, arrived), photo in zip(
+                shown, recognize_frames(model, (f for f, _ in read), name), strict=True
+            ):
                 yield Seen(frame.image, arrived, photo)
     except ImageError as error:
         raise FerVitError(f"{name}: {error}.") from error
 
 
-def recognize_frames(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Photo[FaceResult]]:
+def recognize_frames(
+    model: Recognizer, frames: Iterable[Frame], name: str
+) -> Iterator[Photo[FaceResult]]:
     """Yields each frame with its faces, without delay; `smoothed` averages the past."""
     options = PhotoOptions()
     items = track_faces(model.open_photos([], options), frames, name, 0, options.detect_every)
-    found = (([photo], [collate(samples).ready(model.device)] if samples else []) for photo, samples in items)
+    found = (
+        ([photo], [collate(samples).ready(model.device)] if samples else [])
+        for photo, samples in items
+    )
     photos = model.classify(found, [Path(name)])
     return smooth_faces(photos, options.smooth, causal=True)
 

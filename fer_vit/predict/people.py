@@ -62,7 +62,9 @@ class People:
     def _count(self) -> None:
         faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
-            path, track, seconds, label = (row[name] for name in ("path", "track", "seconds", "label_smoothed"))
+            path, track, seconds, label = (
+                row[name] for name in ("path", "track", "seconds", "label_smoothed")
+            )
             runs = self._persons[path, track]
             if track not in self._before or runs[-1].label != label:
                 runs.append(Interval(path, track, seconds, seconds, label))
@@ -72,14 +74,32 @@ class People:
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
         """Writes a table with a row for each person."""
         self.end()
-        columns: dict[str, type] = {"path": str, "track": int, "first_seen": float, "last_seen": float, "frames": int}
-        columns |= {f"time_{label}": float for label in labels} | {"longest_run": str, "longest_run_seconds": float}
+        columns: dict[str, type] = {
+            "path": str,
+            "track": int,
+            "first_seen": float,
+            "last_seen": float,
+            "frames": int,
+        }
+        columns |= {f"time_{label}": float for label in labels} | {
+            "longest_run": str,
+            "longest_run_seconds": float,
+        }
         with TableWriter(path, columns, overwrite=overwrite) as table:
             for runs in self._persons.values():
-                times = {label: sum(run.end - run.start for run in runs if run.label == label) for label in labels}
+                times = {
+                    label: sum(run.end - run.start for run in runs if run.label == label)
+                    for label in labels
+                }
                 shares = [time / sum(times.values()) for time in times.values()]
                 longest = max(runs, key=lambda run: run.end - run.start)
-                cells = [runs[0].path, runs[0].track, runs[0].start, runs[-1].last, sum(run.frames for run in runs)]
+                cells = [
+                    runs[0].path,
+                    runs[0].track,
+                    runs[0].start,
+                    runs[-1].last,
+                    sum(run.frames for run in runs),
+                ]
                 cells += [*shares, longest.label, longest.end - longest.start]
                 table.write([dict(zip(columns, cells, strict=True))])
 
@@ -100,7 +120,14 @@ def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool) 
         with atomic_write(path, overwrite=overwrite) as file:
             file.write_text(format_textgrid(intervals), encoding="utf-8")
         return
-    columns = {"path": str, "track": int, "start": float, "end": float, "label": str, "confidence": float}
+    columns = {
+        "path": str,
+        "track": int,
+        "start": float,
+        "end": float,
+        "label": str,
+        "confidence": float,
+    }
     with TableWriter(path, columns, overwrite=overwrite) as table:
         table.write([vars(interval) for interval in intervals])
 
@@ -114,7 +141,12 @@ def format_textgrid(intervals: Sequence[Interval]) -> str:
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (track, tier) in enumerate(tiers, 1):
         cells = list(_fill_gaps(tier, start, end))
-        lines += [f"item [{number}]:", 'class = "IntervalTier"', f'name = "track {track}"', *_format_span(start, end)]
+        lines += [
+            f"item [{number}]:",
+            'class = "IntervalTier"',
+            f'name = "track {track}"',
+            *_format_span(start, end),
+        ]
         lines.append(f"intervals: size = {len(cells)}")
         for index, (begin, until, label) in enumerate(cells, 1):
             label = as_text(label).replace('"', '""')
@@ -126,7 +158,9 @@ def _format_span(start: float, end: float) -> list[str]:
     return [f"xmin = {start:.6f}", f"xmax = {end:.6f}"]
 
 
-def _fill_gaps(tier: Iterable[Interval], start: float, end: float) -> Iterator[tuple[float, float, str]]:
+def _fill_gaps(
+    tier: Iterable[Interval], start: float, end: float
+) -> Iterator[tuple[float, float, str]]:
     """Yields start, end and label of the intervals of a tier; gaps have an empty label."""
     for interval in tier:
         if interval.start - start >= SHORTEST:

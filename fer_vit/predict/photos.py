@@ -29,11 +29,15 @@ from fer_vit.files import files_below
 from fer_vit.geometry import Image
 from fer_vit.processes import one_thread, start_worker
 
-Source: TypeAlias = Path | Image  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
+Source: TypeAlias = (
+    Path | Image
+)  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
-VIDEO_SUFFIXES = frozenset((".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg"))
+VIDEO_SUFFIXES = frozenset(
+    (".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")
+)
 VIDEO_SUFFIXES |= frozenset((".ts", ".mts", ".m2ts", ".3gp", ".wmv", ".flv", ".ogv"))
 """Lower-case suffixes of videos."""
 MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
@@ -49,7 +53,9 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
         return [to_rgb(images)]
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
         came = f"{type(images).__name__}. Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
-        raise FerVitError(f"Expected a path, an image of numpy or PIL, or a list of these, but got {came}")
+        raise FerVitError(
+            f"Expected a path, an image of numpy or PIL, or a list of these, but got {came}"
+        )
     return [source for image in images for source in as_sources(image)]
 
 
@@ -59,7 +65,10 @@ def is_video(path: object) -> bool:
         return False
     suffix = path.suffix.lower()
     if suffix == ".gif" and path.is_file():
-        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+        with (
+            suppress(Exception),
+            Pil.open(path) as image,
+        ):  # Pillow raises many types for broken files
             return bool(getattr(image, "is_animated", False))
     return suffix in VIDEO_SUFFIXES
 
@@ -70,7 +79,9 @@ def from_pil(image: Pil.Image) -> Image:
     if image.mode.startswith("I;16"):
         return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
+        raise FerVitError(
+            f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255."
+        )
     return to_rgb(np.asarray(image.convert("RGB")))
 
 
@@ -86,7 +97,9 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXE
         images = [image for path in paths for image in _images_in(path, suffixes)]
         if not images:
             names = ", ".join(sorted(suffixes))
-            raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
+            raise FerVitError(
+                f"Expected images ({names}) in {item}, but found none. Name a folder with images."
+            )
         found |= dict.fromkeys(images)
     return list(found)
 
@@ -96,22 +109,35 @@ def _named(item: str) -> list[Path]:
     if os.path.lexists(item):
         return [Path(item)]
     # A pattern may reach one file through several links, or a loop of them.
-    matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
+    matches = {
+        os.path.realpath(match): Path(match)
+        for match in sorted(glob.glob(item, recursive=True))[::-1]
+    }
     if not matches and (url := re.fullmatch(r"(\w{2,}):/+(.*)", item)):  # a Path has one slash
-        raise FerVitError(f"Expected a file or folder, but got {url[1]}://{url[2]}. Download it first.")
+        raise FerVitError(
+            f"Expected a file or folder, but got {url[1]}://{url[2]}. Download it first."
+        )
     if not matches:
-        raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
+        raise FerVitError(
+            f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
+        )
     return sorted(matches.values())
 
 
 def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
-    return (file for file in files_below(path) if file.suffix.lower() in suffixes) if path.is_dir() else [path]
+    return (
+        (file for file in files_below(path) if file.suffix.lower() in suffixes)
+        if path.is_dir()
+        else [path]
+    )
 
 
 FaceMode = Literal["detect", "crop"]
 OK = "ok"
 NO_FACE = "no face"
-FIRST_FRAME = "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
+FIRST_FRAME = (
+    "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
+)
 READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 
@@ -156,16 +182,29 @@ class PhotoOptions:
             remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
         check_number("workers", self.workers or 0, 0)
-        lowest = {"batch_size": 1, "every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
+        lowest = {
+            "batch_size": 1,
+            "every": 1,
+            "detect_every": 1,
+            "smooth": 0,
+            "start": -math.inf,
+            "end": self.start,
+        }
         for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
-            raise FerVitError(f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}.")
+            raise FerVitError(
+                f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}."
+            )
 
     def video(self) -> dict[str, object]:
         """Returns the options for videos that differ from their defaults."""
         names = ("every", "fps", "start", "end", "detect_every", "smooth")
-        return {name: value for name in names if (value := getattr(self, name)) != getattr(PhotoOptions, name)}
+        return {
+            name: value
+            for name in names
+            if (value := getattr(self, name)) != getattr(PhotoOptions, name)
+        }
 
 
 FaceT = TypeVar("FaceT")
@@ -178,7 +217,9 @@ class Photo(NamedTuple, Generic[FaceT]):
     status: str  # `OK`, `NO_FACE`, or why it cannot be read
     faces: list[FaceT]  # in pixels of the image; None stands for a crop without landmarks
     source: int = 0  # index of the image or video among the inputs
-    frame: int | None = None  # index of the frame in its video; None for an image, and for the end of a damaged video
+    frame: int | None = (
+        None  # index of the frame in its video; None for an image, and for the end of a damaged video
+    )
     seconds: float | None = None  # the frame's time in its file
     tracks: tuple[int, ...] = ()  # the number of each face's person in a video
     size: tuple[int, int] = (0, 0)  # width and height
@@ -187,7 +228,11 @@ class Photo(NamedTuple, Generic[FaceT]):
     @property
     def reason(self) -> str:
         """The status without details, or a warning for `taken_whole`."""
-        return "taken as a single face (leave out `--face crop`)" if self.taken_whole else self.status.partition(":")[0]
+        return (
+            "taken as a single face (leave out `--face crop`)"
+            if self.taken_whole
+            else self.status.partition(":")[0]
+        )
 
 
 FoundPhoto: TypeAlias = Photo[Face | None]  # a photo with detected faces
@@ -215,7 +260,9 @@ class PhotoDataset(Dataset[Item]):
         try:
             image, reduction, faces = self.read(source)
             samples = self.crop_faces(image, reduction, faces, path)
-            animated = isinstance(source, Path) and image_file.is_animated(image_file.read_bytes(source))
+            animated = isinstance(source, Path) and image_file.is_animated(
+                image_file.read_bytes(source)
+            )
             taken_whole = self.face == "crop" and detect.is_photo(image)
         except ImageError as error:
             return Photo(path, str(error), [], index), []
@@ -229,7 +276,11 @@ class PhotoDataset(Dataset[Item]):
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""
         if self.face == "crop" or self.detector is None:
             image = read_image(source) if isinstance(source, Path) else source
-            return image, 1, [detect.detect_in_crop(self.detector, image) if self.detector else None]
+            return (
+                image,
+                1,
+                [detect.detect_in_crop(self.detector, image) if self.detector else None],
+            )
         if not isinstance(source, Path):
             return source, 1, [*detect.refine_landmarks(source, self.detector(source))]
         data = image_file.read_bytes(source)
@@ -237,28 +288,48 @@ class PhotoDataset(Dataset[Item]):
         image = decode_image(data, reduction)
         faces = self.detector(image)
         crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
-        if reduction > 1 and any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops):  # a crop has more pixels
-            image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
-        return image, reduction, [face.moved(reduction) for face in detect.refine_landmarks(image, faces)]
+        if reduction > 1 and any(
+            np.linalg.det(matrix[:, :2]) > 1 for matrix in crops
+        ):  # a crop has more pixels
+            image, reduction, faces = (
+                decode_image(data),
+                1,
+                [face.moved(reduction) for face in faces],
+            )
+        return (
+            image,
+            reduction,
+            [face.moved(reduction) for face in detect.refine_landmarks(image, faces)],
+        )
 
-    def crop_faces(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
+    def crop_faces(
+        self, image: Image, reduction: int, faces: Sequence[Face | None], path: str
+    ) -> list[Sample]:
         """Returns the crops of an image's faces, which are in pixels of the image at full size."""
         samples = []
         for number, face in enumerate(faces):
             landmarks = None if face is None else face.landmarks / reduction
-            crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
+            crop, points, to_crop = crop_face(
+                image, landmarks, self.spec, framed=self.face == "crop"
+            )
             to_crop[:, :2] /= reduction
-            samples.append(Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop))
+            samples.append(
+                Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop)
+            )
         return samples
 
 
-def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
+def photo_loader(
+    dataset: Dataset[Item], batch_size: int, num_workers: int
+) -> DataLoader[PhotoBatch]:
     """Returns batches of photos or frames in order, read by `num_workers` processes (0: this one)."""
     one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
-        num_workers=0 if current_process().daemon else num_workers,  # processes of a Pool may have no children
+        num_workers=0
+        if current_process().daemon
+        else num_workers,  # processes of a Pool may have no children
         collate_fn=_collate,
         worker_init_fn=start_worker,
     )

@@ -30,7 +30,15 @@ from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, in
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import FaceMode, FoundPhoto, Images, Photo, PhotoDataset, PhotoOptions, Source
+from fer_vit.predict.photos import (
+    FaceMode,
+    FoundPhoto,
+    Images,
+    Photo,
+    PhotoDataset,
+    PhotoOptions,
+    Source,
+)
 from fer_vit.predict.results import FaceResult, Faces
 from fer_vit.processes import cores, report_dead_workers
 from fer_vit.store.folder import load_network
@@ -39,7 +47,9 @@ from fer_vit.store.hub import DEFAULT
 CHUNK = 64  # faces in one forward pass
 FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
 """Photos or frames, and all their faces in batches for the network."""
-Row: TypeAlias = tuple[list[float], Float32Array, Batch]  # a face's probabilities, its features, and a batch of it
+Row: TypeAlias = tuple[
+    list[float], Float32Array, Batch
+]  # a face's probabilities, its features, and a batch of it
 Timed: TypeAlias = tuple[float, Photo[FaceResult]]  # a frame after its time in seconds
 REACH = 3.0  # half the width of the smoothing window in time constants: 99.7 % of the weight
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
@@ -67,17 +77,29 @@ def load(
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
     """
-    recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
+    recognizer = Recognizer(
+        load_network(model, revision=revision, token=token), str(model or DEFAULT)
+    )
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
     if device in (None, "auto"):
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        device = (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
     try:
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise FerVitError(f"Expected an available device, for example cpu, but got {device} ({reason}).") from error
-    use_fused_attention(recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens))
+        raise FerVitError(
+            f"Expected an available device, for example cpu, but got {device} ({reason})."
+        ) from error
+    use_fused_attention(
+        recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens)
+    )
     return recognizer
 
 
@@ -92,7 +114,9 @@ class Recognizer(nn.Module):
         self.labels = net.settings.labels  # the C expressions in the order of the probabilities
         self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
         template = net.settings.template or TEMPLATE
-        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align, template)
+        self.crop_spec = CropSpec(
+            net.config.img_size, tuple(net.config.regions), net.settings.align, template
+        )
         self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
     @property
@@ -100,7 +124,9 @@ class Recognizer(nn.Module):
         """Where the model computes."""
         return next(self.parameters()).device
 
-    def change_prior(self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()) -> None:
+    def change_prior(
+        self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()
+    ) -> None:
         """Changes the class prior and the possible classes. Faces then have no prediction set.
 
         `prior` is "even", the frequency of each class by name, or a JSON file of them; None: as in training. Labels
@@ -108,20 +134,28 @@ class Recognizer(nn.Module):
         fit the model, or it does not contain the class frequencies of its training faces.
         """
         if unknown := {*classes} - {*self.labels}:
-            raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {min(unknown)}.")
+            raise FerVitError(
+                f"Expected classes among {', '.join(self.labels)}, but got {min(unknown)}."
+            )
         possible = [name for name in self.labels if not classes or name in classes]
         self.conditions = {"classes": ", ".join(possible)} if classes else {}
         frequencies = None
         if prior is not None:
             if not self.net.settings.prior:
                 remedy = "Write it again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
-                raise FerVitError(f"`prior` needs a model with the class frequencies of its training faces. {remedy}")
+                raise FerVitError(
+                    f"`prior` needs a model with the class frequencies of its training faces. {remedy}"
+                )
             by_name = read_prior(prior, possible)
-            self.conditions["prior"] = ", ".join(f"{name} {value:.3g}" for name, value in by_name.items())
+            self.conditions["prior"] = ", ".join(
+                f"{name} {value:.3g}" for name, value in by_name.items()
+            )
             frequencies = [by_name.get(name, 0.0) for name in self.labels]
         self.net.change_prior(frequencies, [name in possible for name in self.labels])
 
-    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+    def forward(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
         return self.net.probabilities(self.net(image, boxes, valid))
 
@@ -154,12 +188,19 @@ class Recognizer(nn.Module):
             video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
         """
         sources = media.as_sources(images)
-        photos = list(self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
-        wrong = [f"{photo.path}: {photo.status}" for photo in photos if photo.status not in media.READ]
+        photos = list(
+            self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video))
+        )
+        wrong = [
+            f"{photo.path}: {photo.status}" for photo in photos if photo.status not in media.READ
+        ]
         if wrong and len(photos) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
-            warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
+            warnings.warn(
+                f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.",
+                stacklevel=2,
+            )
         if whole := [photo.path for photo in photos if photo.taken_whole]:
             hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
             warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
@@ -168,21 +209,32 @@ class Recognizer(nn.Module):
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
         faces = self.predict(images, **options)
-        return np.array([face.features for face in faces], np.float32).reshape(len(faces), self.net.vit.embed_dim)
+        return np.array([face.features for face in faces], np.float32).reshape(
+            len(faces), self.net.vit.embed_dim
+        )
 
-    def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
+    def stream(
+        self, images: Images | Iterable[Images], **options: Any
+    ) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
         return self.recognize(media.as_sources(images), PhotoOptions(**options))
 
-    def recognize(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
+    def recognize(
+        self, sources: Sequence[Source], options: PhotoOptions
+    ) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
         with report_dead_workers():  # torch raises its error anywhere
-            yield from smooth_faces(self.classify(self.find(sources, options), sources), options.smooth)
+            yield from smooth_faces(
+                self.classify(self.find(sources, options), sources), options.smooth
+            )
 
     def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
         photos = self.open_photos(sources, options)
-        runs = [(video, list(run)) for video, run in groupby(range(len(sources)), lambda n: media.is_video(sources[n]))]
+        runs = [
+            (video, list(run))
+            for video, run in groupby(range(len(sources)), lambda n: media.is_video(sources[n]))
+        ]
         if videos := any(map(itemgetter(0), runs)):
             from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
         workers = cores() if options.workers is None else options.workers
@@ -193,16 +245,24 @@ class Recognizer(nn.Module):
                 processes = min(workers, 1) if video else workers * (len(run) > options.batch_size)
                 for some, batch in media.photo_loader(dataset, options.batch_size, processes):
                     # A photo may contain hundreds of faces, and recorded attention grows with their number.
-                    yield some, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
+                    yield (
+                        some,
+                        [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else [],
+                    )
                     bar.update(len(some))
 
-    def classify(self, found: Iterable[FoundFaces], sources: Sequence[Source]) -> Iterator[Photo[FaceResult]]:
+    def classify(
+        self, found: Iterable[FoundFaces], sources: Sequence[Source]
+    ) -> Iterator[Photo[FaceResult]]:
         """Classifies the faces that were found in `sources`."""
         for photos, chunks in found:
             rows = (row for chunk in chunks for row in self._classify(chunk))
             for photo in photos:
                 source = sources[photo.source]
-                faces = [self._result(photo, source, index, next(rows)) for index in range(len(photo.faces))]
+                faces = [
+                    self._result(photo, source, index, next(rows))
+                    for index in range(len(photo.faces))
+                ]
                 yield Photo(photo.path, photo.status, faces, *photo[3:])
 
     @torch.inference_mode()
@@ -210,7 +270,12 @@ class Recognizer(nn.Module):
         """Returns the rows of faces; features per expression are averaged."""
         pooled = self.net.pool_features(batch.image, batch.boxes, batch.valid)
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
-        return zip(self.net.probabilities(self.net.classify(pooled)).tolist(), features, batch.split(1), strict=True)
+        return zip(
+            self.net.probabilities(self.net.classify(pooled)).tolist(),
+            features,
+            batch.split(1),
+            strict=True,
+        )
 
     def _result(self, photo: FoundPhoto, source: Source, index: int, row: Row) -> FaceResult:
         face, (values, features, batch), spec = photo.faces[index], row, self.crop_spec
@@ -225,7 +290,9 @@ class Recognizer(nn.Module):
             path=photo.path,
             face=index,
             box=None if face is None else face.box,
-            landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
+            landmarks=None
+            if face is None
+            else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
             score=None if face is None or math.isnan(face.score) else face.score,
             source=source,
             to_crop=to_crop,
@@ -266,11 +333,17 @@ def measure_blur(crops: Tensor) -> Tensor:
     return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
 
 
-def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]) -> list[str]:
+def regions_in_photo(
+    regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]
+) -> list[str]:
     """Returns the regions, boxes (4,) in crop pixels, whose centre lies in a photo of width and height `size`."""
     boxes = np.array([*regions.values()]).reshape(-1, 4)  # also without regions
     centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
-    return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
+    return [
+        name
+        for name, centre in zip(regions, centres, strict=True)
+        if ((centre >= 0) & (centre < size)).all()
+    ]
 
 
 def smooth_faces(
@@ -285,11 +358,15 @@ def smooth_faces(
         yield from _smooth_video(frames, constant, causal)
 
 
-def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
+def _smooth_video(
+    frames: Iterable[Photo[FaceResult]], constant: float, causal: bool
+) -> Iterator[Photo[FaceResult]]:
     window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
     reach, delay = REACH * constant, -math.inf if causal else REACH * constant
     for frame in chain(frames, [None]):
-        now = math.inf  # after the last frame, and for a photo or the end of a damaged video, which have no time
+        now = (
+            math.inf
+        )  # after the last frame, and for a photo or the end of a damaged video, which have no time
         if frame and frame.seconds is not None:
             now = frame.seconds
             window.append((now, frame))
@@ -303,9 +380,13 @@ def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: 
             yield frame
 
 
-def _smooth_frame(timed: Timed, window: Iterable[Timed], constant: float, causal: bool) -> Photo[FaceResult]:
+def _smooth_frame(
+    timed: Timed, window: Iterable[Timed], constant: float, causal: bool
+) -> Photo[FaceResult]:
     seconds, frame = timed
-    near = [(seconds - time, other) for time, other in window if abs(seconds - time) <= REACH * constant]
+    near = [
+        (seconds - time, other) for time, other in window if abs(seconds - time) <= REACH * constant
+    ]
     faces = []
     for face in frame.faces:
         same = [(age, one) for age, other in near for one in other.faces if one.track == face.track]

@@ -39,22 +39,38 @@ class FaceResult:
     probabilities: dict[str, float] = field(repr=False)  # of every expression by name
     path: str  # the photo or video; "image 0" and so on for images in memory
     face: int  # index of the face in its photo
-    box: Array | None = field(repr=False)  # (4,), xyxy in the photo's pixels; None without landmarks
-    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)  # (x, y) in the photo's pixels by name
-    score: float | None  # of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector
+    box: Array | None = field(
+        repr=False
+    )  # (4,), xyxy in the photo's pixels; None without landmarks
+    landmarks: dict[str, tuple[float, float]] | None = field(
+        repr=False
+    )  # (x, y) in the photo's pixels by name
+    score: (
+        float | None
+    )  # of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector
     source: Source = field(repr=False)  # the photo's path, or the image in memory
     to_crop: Array = field(repr=False)  # matrix (2, 3) from photo to crop pixels
     crop_size: int = field(repr=False)  # side of the crop in pixels
-    regions: dict[str, Array] = field(repr=False)  # box (4,) of every visible region, xyxy in crop pixels
-    thresholds: Thresholds = field(repr=False)  # of prediction sets (see `conformal`); empty if not calibrated
-    blur: float = field(repr=False)  # see `measure_blur`: about 1.1 in FERPlus; NaN without contrast
+    regions: dict[str, Array] = field(
+        repr=False
+    )  # box (4,) of every visible region, xyxy in crop pixels
+    thresholds: Thresholds = field(
+        repr=False
+    )  # of prediction sets (see `conformal`); empty if not calibrated
+    blur: float = field(
+        repr=False
+    )  # see `measure_blur`: about 1.1 in FERPlus; NaN without contrast
     outside: tuple[str, ...] = field(repr=False)  # regions whose centre lies outside the photo
     net: RegionViT = field(repr=False)
     frame: int | None = None  # index of the frame in a video; None in a photo
     seconds: float | None = None  # the frame's time in the video
     track: int | None = None  # the number of the person in the video
-    smoothed: dict[str, float] = field(default_factory=dict, repr=False)  # `probabilities` averaged over time
-    features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)  # (D,)
+    smoothed: dict[str, float] = field(
+        default_factory=dict, repr=False
+    )  # `probabilities` averaged over time
+    features: Float32Array = field(
+        default_factory=lambda: np.zeros(0, np.float32), repr=False
+    )  # (D,)
 
     @property
     def label_smoothed(self) -> str | None:
@@ -70,9 +86,17 @@ class FaceResult:
         if not self.thresholds:
             return None
         if str(coverage) not in self.thresholds:
-            raise FerVitError(f"Expected a coverage of {' or '.join(self.thresholds)} percent, but got {coverage}.")
-        member = in_set(np.array([*self.probabilities.values()]), self.thresholds, coverage, by_class)
-        return [name for name, included in zip(self.probabilities, member.tolist(), strict=True) if included]
+            raise FerVitError(
+                f"Expected a coverage of {' or '.join(self.thresholds)} percent, but got {coverage}."
+            )
+        member = in_set(
+            np.array([*self.probabilities.values()]), self.thresholds, coverage, by_class
+        )
+        return [
+            name
+            for name, included in zip(self.probabilities, member.tolist(), strict=True)
+            if included
+        ]
 
     @property
     def ambiguous(self) -> bool | None:
@@ -93,7 +117,11 @@ class FaceResult:
     @cached_property
     def pose(self) -> Pose | None:
         """Yaw, pitch and roll of the head in degrees; None if no face was detected."""
-        return None if self.landmarks is None or self.score == 0 else head_pose([*self.landmarks.values()])
+        return (
+            None
+            if self.landmarks is None or self.score == 0
+            else head_pose([*self.landmarks.values()])
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -117,23 +145,34 @@ class FaceResult:
         from fer_vit.report import charts  # only here: matplotlib takes a second to load
 
         if attention:
-            figure = charts.attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
+            figure = charts.attention_figure(
+                self.view(photo), self.attend(photo), self.net.config.regions
+            )
         else:
             figure = charts.prediction_figure(self.view(photo))
         if file is not None:
             if Path(file).suffix not in PLOTS:
-                raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
+                raise FerVitError(
+                    f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}."
+                )
             figure.savefig(file)
         return Pil.fromarray(charts.rasterize(figure))
 
     def attend(self, photo: Image) -> Attention:
         """Returns the attention of the model on the face in its photo (H, W, 3), RGB uint8."""
         names = self.net.config.regions
-        image = torch.from_numpy(warp(photo, self.to_crop, self.crop_size)).permute(2, 0, 1).float() / 255
-        boxes = torch.tensor(np.array([self.regions.get(name, np.zeros(4)) for name in names]).reshape(-1, 4))
+        image = (
+            torch.from_numpy(warp(photo, self.to_crop, self.crop_size)).permute(2, 0, 1).float()
+            / 255
+        )
+        boxes = torch.tensor(
+            np.array([self.regions.get(name, np.zeros(4)) for name in names]).reshape(-1, 4)
+        )
         valid = torch.tensor([name in self.regions for name in names], dtype=torch.bool)
         device = self.net.centres.device
-        seen = trace(self.net, *(values[None].to(device) for values in (image, boxes.float(), valid)))
+        seen = trace(
+            self.net, *(values[None].to(device) for values in (image, boxes.float(), valid))
+        )
         return Attention(*(values[0].double().cpu().numpy() for values in attention_views(seen)))
 
     def _repr_png_(self) -> bytes | None:
@@ -168,7 +207,9 @@ class Faces(list[FaceResult]):
         """Yields each photo or frame with its faces marked by box, expression and probability."""
         for _, faces in groupby(self, lambda face: (face.path, face.frame)):
             first, *others = faces
-            yield Pil.fromarray(draw_faces(first.read_photo(), [face.marked for face in (first, *others)]))
+            yield Pil.fromarray(
+                draw_faces(first.read_photo(), [face.marked for face in (first, *others)])
+            )
 
     def _repr_html_(self) -> str:
         """Returns the first `SHOWN` photos, at most 640 pixels wide or high, for a notebook."""
@@ -191,7 +232,10 @@ def _entry(attribute: str, *keys: int | str) -> Callable[[FaceResult], Cell]:
 
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
-SMALL, TURNED = 30, 45  # size in pixels below which, and angle in degrees above which, labels are unreliable
+SMALL, TURNED = (
+    30,
+    45,
+)  # size in pixels below which, and angle in degrees above which, labels are unreliable
 WARNINGS = {
     "small face": f"faces are below {SMALL} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",
@@ -207,7 +251,11 @@ COLUMNS: dict[str, tuple[type, Callable[[FaceResult], Cell]]] = {
     "track": (int, lambda face: face.track),
     "face": (int, lambda face: face.face),
     **{name: (float, _entry("box", index)) for index, name in enumerate(BOX)},
-    **{f"{name}_{'xy'[axis]}": (float, _entry("landmarks", name, axis)) for name in LANDMARKS for axis in (0, 1)},
+    **{
+        f"{name}_{'xy'[axis]}": (float, _entry("landmarks", name, axis))
+        for name in LANDMARKS
+        for axis in (0, 1)
+    },
     "score": (float, lambda face: face.score),
     "label": (str, lambda face: face.label),
     "confidence": (float, lambda face: face.confidence),
@@ -232,7 +280,9 @@ def _join(names: Sequence[str] | None) -> str | None:
     return None if names is None else SEPARATOR.join(names)
 
 
-def table_columns(labels: Sequence[str], videos: bool = False, features: int = 0) -> dict[str, type]:
+def table_columns(
+    labels: Sequence[str], videos: bool = False, features: int = 0
+) -> dict[str, type]:
     """Returns name and type of a table's columns; `videos` adds columns, and so do D `features`."""
     columns = {name: kind for name, (kind, _) in COLUMNS.items() if videos or name not in VIDEO}
     prefixes = (PROBABILITY, SMOOTHED) if videos else (PROBABILITY,)
@@ -245,7 +295,12 @@ def photo_rows(
 ) -> Iterator[dict[str, Cell]]:
     """Yields a row for each face, without a label below `min_confidence`, or a single one for a photo without faces."""
     if not photo.faces:
-        yield {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
+        yield {
+            "path": photo.path,
+            "status": photo.status,
+            "frame": photo.frame,
+            "seconds": photo.seconds,
+        }
     for face in photo.faces:
         row = {name: value(face) for name, (_, value) in COLUMNS.items()} | {"status": photo.status}
         if min_confidence:
@@ -253,7 +308,9 @@ def photo_rows(
             row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}
         row |= {PROBABILITY + name: value for name, value in face.probabilities.items()}
         if features:
-            row |= {f"{FEATURE}{index}": value for index, value in enumerate(face.features.tolist())}
+            row |= {
+                f"{FEATURE}{index}": value for index, value in enumerate(face.features.tolist())
+            }
         yield row | {SMOOTHED + name: value for name, value in face.smoothed.items()}
 
 

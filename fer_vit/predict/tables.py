@@ -62,31 +62,48 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
         itself = copy.resolve() in map(Path.resolve, videos)
         if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
             found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
-            raise FerVitError(f"Expected one video, one table (.csv) and another .mp4, but got {found}.")
+            raise FerVitError(
+                f"Expected one video, one table (.csv) and another .mp4, but got {found}."
+            )
         check_output(copy, outputs.overwrite)
     if not videos:
-        raise FerVitError(f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out.")
+        raise FerVitError(
+            f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out."
+        )
     if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
-        raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
+        raise FerVitError(
+            f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead."
+        )
 
 
-def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> str:
+def predict_table(
+    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs
+) -> str:
     """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary."""
     facts = prediction_facts(model, options)
-    report, people, marks = _write_tables(model, images, options, {outputs.table: images}, facts, outputs)
+    report, people, marks = _write_tables(
+        model, images, options, {outputs.table: images}, facts, outputs
+    )
     outputs.write_people(people, model.labels)
     if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
         try:
-            annotate_video(next(filter(is_video, images)), outputs.copy, marks, options, outputs.overwrite)
+            annotate_video(
+                next(filter(is_video, images)), outputs.copy, marks, options, outputs.overwrite
+            )
         except FerVitError as error:
             raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
     return f"{report}\nTable: {outputs.table}"
 
 
 def predict_folder(
-    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs, size: int, rank: ProcessRank
+    model: Recognizer,
+    images: Sequence[Path],
+    options: PhotoOptions,
+    outputs: Outputs,
+    size: int,
+    rank: ProcessRank,
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
@@ -96,15 +113,23 @@ def predict_folder(
     options or another model.
     """
     directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
-    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
+    more = {
+        "min_confidence": outputs.min_confidence,
+        "features": outputs.features,
+        "directory": directory,
+    }
     facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
     facts |= {name: str(value) for name, value in more.items() if value}
     plan, checked = plan_tables(outputs.table, images, size), dict[Path, Checked]()
     check_tables(plan, facts, checked)
-    share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
+    share = {
+        path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked
+    }
     report = "Nothing to do: all tables of this process exist."
     if share:
-        again = outputs._replace(overwrite=True)  # a table that another process wrote in the meantime is the same
+        again = outputs._replace(
+            overwrite=True
+        )  # a table that another process wrote in the meantime is the same
         report, *_ = _write_tables(model, images, options, share, facts, again)
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
@@ -124,7 +149,9 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
     for video, run in groupby(images, is_video):
         while chunk := list(islice(run, 1 if video else part_size)):
             chunks.append(chunk)
-    return {folder / shard_name("part", index, len(chunks)): chunk for index, chunk in enumerate(chunks)}
+    return {
+        folder / shard_name("part", index, len(chunks)): chunk for index, chunk in enumerate(chunks)
+    }
 
 
 def find_tables(folder: Path) -> tuple[list[Path], int]:
@@ -136,16 +163,24 @@ def find_tables(folder: Path) -> tuple[list[Path], int]:
     return found, number - len(found)
 
 
-def check_tables(plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]) -> None:
+def check_tables(
+    plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]
+) -> None:
     """Checks the existing tables of a plan that are not in `checked`, and adds them.
 
     Raises FerVitError when the folder contains other files, or a table cannot be read, has other facts, or does not
     contain the rows of each of its images once and in order.
     """
     folder, names = next(iter(plan)).parent, {table.name for table in plan}
-    found = {name for name in os.listdir(folder) if not name.startswith(".")} if folder.is_dir() else set()
+    found = (
+        {name for name in os.listdir(folder) if not name.startswith(".")}
+        if folder.is_dir()
+        else set()
+    )
     if other := found - names:
-        raise FerVitError(f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. {REMEDY}")
+        raise FerVitError(
+            f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. {REMEDY}"
+        )
     new = [table for table in plan if table.name in found and table not in checked]
     for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
         checked[table] = _check_table(table, [as_text(str(image)) for image in plan[table]], facts)
@@ -157,12 +192,18 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
             before = dict(json.loads(file.schema_arrow.metadata[FACTS.encode()]))
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
-        first = [(row["path"], row["status"]) for row in rows if not row["face"]]  # of each image or frame
+        first = [
+            (row["path"], row["status"]) for row in rows if not row["face"]
+        ]  # of each image or frame
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise FerVitError(f"{table} cannot be read. Remove it and run the same command again.") from error
+        raise FerVitError(
+            f"{table} cannot be read. Remove it and run the same command again."
+        ) from error
     for name in {**before, **facts}:
         if (old := before.get(name)) != (new := facts.get(name)):
-            raise FerVitError(f"{table} was written with {name} {short(old)}, but now it is {short(new)}. {REMEDY}")
+            raise FerVitError(
+                f"{table} was written with {name} {short(old)}, but now it is {short(new)}. {REMEDY}"
+            )
     if [path for path, _ in groupby(first, itemgetter(0))] != images or len({*faces}) < len(faces):
         expected = f"{len(images):,} images from {short(images[0])} on, each once and in order"
         raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
@@ -189,7 +230,9 @@ def _write_tables(
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
     photos = model.recognize([*chain.from_iterable(share.values())], options)
-    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
+    columns = table_columns(
+        model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim
+    )
     counts, people, marks = Counts(), People(), list[list[Marked]]()
     by_source = (some for _, some in groupby(photos, attrgetter("source")))
     for path, chunk in share.items():
@@ -244,9 +287,14 @@ class Counts:
         faces, known, ambiguous = self.labels.total(), self.ambiguous.total(), self.ambiguous[True]
         kinds = ", ".join(format_count(number, kind) for kind, number in self.kinds.items())
         labels = f": {format_counts(self.labels)}" if faces else ""
-        lines = [f"{kinds}: {format_counts(self.statuses)}", f"{format_count(faces, 'face')}{labels}"]
+        lines = [
+            f"{kinds}: {format_counts(self.statuses)}",
+            f"{format_count(faces, 'face')}{labels}",
+        ]
         if known:
-            lines.append(f"{ambiguous:,} of {known:,} faces are ambiguous ({ambiguous / known:.1%})")
+            lines.append(
+                f"{ambiguous:,} of {known:,} faces are ambiguous ({ambiguous / known:.1%})"
+            )
         found = ((self.warnings[name], text) for name, text in WARNINGS.items())
         lines += [f"{number:,} of {faces:,} {text}" for number, text in found if number]
         return "\n".join(lines)

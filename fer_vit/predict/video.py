@@ -31,7 +31,9 @@ try:
     from av.stream import Disposition
     from av.video.reformatter import Colorspace
 except ModuleNotFoundError as missing:
-    raise FerVitError('Videos need one more package: pip install -c constraints.txt ".[video]".') from missing
+    raise FerVitError(
+        'Videos need one more package: pip install -c constraints.txt ".[video]".'
+    ) from missing
 
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
 """Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
@@ -68,14 +70,20 @@ def read_frames(
     """
     slot, first, begin, lost = None, None, None, Counter[str]()
     with open_video(path) as (container, stream):
-        for index, (frame, seconds) in enumerate(_time_frames(_decode(container, stream, lost), stream)):
+        for index, (frame, seconds) in enumerate(
+            _time_frames(_decode(container, stream, lost), stream)
+        ):
             begin = seconds if begin is None else begin
             if seconds - begin >= end:
                 break
             if seconds - begin < start:
                 continue
             first = (index, seconds) if first is None else first
-            due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)
+            due = (
+                (index - first[0]) // every
+                if fps is None
+                else math.floor((seconds - first[1]) * fps + 1e-6)
+            )
             if due != slot and (only is None or index in only):
                 slot = due
                 yield Frame(_to_rgb(frame, stream), index, seconds)
@@ -108,11 +116,18 @@ def play(source: Path | str) -> Iterator[Frame]:
 
 def _check(lost: Counter[str]) -> None:
     if found := +lost:
-        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}")
+        raise ImageError(
+            f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}"
+        )
 
 
-def _decode(file: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]) -> Iterator[av.VideoFrame]:
-    last, begin, length = 0.0, *((value or 0) / av.time_base for value in (file.start_time, file.duration))
+def _decode(
+    file: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
+) -> Iterator[av.VideoFrame]:
+    last, begin, length = (
+        0.0,
+        *((value or 0) / av.time_base for value in (file.start_time, file.duration)),
+    )
     for packet in file.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -127,12 +142,16 @@ def _decode(file: av.container.InputContainer, stream: av.VideoStream, lost: Cou
     lost["seconds are missing at the end"] = round(begin + length - last)
 
 
-def _time_frames(frames: Iterator[av.VideoFrame], stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+def _time_frames(
+    frames: Iterator[av.VideoFrame], stream: av.VideoStream
+) -> Iterator[tuple[av.VideoFrame, float]]:
     """Yields frames with their seconds in order: FFmpeg guesses swapped times for B-frames in AVI files."""
     waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
     rate = float(stream.guessed_rate or 25)
     for number, frame in enumerate(frames):
-        seconds = offset + (number / rate if frame.time is None else frame.time)  # bare streams have no times
+        seconds = offset + (
+            number / rate if frame.time is None else frame.time
+        )  # bare streams have no times
         if seconds < newest - JOINT - MOST_SWAPPED / rate:
             offset, seconds = offset + newest + 1 / rate - seconds, newest + 1 / rate
         newest = max(newest, seconds)
@@ -157,8 +176,12 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         options["rtsp_flags"] = "prefer_tcp"  # UDP loses parts of frames
     try:
         # Metadata such as the title need not be Unicode.
-        with av.open(url, options=options, metadata_errors="replace", timeout=patience) as container:
-            streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+        with av.open(
+            url, options=options, metadata_errors="replace", timeout=patience
+        ) as container:
+            streams = [
+                s for s in container.streams.video if not s.disposition & Disposition.attached_pic
+            ]
             if not streams:
                 raise ImageError("no video in the file")
             if streams[0].codec_context is None:  # PyAV's annotations exclude it
@@ -169,7 +192,9 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
     except ExitError as error:
         raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
-        raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
+        raise ImageError(
+            UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)
+        ) from error
 
 
 def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
@@ -197,14 +222,22 @@ class VideoDataset(IterableDataset[Item]):
             frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
             try:
                 yield from track_faces(self.photos, frames, path, index, options.detect_every)
-            except (ImageError, cv2.error, MemoryError) as error:  # from frames of an odd shape, or huge ones
-                reason = str(error) if isinstance(error, ImageError) else "the video cannot be processed"
+            except (
+                ImageError,
+                cv2.error,
+                MemoryError,
+            ) as error:  # from frames of an odd shape, or huge ones
+                reason = (
+                    str(error) if isinstance(error, ImageError) else "the video cannot be processed"
+                )
                 yield Photo(path, reason, [], index), []
 
 
 Found = tuple[Frame, list[Face | None], list[int]]
 FINE = 8  # at least one of this many searches is at full size, for small faces that appear
-LARGE = 1 / 12  # side of a large face as a fraction of the frame's longer side; it is also found at a third of the size
+LARGE = (
+    1 / 12
+)  # side of a large face as a fraction of the frame's longer side; it is also found at a third of the size
 
 
 def track_faces(
@@ -218,7 +251,9 @@ def track_faces(
         found = find_faces(photos.detector, frames, detect_every)
     for (image, number, seconds), faces, tracks in found:
         size = image.shape[1], image.shape[0]
-        photo = Photo(path, OK if faces else NO_FACE, faces, index, number, seconds, tuple(tracks), size)
+        photo = Photo(
+            path, OK if faces else NO_FACE, faces, index, number, seconds, tuple(tracks), size
+        )
         yield photo, photos.crop_faces(image, 1, faces, path)
 
 
@@ -238,14 +273,20 @@ def find_faces(detector: Detector, frames: Iterable[Frame], detect_every: int) -
             coarse = large and due <= number < fine and not missing
             found = search_frame(detector, image, coarse=True) if coarse else []
             if not coarse or len(found) < len(expected):
-                found, fine = search_frame(detector, image, coarse=False), number + FINE * detect_every
+                found, fine = (
+                    search_frame(detector, image, coarse=False),
+                    number + FINE * detect_every,
+                )
             due = number + detect_every
         yield frame, [*found], tracker.number_faces(found, seconds)
 
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
 MEMORY = 0.2  # seconds over which a track's speed is averaged
-MAX_DISTANCE, MAX_SPEED = 0.6, 1.5  # between expected and found landmarks: widths, and further widths per second
+MAX_DISTANCE, MAX_SPEED = (
+    0.6,
+    1.5,
+)  # between expected and found landmarks: widths, and further widths per second
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
 NEVER = 1e6  # the cost of an impossible pair
 
@@ -267,8 +308,13 @@ class Track:
         """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
         expected, gap = self.expect_face(seconds), abs(seconds - self.seconds)
         width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
-        distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
-        if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
+        distance = float(
+            np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other)
+        )
+        if (
+            distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP)
+            or not 1 / MAX_GROWTH < other / width < MAX_GROWTH
+        ):
             return NEVER
         return 1 - box_iou(expected, face) + distance + gap
 
@@ -291,8 +337,14 @@ class Tracker:
 
     def expect_faces(self, seconds: float) -> tuple[list[Face], bool]:
         """Returns the last frame's faces, moved at their speeds, and whether another may come back to its track."""
-        missing = (abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks if track.seconds != self._seconds)
-        faces = [track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds]
+        missing = (
+            abs(seconds - track.seconds) <= MAX_GAP
+            for track in self._tracks
+            if track.seconds != self._seconds
+        )
+        faces = [
+            track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds
+        ]
         return faces, any(missing)
 
     def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
@@ -300,7 +352,11 @@ class Tracker:
         from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
 
         # The last frame's tracks continue, however long ago it was.
-        recent = (t for t in self._tracks if t.seconds == self._seconds or abs(seconds - t.seconds) <= MAX_GAP)
+        recent = (
+            t
+            for t in self._tracks
+            if t.seconds == self._seconds or abs(seconds - t.seconds) <= MAX_GAP
+        )
         tracks = self._tracks = list(recent)
         costs = np.array([track.cost(face, seconds) for track in tracks for face in faces])
         costs = costs.reshape(len(tracks), len(faces))

@@ -20,14 +20,18 @@ from fer_vit.report.table import Interval
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     """Draws counts (C, C), a row for each true class, coloured by their share of the row; RGB uint8 (H, W, 3)."""
     classes = len(labels)
-    figure = Figure(figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained")
+    figure = Figure(
+        figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained"
+    )
     axes = figure.add_subplot()
     shares = confusion / confusion.sum(1, keepdims=True).clip(1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for (row, column), count in np.ndenumerate(confusion):
         colour = "white" if shares[row, column] > 0.5 else "black"
         axes.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=9)
-    axes.set_xticks(range(classes), labels, rotation=40, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_xticks(
+        range(classes), labels, rotation=40, ha="right", rotation_mode="anchor", parse_math=False
+    )
     axes.set_yticks(range(classes), labels, parse_math=False)
     axes.set(xlabel="predicted", ylabel="true")
     accuracy = confusion.trace() / max(1, confusion.sum())
@@ -46,7 +50,9 @@ def calibration_figure(confidence: Array, right: Mask) -> Image:
     middle = np.histogram(confidence, edges, weights=confidence)[0][some] / faces[some]
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
     axes.plot(middle, hits[some] / faces[some], "o-", color=ACCENT, clip_on=False)
-    axes.set(ylabel="accuracy", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1))
+    axes.set(
+        ylabel="accuracy", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1)
+    )
     axes.title.set_fontsize(10)
     below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT)
     below.set(xlabel="confidence", ylabel="faces", xlim=(0, 1))
@@ -57,7 +63,9 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
     """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
     figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    low, mean, high = np.array([[one["low"], one["mean"], one["high"]] for one in found.values()], float).T
+    low, mean, high = np.array(
+        [[one["low"], one["mean"], one["high"]] for one in found.values()], float
+    ).T
     axes.hlines(range(len(found)), low, high, color=FAINT, linewidth=3)  # nothing is drawn for NaN
     axes.plot(mean, range(len(found)), "o", color=ACCENT)
     axes.set_ylim(len(found) - 0.5, -0.5)
@@ -89,14 +97,26 @@ def prediction_figure(view: FaceView) -> Figure:
     labels, values = zip(*draw.ranked(view.probabilities)[:BARS], strict=True)
     drawn = bars.barh(range(len(values)), values, 0.5, color=[ACCENT, *[FAINT] * (len(values) - 1)])
     bars.bar_label(drawn, [draw.percent(value) for value in values], padding=3, fontsize=9)
-    bars.set_yticks(range(len(labels)), [draw.fitted(label, 13, 95) for label in labels], fontsize=9, parse_math=False)
+    bars.set_yticks(
+        range(len(labels)),
+        [draw.fitted(label, 13, 95) for label in labels],
+        fontsize=9,
+        parse_math=False,
+    )
     bars.tick_params(length=0)
     bars.set(xlim=(0, 1), ylim=(BARS - 0.5, -0.5), xticks=[], title="probability")
     bars.title.set_fontsize(9)
     bars.spines[:].set_visible(False)
     title = draw.fitted(f"{labels[0]} {draw.percent(values[0])}", 24, 260)
     figure.text(0.03, 0.9, title, fontsize=16, parse_math=False)
-    figure.text(0.97, 0.9, f"{draw.fitted(view.name, 13, 160)}  {view.where}", fontsize=9, ha="right", parse_math=False)
+    figure.text(
+        0.97,
+        0.9,
+        f"{draw.fitted(view.name, 13, 160)}  {view.where}",
+        fontsize=9,
+        ha="right",
+        parse_math=False,
+    )
     return figure
 
 
@@ -107,7 +127,9 @@ FOOT = 0.75  # height of the text below the face, in inches
 
 def strongest_pairs(relations: Array, present: Sequence[int]) -> list[tuple[float, int, int]]:
     """Returns the attention between two of the regions that are present, both directions added, largest first."""
-    pairs = [(float(relations[a, b] + relations[b, a]), a, b) for a in present for b in present if a < b]
+    pairs = [
+        (float(relations[a, b] + relations[b, a]), a, b) for a in present for b in present if a < b
+    ]
     return [pair for pair in sorted(pairs, reverse=True)[:ARCS] if pair[0] > 0]
 
 
@@ -131,18 +153,37 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
         extent = (0, close.crop_size, close.crop_size, 0)
         axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
     present = [index for index, name in enumerate(regions) if name in close.regions]
-    centres = {index: draw.to_photo(close, close.regions[regions[index]]).mean(0) for index in present}
+    centres = {
+        index: draw.to_photo(close, close.regions[regions[index]]).mean(0) for index in present
+    }
     pairs = strongest_pairs(relations, present)
     for share, a, b in reversed(pairs):
         wide = 6 * share / pairs[0][0]
-        arc = FancyArrowPatch(centres[a], centres[b], arrowstyle="-", connectionstyle="arc3,rad=0.15", linewidth=wide)
-        arc.set(color=REGION, capstyle="round", path_effects=[withStroke(linewidth=wide + 1.5, foreground=SHADOW)])
+        arc = FancyArrowPatch(
+            centres[a], centres[b], arrowstyle="-", connectionstyle="arc3,rad=0.15", linewidth=wide
+        )
+        arc.set(
+            color=REGION,
+            capstyle="round",
+            path_effects=[withStroke(linewidth=wide + 1.5, foreground=SHADOW)],
+        )
         axes.add_patch(arc)
     for index, (x, y) in centres.items():
-        axes.scatter(x, y, 400 * output[index] / max(output.max(), 1e-12), REGION, edgecolors=SHADOW, zorder=3)
+        axes.scatter(
+            x,
+            y,
+            400 * output[index] / max(output.max(), 1e-12),
+            REGION,
+            edgecolors=SHADOW,
+            zorder=3,
+        )
         text = f"{regions[index].replace('_', ' ')} {draw.percent(output[index])}"
-        name = axes.annotate(text, (x, y), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=7)
-        name.set(color="white", zorder=4, path_effects=[withStroke(linewidth=2, foreground="black")])
+        name = axes.annotate(
+            text, (x, y), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=7
+        )
+        name.set(
+            color="white", zorder=4, path_effects=[withStroke(linewidth=2, foreground="black")]
+        )
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     label, confidence = draw.ranked(view.probabilities)[0]

@@ -18,7 +18,9 @@ from fer_vit.geometry import Array, Image, apply, compose, invert
 REGION = "#c3ffa5"  # of regions, which have names, and of attention; far from the others, also with colour-blindness
 FOR, AGAINST = "#e8590c", "#1c7ed6"  # of heat maps
 ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
-CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])  # indices in a box (xyxy), clockwise from the upper left
+CORNERS = np.array(
+    [[0, 1], [2, 1], [2, 3], [0, 3]]
+)  # indices in a box (xyxy), clockwise from the upper left
 EXPRESSIONS = {  # over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
@@ -44,7 +46,9 @@ class FaceView:
     to_crop: Array  # matrix (2, 3) from photo to crop pixels
     crop_size: int  # side of the square crop in pixels
     regions: dict[str, Array]  # box (4,) of each region that is present, xyxy in crop pixels
-    box: Array | None = None  # detected face (4,), xyxy in photo pixels; None for a crop without landmarks
+    box: Array | None = (
+        None  # detected face (4,), xyxy in photo pixels; None for a crop without landmarks
+    )
     name: str = ""  # path of the photo as the user should see it; untrusted text
     face: int = 0  # index in the photo
     track: int | None = None  # the number of the person in a video
@@ -56,7 +60,11 @@ class FaceView:
     def where(self) -> str:
         """Which face of the photo it is; in a video, who and when."""
         minutes, seconds = divmod(round(self.seconds, 1), 60)
-        return f"face {self.face}" if self.track is None else f"person {self.track} at {minutes:.0f}:{seconds:04.1f}"
+        return (
+            f"face {self.face}"
+            if self.track is None
+            else f"person {self.track} at {minutes:.0f}:{seconds:04.1f}"
+        )
 
 
 class Attention(NamedTuple):
@@ -65,7 +73,9 @@ class Attention(NamedTuple):
     relations: Array  # how much each of R regions (row) takes from each (column) (V, R, R)
     output: Array  # how much each region gives to what is classified (V, R)
     patches: Array  # the same for each patch (V, rows, columns)
-    distance: Array  # how far a head looks on average, in crop pixels (V,); NaN where there is no head
+    distance: (
+        Array  # how far a head looks on average, in crop pixels (V,); NaN where there is no head
+    )
 
 
 def zoom(view: FaceView, size: int) -> FaceView:
@@ -160,14 +170,20 @@ def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:
     size = max(11, round(max(width, height) / 60))
     line, pad = max(1, size // 8), size // 3
     for face in faces:
-        left, top, right, bottom = (0, 0, width - 1, height - 1) if face.box is None else face.box.round().astype(int)
-        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline="#00000066", width=line + 2)
+        left, top, right, bottom = (
+            (0, 0, width - 1, height - 1) if face.box is None else face.box.round().astype(int)
+        )
+        draw.rectangle(
+            (left - 1, top - 1, right + 1, bottom + 1), outline="#00000066", width=line + 2
+        )
         draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
         number = "" if face.track is None else f"{face.track}  "
         text = fitted(f"{number}{face.label}  {percent(face.probability)}", size, width - 2 * pad)
         wide, high = round(font(size).getlength(text)) + 2 * pad, size + 3 * pad
         x = max(0, min(left, width - wide))
-        y = max(0, min(top - high - 2, height - high))  # inside the box where there is no room above it
+        y = max(
+            0, min(top - high - 2, height - high)
+        )  # inside the box where there is no room above it
         draw.rectangle((x, y, x + wide, y + high), "#000000b0")
         draw.text((x + pad, y + pad + 0.8 * size), text, "#ffffff", font(size), "ls")
         bar = (x + pad, y + high - pad - 2 * line, x + wide - pad, y + high - pad)

@@ -18,7 +18,17 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil, ImageColor
 
 from fer_vit.geometry import Array, invert
-from fer_vit.report.draw import AGAINST, FOR, Attention, FaceView, expression_colour, percent, printable, ranked, zoom
+from fer_vit.report.draw import (
+    AGAINST,
+    FOR,
+    Attention,
+    FaceView,
+    expression_colour,
+    percent,
+    printable,
+    ranked,
+    zoom,
+)
 from fer_vit.report.table import Interval
 
 PHOTO = 480  # longer side of the pictures of a face, in pixels
@@ -44,7 +54,9 @@ class FaceRecord(NamedTuple):
     attention: str  # see `pack_attention`
 
 
-def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
+def save_face(
+    folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]
+) -> FaceRecord:
     """Writes the pictures of face `number` into a report's folder `photos` and returns what the page needs.
 
     `regions` are the model's, in its order. With its second face, a photo is written as a whole under the number of
@@ -63,7 +75,9 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
     size = np.tile(view.photo.shape[1::-1], 2)
     data = face_data(close, evidence, regions) | {
         "image": f"photos/{name}",
-        "box": None if view.track is not None else _rounded(None if view.box is None else view.box / size, 4),
+        "box": None
+        if view.track is not None
+        else _rounded(None if view.box is None else view.box / size, 4),
     }
     text = htmlsafe_json_dumps(data, separators=(",", ":"))
     return FaceRecord(ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
@@ -78,11 +92,15 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
         "index": close.face,
         "track": close.track,
         "seconds": close.seconds,
-        "smoothed": None if close.smoothed is None else [*close.probabilities].index(close.smoothed),
+        "smoothed": None
+        if close.smoothed is None
+        else [*close.probabilities].index(close.smoothed),
         "size": close.photo.shape[1::-1],
         "order": list(evidence.order),
         "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
-        "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),  # from the crop to the picture, as SVG has it
+        "matrix": _rounded(
+            invert(close.to_crop).T.ravel(), 4
+        ),  # from the crop to the picture, as SVG has it
         "crop": close.crop_size,
         "boxes": [_rounded(close.regions.get(name), 2) for name in regions],
         "shares": [label and _rounded(label[0]) for label in labels],
@@ -91,7 +109,11 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
 
 
 def average_data(
-    faces: int, view: FaceView, evidence: Evidence, regions: Sequence[str], found: Sequence[Interval]
+    faces: int,
+    view: FaceView,
+    evidence: Evidence,
+    regions: Sequence[str],
+    found: Sequence[Interval],
 ) -> dict[str, Any]:
     """Returns what `page.js` draws the mean of some faces from, with the intervals of `Average.intervals`."""
     return face_data(view, evidence, regions) | {
@@ -100,7 +122,10 @@ def average_data(
         "image": _data_uri(Pil.fromarray(view.photo)),
         "heat": _data_uri(heat_maps(evidence).crop((0, 0, HEAT, HEAT)), "PNG"),
         "attention": pack_attention(evidence.attention),
-        "intervals": [None if one["low"] is None else _rounded(np.array([one["low"], one["high"]])) for one in found],
+        "intervals": [
+            None if one["low"] is None else _rounded(np.array([one["low"], one["high"]]))
+            for one in found
+        ],
     }
 
 
@@ -112,7 +137,9 @@ def pack_attention(attention: Attention) -> str:
     """Returns attention as base64: a byte per value, 255 times its square root, view after view."""
     views = len(attention.output)
     parts = [values.reshape(views, -1) for values in attention[:3]]
-    return base64.b64encode((255 * np.sqrt(np.hstack(parts))).round().astype(np.uint8).tobytes()).decode()
+    return base64.b64encode(
+        (255 * np.sqrt(np.hstack(parts))).round().astype(np.uint8).tobytes()
+    ).decode()
 
 
 def heat_maps(evidence: Evidence) -> Pil.Image:
@@ -124,8 +151,12 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
         maps[index] = np.asarray(large)
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
     picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
-    value = (np.arange(256)[:, None] - 128) / 127  # from strongly against, over clear, to strongly for
-    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR)))
+    value = (
+        np.arange(256)[:, None] - 128
+    ) / 127  # from strongly against, over clear, to strongly for
+    colours = np.where(
+        value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR))
+    )
     palette = np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
     picture.putpalette(palette.tobytes(), "RGBA")
     return picture
@@ -141,7 +172,9 @@ def is_report(page: Path) -> bool:
 
 def _data_uri(image: Pil.Image, kind: str = "JPEG") -> str:
     buffer = io.BytesIO()
-    (image.convert("RGB") if kind == "JPEG" else image).save(buffer, kind, quality=80, optimize=True)
+    (image.convert("RGB") if kind == "JPEG" else image).save(
+        buffer, kind, quality=80, optimize=True
+    )
     return f"data:image/{kind.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -149,7 +182,9 @@ _LOADER = PackageLoader("fer_vit", "report")
 _ENVIRONMENT = Environment(
     loader=_LOADER,
     autoescape=True,
-    finalize=lambda value: printable(value) if type(value) is str else value,  # others are numbers or marked safe
+    finalize=lambda value: (
+        printable(value) if type(value) is str else value
+    ),  # others are numbers or marked safe
     trim_blocks=True,
     undefined=StrictUndefined,
 )
@@ -159,9 +194,13 @@ _ENVIRONMENT.filters |= {"percent": percent, "colour": expression_colour}
 
 def render(path: Path, name: str, **values: object) -> None:
     """Renders values with the template `NAME.html` and the script `NAME.js`; replaces an existing page."""
-    style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
+    style, script = (
+        _LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js")
+    )
     digest = script_digest(name)
-    page = _ENVIRONMENT.get_template(f"{name}.html").render(style=style, script=script, digest=digest, **values)
+    page = _ENVIRONMENT.get_template(f"{name}.html").render(
+        style=style, script=script, digest=digest, **values
+    )
     path.write_text(page, encoding="utf-8")
 
 

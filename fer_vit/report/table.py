@@ -44,10 +44,16 @@ class TableWriter:
     """Writes a table atomically; a `live` one grows in its place. Raises FerVitError when it cannot be written."""
 
     path: Path  # ends in one of `SUFFIXES`
-    columns: dict[str, type]  # name and type (str, int, float or bool) of every column; any cell may be None
+    columns: dict[
+        str, type
+    ]  # name and type (str, int, float or bool) of every column; any cell may be None
     live: bool = False  # whether every row is written at once; not for .parquet
-    overwrite: bool = True  # whether it may replace a file that another process has written in the meantime
-    facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file; the other formats have none
+    overwrite: bool = (
+        True  # whether it may replace a file that another process has written in the meantime
+    )
+    facts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # metadata of a Parquet file; the other formats have none
     _rows: list[Mapping[str, Any]] = field(default_factory=list)
     _parquet: pq.ParquetWriter | None = None
     _text: TextIO | None = None
@@ -59,7 +65,9 @@ class TableWriter:
             if len(self._rows) >= ROW_GROUP:
                 self._flush()
         elif self.path.suffix.lower() == ".csv":
-            csv.writer(self._text).writerows([csv_cell(row.get(name)) for name in self.columns] for row in rows)
+            csv.writer(self._text).writerows(
+                [csv_cell(row.get(name)) for name in self.columns] for row in rows
+            )
         else:
             complete = ({name: row.get(name) for name in self.columns} for row in rows)
             self._text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in complete)
@@ -71,10 +79,18 @@ class TableWriter:
 
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
-            file = self.path if self.live else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
+            file = (
+                self.path
+                if self.live
+                else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
+            )
             if self.path.suffix.lower() == ".parquet":
                 integers = [name for name, kind in self.columns.items() if kind is int]
-                kept = {"pandas_type": "int64", "numpy_type": "Int64", "metadata": None}  # in pandas, with empty cells
+                kept = {
+                    "pandas_type": "int64",
+                    "numpy_type": "Int64",
+                    "metadata": None,
+                }  # in pandas, with empty cells
                 columns = [{"name": name, "field_name": name, **kept} for name in integers]
                 pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
                 metadata = {"pandas": json.dumps(pandas), FACTS: json.dumps(self.facts)}
@@ -82,7 +98,13 @@ class TableWriter:
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
                 # File names need not be valid Unicode; invalid bytes are escaped.
-                text = file.open("w", 1 if self.live else -1, encoding="utf-8", errors="backslashreplace", newline="")
+                text = file.open(
+                    "w",
+                    1 if self.live else -1,
+                    encoding="utf-8",
+                    errors="backslashreplace",
+                    newline="",
+                )
                 self._text = stack.enter_context(text)
                 if self.path.suffix.lower() == ".csv":
                     csv.writer(text).writerow(map(csv_cell, self.columns))
@@ -103,7 +125,10 @@ def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Returns rows of cells as a table; a missing cell is null, and bytes of file names beyond Unicode are escaped."""
-    texts = [{name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    texts = [
+        {name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
+        for row in rows
+    ]
     return pa.Table.from_pylist(texts, schema)
 
 
@@ -111,7 +136,11 @@ def csv_cell(cell: Cell) -> Cell:
     """Returns a cell for CSV; text that a spreadsheet would run gets a leading apostrophe (OWASP, CSV injection)."""
     if isinstance(cell, float):
         return f"{cell:.8g}"  # milliseconds within a day
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    return (
+        f"'{cell}"
+        if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else cell
+    )
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -127,15 +156,23 @@ def faithfulness_table(
     better: Mapping[str, int],
 ) -> str:
     """Returns Markdown: a row with the `differences` of each method to `random`, then what was `found` for `random`."""
-    rows = [["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())]]
+    rows = [
+        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())]
+    ]
     for method, values in differences.items():
         rows.append([method, *(interval_text(values[name], "+.3f") for name in better)])
-    return markdown([*rows, ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)]])
+    return markdown(
+        [
+            *rows,
+            ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
+        ]
+    )
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells as lines for a terminal, each column as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )

@@ -9,5 +9,7 @@ from fer_vit.data.schema import Reading
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 
 MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
-SOURCES: dict[str, Callable[..., Reading]] = {module.__name__.rpartition(".")[2]: module.read for module in MODULES}
+SOURCES: dict[str, Callable[..., Reading]] = {
+    module.__name__.rpartition(".")[2]: module.read for module in MODULES
+}
 """The reader of every data set by the name of its file. Its options become options of `prepare`."""

@@ -19,7 +19,16 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.sources.common import hold_out, not_found
 
-NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")  # the labels 0 to 7
+NAMES = (
+    "neutral",
+    "happiness",
+    "sadness",
+    "surprise",
+    "fear",
+    "disgust",
+    "anger",
+    "contempt",
+)  # the labels 0 to 7
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
 
@@ -39,21 +48,32 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
         if (root / folder / "images").is_dir() and (root / folder / "annotations").is_dir():
             _read_split(root, folder, split, reading)
         else:
-            reading.notes.append(f"No {split} split: {root / folder} does not hold the folders images and annotations.")
+            reading.notes.append(
+                f"No {split} split: {root / folder} does not hold the folders images and annotations."
+            )
     if not reading.rows:
-        raise not_found(root, "train_set and val_set, each with the folders images and annotations,")
+        raise not_found(
+            root, "train_set and val_set, each with the folders images and annotations,"
+        )
     reading.notes.append("AffectNet's val_set is the test split here.")
     return hold_out(reading)
 
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
     """Adds a split's images to a reading. Both folders are listed once: checking every file would take minutes."""
-    names = [Path(name) for name in os.listdir(root / folder / "images") if not name.startswith(".")]
+    names = [
+        Path(name) for name in os.listdir(root / folder / "images") if not name.startswith(".")
+    ]
     images = {name.stem: name.name for name in names if name.suffix.lower() in IMAGE_SUFFIXES}
     annotations = root / folder / "annotations"
     stems = {name.removesuffix(SUFFIX) for name in os.listdir(annotations) if name.endswith(SUFFIX)}
-    reading.dropped += {"image missing": len(stems - images.keys()), "annotation missing": len(images.keys() - stems)}
-    for stem in tqdm(sorted(stems & images.keys()), f"AffectNet {folder}", unit="face", disable=None):
+    reading.dropped += {
+        "image missing": len(stems - images.keys()),
+        "annotation missing": len(images.keys() - stems),
+    }
+    for stem in tqdm(
+        sorted(stems & images.keys()), f"AffectNet {folder}", unit="face", disable=None
+    ):
         label = _label(annotations / f"{stem}{SUFFIX}")
         name = f"{folder}/images/{images[stem]}"
         if label in reading.names:
@@ -69,4 +89,6 @@ def _label(path: Path) -> str:
         return dict(enumerate(NAMES))[number]
     except (ValueError, KeyError) as error:
         came = f"`{error}`. Restore the file as distributed."
-        raise FerVitError(f"{path}: expected an array that holds one number from 0 to 7, but got {came}") from error
+        raise FerVitError(
+            f"{path}: expected an array that holds one number from 0 to 7, but got {came}"
+        ) from error

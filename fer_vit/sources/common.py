@@ -52,12 +52,18 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     if not classes:
         return reading
     rows = [
-        replace(row, split=moved.get(row.extra.get(PERSON, row.name), "train")) if row.split == "train" else row
+        replace(row, split=moved.get(row.extra.get(PERSON, row.name), "train"))
+        if row.split == "train"
+        else row
         for row in reading.rows
     ]
     what = "the persons" if PERSON in reading.extra else "every class"
     held_out = f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}"
-    return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."])
+    return replace(
+        reading,
+        rows=rows,
+        notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."],
+    )
 
 
 def read_table(
@@ -78,7 +84,9 @@ def read_table(
                 raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
             for cells in lines:
                 if len(cells) != len(names):
-                    raise bad_line(path, reader.line_num, f"{len(names)} columns", separator.join(cells))
+                    raise bad_line(
+                        path, reader.line_num, f"{len(names)} columns", separator.join(cells)
+                    )
                 yield reader.line_num, dict(zip(names, map(str.strip, cells), strict=True))
         except csv.Error as error:
             raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error
@@ -87,14 +95,18 @@ def read_table(
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
     """Returns the error for an invalid line of a table."""
     remedy = "Restore the file as distributed."
-    return FerVitError(f"{path}, line {line}: expected {expected}, but got `{short(came)}`. {remedy}")
+    return FerVitError(
+        f"{path}, line {line}: expected {expected}, but got `{short(came)}`. {remedy}"
+    )
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
     names = sorted(path.name for path in root.glob("[!.]*"))
     came = short(", ".join(names)) or ("an empty folder" if root.is_dir() else "no such folder")
-    return FerVitError(f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout.")
+    return FerVitError(
+        f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout."
+    )
 
 
 def missing_splits(rows: list[Row], root: Path) -> list[str]:
@@ -123,7 +135,11 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
         folder.mkdir()
         _extract(archive, folder, out)
         # A zip of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
-        inner = [p for p in folder.glob("[!.]*") if p.name != "__MACOSX" and (p.is_dir() or p.name[0] != "_")]
+        inner = [
+            p
+            for p in folder.glob("[!.]*")
+            if p.name != "__MACOSX" and (p.is_dir() or p.name[0] != "_")
+        ]
         try:
             yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
         except FerVitError as error:
@@ -132,7 +148,9 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
 
 def _open_zip(archive: Path) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(archive, metadata_encoding="utf-8")  # macOS writes UTF-8 without zip's flag for it
+        return zipfile.ZipFile(
+            archive, metadata_encoding="utf-8"
+        )  # macOS writes UTF-8 without zip's flag for it
     except UnicodeDecodeError:
         return zipfile.ZipFile(archive)
 
@@ -143,17 +161,28 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
         with _open_zip(archive) as file:
             entries = file.infolist()
             # A few bytes of bzip2 can fill all memory at once
-            if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise FerVitError(f"Expected a zip that uses deflate, but {archive} does not. Unpack it first.")
+            if {entry.compress_type for entry in entries} - {
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            }:
+                raise FerVitError(
+                    f"Expected a zip that uses deflate, but {archive} does not. Unpack it first."
+                )
             size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if size > free:
-                room = f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
+                room = (
+                    f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
+                )
                 raise FerVitError(f"Expected {room}. Choose another folder.")
             file.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
+        if (
+            isinstance(error, OSError) and error.errno != EINVAL
+        ):  # from a damaged zip: a seek before its start
             raise
-        raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error
+        raise FerVitError(
+            f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
+        ) from error
 
 
 CHUNK = 100  # images that a worker gets at once
@@ -177,7 +206,9 @@ def add_landmarks(
     """
     detect, count = partial(_detect, detector, cut), len(reading.rows)
     with worker_pool(min(workers or cores(), -(-count // CHUNK)), CHUNK) as mapped:
-        results = list(tqdm(mapped(detect, reading.rows), "reading images", count, unit="images", disable=None))
+        results = list(
+            tqdm(mapped(detect, reading.rows), "reading images", count, unit="images", disable=None)
+        )
     rows = [row for row in results if isinstance(row, Row)]
     dropped = Counter(reason for reason in results if isinstance(reason, str))
     return replace(reading, rows=rows, dropped=reading.dropped + dropped)
@@ -192,10 +223,14 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
             face = detect_in_crop(detector, image)
             if cut and not face.score:
                 return "no face found"
-            row = replace(row, landmarks=face.landmarks, score=None if np.isnan(face.score) else face.score)
+            row = replace(
+                row, landmarks=face.landmarks, score=None if np.isnan(face.score) else face.score
+            )
             if cut and max(image.shape[:2]) > CUT:
                 face_only, to_cut = cut_out(image, face.box)
-                row = replace(row, landmarks=apply(to_cut, face.landmarks), image=encode_jpeg(face_only))
+                row = replace(
+                    row, landmarks=apply(to_cut, face.landmarks), image=encode_jpeg(face_only)
+                )
         return row
     except ImageError as error:
         return str(error).partition(":")[0]  # without details: equal reasons are counted together
@@ -211,7 +246,9 @@ def thumbnail(image: Image) -> bytes:
 
 def drop_near_duplicates(reading: Reading) -> Reading:
     """Returns a copy without training rows that have a near-duplicate in val or test, which are marked there."""
-    pixels = np.frombuffer(b"".join(row.thumbnail for row in reading.rows), np.uint8).reshape(-1, SIDE, SIDE)
+    pixels = np.frombuffer(b"".join(row.thumbnail for row in reading.rows), np.uint8).reshape(
+        -1, SIDE, SIDE
+    )
     trained = np.array([row.split == "train" for row in reading.rows])
     marks = find_near_duplicates(pixels, trained)
     rows = [
@@ -219,7 +256,9 @@ def drop_near_duplicates(reading: Reading) -> Reading:
         for row, mark in zip(reading.rows, marks.tolist(), strict=True)
         if not (mark and row.split == "train")
     ]
-    dropped = reading.dropped + Counter({"near-duplicate of a val or test image": int(marks[trained].sum())})
+    dropped = reading.dropped + Counter(
+        {"near-duplicate of a val or test image": int(marks[trained].sum())}
+    )
     return replace(reading, rows=rows, dropped=dropped)
 
 
@@ -227,8 +266,13 @@ def find_near_duplicates(pixels: Image, trained: Mask) -> Mask:
     """Marks thumbnails (N, SIDE, SIDE) that have a near-duplicate on the other side of the mask `trained` (N,)."""
     marks = np.zeros(len(pixels), bool)
     train, others = np.flatnonzero(trained), np.flatnonzero(~trained)
-    plain, mirrored = _standardise(pixels[others]), _standardise(pixels[others, :, ::-1])  # (M, SIDE * SIDE)
-    for start in tqdm(range(0, len(train), BLOCK), "comparing images", unit="blocks", disable=None, delay=1):
+    plain, mirrored = (
+        _standardise(pixels[others]),
+        _standardise(pixels[others, :, ::-1]),
+    )  # (M, SIDE * SIDE)
+    for start in tqdm(
+        range(0, len(train), BLOCK), "comparing images", unit="blocks", disable=None, delay=1
+    ):
         block = train[start : start + BLOCK]
         some = _standardise(pixels[block])
         same = np.maximum(some @ plain.T, some @ mirrored.T) >= CORRELATION  # (BLOCK, M)
@@ -241,5 +285,7 @@ def _standardise(pixels: Image) -> Float32Array:
     """Returns thumbnails as vectors (N, SIDE * SIDE) of mean 0 and length 1, whose products are correlations."""
     flat = pixels.reshape(-1, SIDE * SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
-    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)  # a uniform image correlates with none
+    flat /= np.maximum(
+        np.linalg.norm(flat, axis=1, keepdims=True), 1e-6
+    )  # a uniform image correlates with none
     return flat

@@ -101,8 +101,13 @@ LOOKS = {
 }
 """Lowest and highest value of everything in a picture except the expression."""
 
-SKINS = np.array([(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float)
-HAIRS = np.array([(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)], float)
+SKINS = np.array(
+    [(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float
+)
+HAIRS = np.array(
+    [(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)],
+    float,
+)
 IRISES = np.array([(70, 45, 30), (60, 95, 135), (70, 105, 60), (95, 75, 45)], float)
 LIP, WHITE, DARK = np.array([(175, 50, 60), (250, 250, 250), (45, 20, 25)], float)
 ANGLE = np.linspace(0, 2 * np.pi, 49)
@@ -113,11 +118,19 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
     """Returns the regions (`face.crop.REGIONS`) in which two expressions of the same person differ."""
-    moved = [name for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True) if x != y]
-    return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
+    moved = [
+        name
+        for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True)
+        if x != y
+    ]
+    return frozenset(
+        region for name in moved for region in REGIONS if region.endswith(name.split("_")[0])
+    )
 
 
-def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) -> tuple[Image, Array]:
+def draw_face(
+    expression: str, seed: int, size: int = 96, colour: bool = False
+) -> tuple[Image, Array]:
     """Draws a face (size, size, 3), RGB uint8, grey or in colour, and returns its landmarks (5, 2) in pixels.
 
     The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with the expression. The
@@ -130,7 +143,9 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
     canvas[:] = rng.uniform(60, 230, 3)
     full = _values(expression)
-    moved = Parameters(*(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist())
+    moved = Parameters(
+        *(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist()
+    )
     frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
     fill = partial(_fill, canvas, 2 * frame)
     _head(fill, look, skin, hair)
@@ -150,7 +165,9 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
 
 def _values(expression: str) -> Array:
     if expression not in TABLE:
-        raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
+        raise FerVitError(
+            f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`."
+        )
     return np.array(TABLE[expression])
 
 
@@ -161,10 +178,14 @@ def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) ->
     cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
 
 
-def _oval(x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0) -> Array:
+def _oval(
+    x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0
+) -> Array:
     """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`); rows 24 to 48 are the upper half."""
     across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
-    return np.stack([x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1)
+    return np.stack(
+        [x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1
+    )
 
 
 def _stroke(x: Array, y: Array, width: float) -> Array:
@@ -185,7 +206,10 @@ def _blend(colour: Array, other: Array, share: float) -> Array:
 
 def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
     x, width, ears = 0.5 - look["yaw"], look["head_width"], 0.47
-    fill(_oval(x, ears, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6), hair * 0.8)
+    fill(
+        _oval(x, ears, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6),
+        hair * 0.8,
+    )
     fill(_oval(x, 1.1, 0.2, 0.3), skin * 0.75)  # neck
     for side in (-1, 1):
         fill(_oval(x + side * width, 0.5, 0.045, 0.08), skin * 0.88)
@@ -217,7 +241,12 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
 def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
     # T runs from the inner end to the outer.
     away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
-    y = look["brow_y"] - 0.055 * moved.brow_raise - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
+    y = (
+        look["brow_y"]
+        - 0.055 * moved.brow_raise
+        - 0.032 * moved.brow_slope * T
+        - look["brow_arch"] * (1 - T**2)
+    )
     for side in (-1, 1):
         fill(_stroke(0.5 + 0.8 * look["yaw"] + side * away, y, look["brow_width"]), colour)
 
@@ -231,12 +260,18 @@ def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
     for side in (-1, 1):
         for start in (-0.115, -0.080):
             fill(_stroke(x + side * (0.040 + 0.028 * T), y + start + 0.016 * T**2, 0.012), fold)
-        fill(_stroke(x + side * (0.082 + 0.028 * T - 0.012 * T**2), y + 0.010 + 0.045 * T, 0.014), fold)
+        fill(
+            _stroke(x + side * (0.082 + 0.028 * T - 0.012 * T**2), y + 0.010 + 0.045 * T, 0.014),
+            fold,
+        )
     return x, y
 
 
 def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Point, Point]:
-    t, bow = -COS[:25], SIN[:25]  # from the right corner, -1, to the left; 0 at the corners, 1 in the middle
+    t, bow = (
+        -COS[:25],
+        SIN[:25],
+    )  # from the right corner, -1, to the left; 0 at the corners, 1 in the middle
     x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t
     line = look["mouth_y"] + 0.070 * moved.mouth_curve * (0.5 - t**2)
     line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
@@ -251,7 +286,9 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
     return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))
 
 
-def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
+def read(
+    root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False
+) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
     Each image shows a different person. Raises FerVitError when the folder holds other files or cannot be written.
@@ -269,7 +306,9 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
     remove_stale(root)
     drawn = root.is_file() or any(root.glob("*"))  # by an earlier run
     with nullcontext(root) if drawn else atomic_write(root) as folder:
-        for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
+        for number in tqdm(
+            range(count), desc="draw", unit="face", disable=None, leave=False, delay=1
+        ):
             split = SPLITS[(number >= 0.7 * count) + (number >= 0.85 * count)]
             label = EXPRESSIONS[number % len(EXPRESSIONS)]
             name = f"{split}/{label}/{number:05d}.png"

@@ -16,8 +16,16 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import not_found, read_table
 
-ATTRIBUTES = ("age", "gender", "race")  # by the annotators: an age group, female or male, one of seven races
-TABLES = {"labels.csv": "path", "fairface_label_train.csv": "file", "fairface_label_val.csv": "file"}
+ATTRIBUTES = (
+    "age",
+    "gender",
+    "race",
+)  # by the annotators: an age group, female or male, one of seven races
+TABLES = {
+    "labels.csv": "path",
+    "fairface_label_train.csv": "file",
+    "fairface_label_val.csv": "file",
+}
 """The tables' columns of file names."""
 FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
 
@@ -32,12 +40,18 @@ def read(root: Path) -> Reading:
     """
     base = root / "fairface" if (root / "fairface").is_dir() else root
     reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)
-    existing = {path.relative_to(base).as_posix() for folder in FOLDERS for path in (base / folder).glob("*")}
+    existing = {
+        path.relative_to(base).as_posix()
+        for folder in FOLDERS
+        for path in (base / folder).glob("*")
+    }
     for table, column in TABLES.items():
         for _, cells in read_table(base / table, (column, *ATTRIBUTES)):
             name, extra = cells[column], {attribute: cells[attribute] for attribute in ATTRIBUTES}
             if name in existing:
-                reading.rows.append(Row(base / name, name, FOLDERS[name.partition("/")[0]], extra=extra))
+                reading.rows.append(
+                    Row(base / name, name, FOLDERS[name.partition("/")[0]], extra=extra)
+                )
             else:
                 reading.dropped["image missing"] += 1
     if not reading.rows:

@@ -16,7 +16,15 @@ from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
 from fer_vit.sources.common import bad_line, missing_splits, not_found, read_table
 
-NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")  # the labels 0 to 6 of the table
+NAMES = (
+    "anger",
+    "disgust",
+    "fear",
+    "happiness",
+    "sadness",
+    "surprise",
+    "neutral",
+)  # the labels 0 to 6 of the table
 TABLES = ("fer2013.csv", "icml_face_data.csv")
 USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
 SIDE = 48
@@ -35,7 +43,9 @@ def read(root: Path) -> Reading:
     reading = folder.read(root)
     if unknown := [name for name in reading.names if name not in NAMES]:
         remedy = "Read another data set with `fer-vit prepare folder`."
-        raise FerVitError(f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. {remedy}")
+        raise FerVitError(
+            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. {remedy}"
+        )
     reading.names = NAMES
     return reading
 
@@ -53,7 +63,16 @@ def _read_table(path: Path) -> Reading:
         except ValueError as error:
             came = f"{len(values)} values: {cell['pixels']}"
             raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came) from error
-        rows.append(Row(encode_png(pixels), f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
+        rows.append(
+            Row(
+                encode_png(pixels),
+                f"{path.name}:{line}",
+                USAGE[cell["usage"]],
+                NAMES[int(cell["emotion"])],
+            )
+        )
     if not rows:
-        raise FerVitError(f"Expected faces in {path}, but got only a header. Restore the file as distributed.")
+        raise FerVitError(
+            f"Expected faces in {path}, but got only a header. Restore the file as distributed."
+        )
     return Reading(NAMES, rows, notes=missing_splits(rows, path))

@@ -52,7 +52,9 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
         name, _, *texts = cells.values()
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
-            raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells.values()))
+            raise bad_line(
+                table, line, "file name, box and ten vote counts", ",".join(cells.values())
+            )
         counts = [*map(int, texts)]
         votes = soft(counts) if labels == "soft" else majority(counts)
         if name not in existing:
@@ -60,7 +62,9 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
         elif votes is not None:
             label, shares = int(votes.argmax()), tuple(votes.tolist()) if labels == "soft" else None
             path, extra = table.parent / name, {VOTES: str(counts[label])}
-            reading.rows.append(Row(path, f"{table.parent.name}/{name}", split, NAMES[label], shares, extra=extra))
+            reading.rows.append(
+                Row(path, f"{table.parent.name}/{name}", split, NAMES[label], shares, extra=extra)
+            )
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
             reading.dropped["unknown or not a face"] += 1
         else:
@@ -74,7 +78,11 @@ def majority(counts: Sequence[int]) -> Array | None:
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
-    return np.eye(len(NAMES))[winner] if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None
+    return (
+        np.eye(len(NAMES))[winner]
+        if 2 * votes[winner] > votes.sum() and winner < len(NAMES)
+        else None
+    )
 
 
 def soft(counts: Sequence[int]) -> Array | None:
@@ -89,7 +97,11 @@ def soft(counts: Sequence[int]) -> Array | None:
     gathered = np.zeros(len(NAMES))
     for least in sorted(set(votes.tolist()), reverse=True):
         gathered = np.where(expressions >= least, expressions, 0.0)
-        if least in others or gathered.sum() >= 0.75 * votes.sum() or np.count_nonzero(gathered) >= 3:
+        if (
+            least in others
+            or gathered.sum() >= 0.75 * votes.sum()
+            or np.count_nonzero(gathered) >= 3
+        ):
             break
     if gathered.sum() <= 0.5 * votes.sum() or np.count_nonzero(gathered) > 3:
         return None

@@ -36,7 +36,11 @@ def read(root: Path) -> Reading:
     becomes test.
     """
     folders = _folders(root)
-    splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
+    splits = {
+        folder: SPLIT_FOLDERS[folder.name.lower()]
+        for folder in folders
+        if folder.name.lower() in SPLIT_FOLDERS
+    }
     if "train" not in splits.values() and len(splits) < len(folders):
         splits = {}
     reading = _read_splits(root, splits or {root: "train"})
@@ -46,7 +50,9 @@ def read(root: Path) -> Reading:
             raise FerVitError(f"Expected folders of two classes or more in {root}, but got {came}")
         reading.notes.append(f"No split folders in {root}.")
         return hold_out(reading, ("val", "test"))
-    reading.notes += [f"{folder} is not a split and was not read." for folder in folders if folder not in splits]
+    reading.notes += [
+        f"{folder} is not a split and was not read." for folder in folders if folder not in splits
+    ]
     reading.notes += missing_splits(reading.rows, root)
     return reading if any(row.split == "val" for row in reading.rows) else hold_out(reading)
 
@@ -57,14 +63,20 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
     for folder, split in splits.items():
         _read_split(root, folder, split, reading)
     if not reading.rows:
-        raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
+        raise not_found(
+            root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,"
+        )
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
-    reading.names = tuple(name for name in (*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})) if name in labels)
+    reading.names = tuple(
+        name for name in (*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})) if name in labels
+    )
     spelled: dict[str, str] = {}  # as in a person's first folder
     for row in reading.rows:
         if name := row.extra.get(PERSON):
-            row.extra[PERSON] = spelled.setdefault(normalize("NFC", str(name).strip()).casefold(), str(name))
+            row.extra[PERSON] = spelled.setdefault(
+                normalize("NFC", str(name).strip()).casefold(), str(name)
+            )
     if len(spelled) < FEWEST_PERSONS:
         reading.rows = [replace(row, extra={}) for row in reading.rows]
     else:
@@ -76,7 +88,9 @@ def _folders(folder: Path) -> list[Path]:
     """Lists the folders in a folder that are not hidden, sorted; empty if the folder is missing."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) -> None:
@@ -85,7 +99,10 @@ def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) 
         label, before = canonical(class_folder.name), len(reading.rows)
         for path in files_below(class_folder):
             if path.suffix.lower() in IMAGE_SUFFIXES:
-                name, person = path.relative_to(root).as_posix(), path.relative_to(class_folder).parts[:-1]
+                name, person = (
+                    path.relative_to(root).as_posix(),
+                    path.relative_to(class_folder).parts[:-1],
+                )
                 extra = {PERSON: as_text(person[0])} if person else {}
                 reading.rows.append(Row(path, name, split, label, extra=extra))
             else:

@@ -39,14 +39,23 @@ def read(root: Path) -> Reading:
         stem, label = cells["name"].removesuffix(".jpg"), LABELS.get(cells["label"])
         split, name = SPLITS.get(stem.partition("_")[0]), f"{stem}_aligned.jpg"
         if split is None or label is None:
-            raise bad_line(table, line, "`train_00001.jpg 5` or `test_...`, labels 1 to 7", " ".join(cells.values()))
+            raise bad_line(
+                table,
+                line,
+                "`train_00001.jpg 5` or `test_...`, labels 1 to 7",
+                " ".join(cells.values()),
+            )
         if name in existing:
             extra = _attributes(manual / f"{stem}_manu_attri.txt")
-            reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
+            reading.rows.append(
+                Row(images / name, f"Image/aligned/{name}", split, label, extra=extra)
+            )
         else:
             reading.dropped["image missing"] += 1
     if not reading.rows:
-        raise not_found(root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned")
+        raise not_found(
+            root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned"
+        )
     reading.notes.append("RAF-DB has no validation split.")
     return hold_out(reading)
 
@@ -60,4 +69,6 @@ def _attributes(file: Path) -> dict[str, str]:
         pairs = zip(ATTRIBUTES.items(), map(int, numbers), strict=True)
         return {name: dict(enumerate(values))[number] for (name, values), number in pairs}
     except (ValueError, KeyError) as error:
-        raise bad_line(file, 6, f"the numbers of {', '.join(ATTRIBUTES)}", " ".join(numbers)) from error
+        raise bad_line(
+            file, 6, f"the numbers of {', '.join(ATTRIBUTES)}", " ".join(numbers)
+        ) from error

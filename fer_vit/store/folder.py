@@ -29,20 +29,34 @@ from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder,
 
 MAX_CONFIG = 1_000_000
 """Largest settings in characters of JSON; the included models have 2,000."""
-SECTIONS: dict[str, type] = {"callbacks": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list}
+SECTIONS: dict[str, type] = {
+    "callbacks": dict,
+    "loops": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+}
 """State for resuming that Lightning writes, each of dictionaries."""
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
     if not path.is_file():
-        raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
+        raise FerVitError(
+            f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints."
+        )
     size, checkpoint = path.stat().st_size, _load_safely(path)
-    hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
+    hyper, state = (
+        as_dict(checkpoint.get("hyper_parameters")),
+        as_dict(checkpoint.get("state_dict")),
+    )
     if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
-        raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
+        raise FerVitError(
+            f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
+        )
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
-        raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
+        raise FerVitError(
+            f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote."
+        )
     _check_sections(checkpoint, path)
     return checkpoint
 
@@ -55,10 +69,14 @@ def _load_safely(path: Path) -> dict[str, Any]:
                 raise ValueError("it is compressed")  # torch writes none
         checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
         settings = json.JSONEncoder().iterencode(as_dict(checkpoint.get("hyper_parameters")))
-        if any(length > MAX_CONFIG for length in accumulate(map(len, settings))):  # lists may share their items
+        if any(
+            length > MAX_CONFIG for length in accumulate(map(len, settings))
+        ):  # lists may share their items
             raise ValueError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
-        raise FerVitError(f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote.") from error
+        raise FerVitError(
+            f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote."
+        ) from error
     return checkpoint
 
 
@@ -83,7 +101,9 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
         parts = checkpoint.get(section, kind())
         states = parts.values() if isinstance(parts, dict) else parts
         if not isinstance(parts, kind) or not all_are(states, dict):
-            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
+            raise FerVitError(
+                f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
+            )
     for saved in checkpoint.get("callbacks", {}).values():
         _check_saved(saved, path)
 
@@ -101,12 +121,18 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
         if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
             came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
-            raise FerVitError(f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote.")
+            raise FerVitError(
+                f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote."
+            )
 
 
 def _is_plain(name: str) -> bool:
     """Returns whether a path is no URL, and leads out of no folder that it names."""
-    return "://" not in name and "::" not in name and os.path.normpath(name).count("..") == name.count("..")
+    return (
+        "://" not in name
+        and "::" not in name
+        and os.path.normpath(name).count("..") == name.count("..")
+    )
 
 
 LEVELS = {*map(str, COVERAGES)}
@@ -135,7 +161,9 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
     return build_network(*read_model(name, **hub), name or DEFAULT)
 
 
-def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
+def build_network(
+    settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
+) -> RegionViT:
     """Builds a network from arguments of `build_model`, ready to predict; raises FerVitError if the state differs."""
     try:
         with torch.device("meta"):  # uses no memory, however large the network
@@ -143,12 +171,22 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
         for key, here, there in differing(wanted, state):
             raise ValueError(f"weights `{short(key)}`: {there}, but its settings require {here}")
         if bad := [key for key, value in state.items() if not value.float().isfinite().all()]:
-            raise FerVitError(f"{name} holds weights that are not finite (`{bad[0]}`), as after diverged training.")
+            raise FerVitError(
+                f"{name} holds weights that are not finite (`{bad[0]}`), as after diverged training."
+            )
         net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings can be anything
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        RuntimeError,
+    ) as error:  # settings can be anything
         reason = " ".join(str(error).split())[:200]
-        raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
+        raise FerVitError(
+            f"{name} is of another version of fer-vit, or damaged ({reason})."
+        ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
 
@@ -165,7 +203,9 @@ def average_networks(names: Sequence[str]) -> RegionViT:
         here, wanted = (vars(one.settings) | {"config": one.config} for one in (net, first))
         for what in ("config", "labels", "align", "template"):
             if here[what] != wanted[what]:
-                raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")
+                raise FerVitError(
+                    f"{name} has another {what} than {names[0]}. Average models of one configuration."
+                )
     states = [net.state_dict() for net in nets]
     for key, value in states[0].items():
         if value.is_floating_point():
@@ -178,7 +218,9 @@ def average_networks(names: Sequence[str]) -> RegionViT:
 def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder for `load_network`: weights in their precision, settings and a model card."""
     settings = {"config": asdict(net.config)} | asdict(net.settings)
-    weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
+    weights = save(
+        {name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"}
+    )
     folder.mkdir(exist_ok=True)
     (folder / CARD_FILE).write_text(CARD, "utf-8")
     (folder / WEIGHTS).write_bytes(weights)
@@ -202,28 +244,43 @@ def read_model(
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
         if not (settings["labels"] or pretraining):
-            raise FerVitError(f"{name} has no expressions. Train a classifier from it with `--model.init`.")
+            raise FerVitError(
+                f"{name} has no expressions. Train a classifier from it with `--model.init`."
+            )
         return settings, state
     folder = find_folder(name, **hub)
     check_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
-            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger.")
+            raise FerVitError(
+                f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger."
+            )
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise FerVitError(f"The model {name} cannot be read ({error}). Download or export it again.") from error
+        raise FerVitError(
+            f"The model {name} cannot be read ({error}). Download or export it again."
+        ) from error
     return check_settings(settings, name), state
 
 
-def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def unpack_checkpoint(
+    checkpoint: dict[str, Any], name: str | Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Returns the result of `read_model` for a checkpoint in memory, called `name` in messages."""
     hyper = checkpoint["hyper_parameters"]
-    settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
+    settings = {
+        "config": hyper["network"],
+        **{key: hyper[key] for key in EXTRA_KEYS if key in hyper},
+    }
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper):
         return check_settings(settings, name), state
-    state = {key: value for key, value in state.items() if key.partition(".")[0] not in ("mask_token", "decoder")}
+    state = {
+        key: value
+        for key, value in state.items()
+        if key.partition(".")[0] not in ("mask_token", "decoder")
+    }
     return check_settings({**settings, "labels": []}, name, pretraining=True), state
 
 
@@ -231,7 +288,9 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
     """Returns the settings of a file as arguments of `build_model`; raises FerVitError when some are wrong."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
-        raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
+        raise FerVitError(
+            f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
+        )
     if not pretraining:
         check_labels(settings["labels"], name)
     values = {key: settings[key] for key in EXTRA_KEYS if settings.get(key) is not None}
@@ -251,21 +310,43 @@ def check_ranges(found: ModelSettings, name: str | Path) -> None:
     whole = all(len(row) == 1 + classes and row[:1] != [None] and within(0, row, 1) for row in rows)
     gains = all(len(row) in (1, 3) and within(-9, row, 9) for row in found.faithfulness.values())
     for key, fits, expected in (
-        ("template", len(found.template) in (0, 5) and within(-9, chain(*found.template), 9), "five points (x, y)"),
+        (
+            "template",
+            len(found.template) in (0, 5) and within(-9, chain(*found.template), 9),
+            "five points (x, y)",
+        ),
         ("temperature", within(1e-3, [found.temperature], 1e3), "from 0.001 to 1000"),
-        ("thresholds", whole and {*found.thresholds} in (set(), LEVELS), "from 0 to 1, all and each label, by level"),
-        ("prior", len(found.prior) in (0, classes) and within(1e-9, found.prior, 1), "empty or one share per label"),
-        ("adjustment", 0 <= found.adjustment <= bool(found.prior), "from 0 to 1, and 0 without a prior"),
+        (
+            "thresholds",
+            whole and {*found.thresholds} in (set(), LEVELS),
+            "from 0 to 1, all and each label, by level",
+        ),
+        (
+            "prior",
+            len(found.prior) in (0, classes) and within(1e-9, found.prior, 1),
+            "empty or one share per label",
+        ),
+        (
+            "adjustment",
+            0 <= found.adjustment <= bool(found.prior),
+            "from 0 to 1, and 0 without a prior",
+        ),
         ("faithfulness", gains, "one number or three for each method"),
     ):
         if not fits:
-            raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}.")
+            raise FerVitError(
+                f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}."
+            )
 
 
-def differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Iterator[tuple[str, str, str]]:
+def differing(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, str]]:
     """Yields name, type in the first and type in the second state dict of weights that differ in type or shape."""
     for key in dict.fromkeys([*first, *second]):
-        here, there = (_kind(state[key]) if key in state else "missing" for state in (first, second))
+        here, there = (
+            _kind(state[key]) if key in state else "missing" for state in (first, second)
+        )
         if here != there:
             yield key, here, there
 
@@ -289,5 +370,7 @@ def find_config(name: str) -> str:
         return name
     if name not in (configs := shipped_configs()):
         known = ", ".join(configs)
-        raise FerVitError(f"Expected a file or a shipped config ({known}), but got {name}.{suggest(name, configs)}")
+        raise FerVitError(
+            f"Expected a file or a shipped config ({known}), but got {name}.{suggest(name, configs)}"
+        )
     return str(configs[name])

@@ -36,7 +36,9 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
     except FerVitError:
         raise
     except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
-        raise FerVitError(f"{known}, but cannot get {name} from the hub ({_reason(error)}).") from error
+        raise FerVitError(
+            f"{known}, but cannot get {name} from the hub ({_reason(error)})."
+        ) from error
 
 
 def _download(name: str, **hub: Any) -> Path:
@@ -46,14 +48,18 @@ def _download(name: str, **hub: Any) -> Path:
         with suppress(DryRunError):  # without an answer the cache may have the model
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
             if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
-                raise FerVitError(f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}.")
+                raise FerVitError(
+                    f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}."
+                )
     folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
     blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
             came = hashlib.file_digest(file, "sha256").hexdigest()
         if came != blob.name:
-            raise FerVitError(f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and fetch it again.")
+            raise FerVitError(
+                f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and fetch it again."
+            )
     return folder
 
 
@@ -65,7 +71,9 @@ def shipped_models() -> dict[str, Path]:
 def check_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
     if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
-        raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
+        raise FerVitError(
+            f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint."
+        )
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, token: str | None = None) -> str:
@@ -86,7 +94,9 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
     except Exception as error:  # as above
-        raise FerVitError(f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in.") from error
+        raise FerVitError(
+            f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in."
+        ) from error
     return commit.commit_url
 
 
@@ -96,4 +106,6 @@ def _reason(error: Exception) -> str:
 
 def _check_endpoint() -> None:
     if not constants.ENDPOINT.startswith("https://"):
-        raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")
+        raise FerVitError(
+            f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it."
+        )

@@ -36,7 +36,12 @@ class TrainCLI(LightningCLI):
     """LightningCLI that logs to runs/`name`; options override that, and the `settings` of a checkpoint."""
 
     def __init__(
-        self, verb: str, args: list[str], name: str, settings: Namespace | None, task: Task = "classification"
+        self,
+        verb: str,
+        args: list[str],
+        name: str,
+        settings: Namespace | None,
+        task: Task = "classification",
     ) -> None:
         self.verb, self.settings, self.task = verb, settings, task
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
@@ -59,8 +64,12 @@ class TrainCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links what model and data share, and adds options for checkpoints and for the Trainer's method."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        monitor, mode = ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
-        parser.set_defaults({"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode})
+        monitor, mode = (
+            ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
+        )
+        parser.set_defaults(
+            {"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode}
+        )
         words = "What is trained: a classifier, or by masked pretraining an encoder from which a classifier starts."
         parser.add_argument("--task", type=Task, default="classification", help=words)
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
@@ -68,7 +77,14 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
         if self.task == "classification":
             parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
-        filled_in = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "weights_only"}
+        filled_in = {
+            "model",
+            "datamodule",
+            "dataloaders",
+            "train_dataloaders",
+            "val_dataloaders",
+            "weights_only",
+        }
         self.run_options = parser.add_method_arguments(L.Trainer, self.verb, skip=filled_in)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -81,15 +97,26 @@ class TrainCLI(LightningCLI):
             taken = model_settings(folder.read_model(name, pretraining=True)[0])
             self.config = parser.parse_args(args, as_options(taken, taken["network"]))
         if self.verb != "fit" and not self.config.ckpt_path:
-            raise FerVitError(f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint.")
+            raise FerVitError(
+                f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint."
+            )
 
     def before_instantiate_classes(self) -> None:
         """Checks the precision; replaces bfloat16 by float32 where it would be emulated, many times slower."""
         trainer = self.config.trainer
-        if str(trainer.precision) in ("bf16-true", "16-true", "64-true", "64"):  # crops and boxes are in float32
-            raise FerVitError(f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}.")
+        if str(trainer.precision) in (
+            "bf16-true",
+            "16-true",
+            "64-true",
+            "64",
+        ):  # crops and boxes are in float32
+            raise FerVitError(
+                f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}."
+            )
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
-            print_once("This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`).")
+            print_once(
+                "This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`)."
+            )
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
@@ -98,7 +125,9 @@ class TrainCLI(LightningCLI):
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise FerVitError(f"The configuration has a value of the wrong kind ({reason}).") from error
+            raise FerVitError(
+                f"The configuration has a value of the wrong kind ({reason})."
+            ) from error
         strategy = self.trainer.strategy
         if type(strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user chose another
             strategy.checkpoint_io = AtomicCheckpointIO()
@@ -121,11 +150,23 @@ def train(args: list[str]) -> str:
             return str(cli.config.ckpt_path)
         callback: Any = cli.trainer.checkpoint_callback
         if best := str(callback.best_model_path):
-            print_once(f"Next: fer-vit evaluate {shlex.quote(str(cli.config.data.manifest))} --checkpoint {best}")
+            print_once(
+                f"Next: fer-vit evaluate {shlex.quote(str(cli.config.data.manifest))} --checkpoint {best}"
+            )
         return best
-    except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
+    except (
+        ArgumentError,
+        MisconfigurationException,
+        ModuleNotFoundError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         # An error from a worker has a traceback as its text; the last line is the message.
-        lines = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
+        lines = (
+            str(error).strip().splitlines()[-1:]
+            if "Traceback (most recent" in str(error)
+            else [str(error)]
+        )
         raise FerVitError(" ".join(" ".join(lines).split())) from error
 
 
@@ -133,7 +174,9 @@ def fit(config: str | Path, **overrides: Any) -> str:
     """Trains with a config (a file or a shipped one) and options: `fit("finetune", **{"data.manifest": path})`."""
     words = ["fit", f"--config={config}"]
     for name, value in overrides.items():
-        words.append(f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}")
+        words.append(
+            f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}"
+        )
     return train(words)
 
 
@@ -158,13 +201,27 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     task: Task = first.get("task") or "classification"
     if str(path) != "null":
         checkpoint = folder.load_checkpoint(path)
-        task = "pretraining" if folder.is_pretraining(checkpoint["hyper_parameters"]) else "classification"
+        task = (
+            "pretraining"
+            if folder.is_pretraining(checkpoint["hyper_parameters"])
+            else "classification"
+        )
         if first.get("task", task) != task:
             advice = "A classifier starts from any model by `--model.init`."
-            raise FerVitError(f"Expected a checkpoint of {first['task']}, but {path} is of {task}. {advice}")
+            raise FerVitError(
+                f"Expected a checkpoint of {first['task']}, but {path} is of {task}. {advice}"
+            )
         settings = checkpoint_settings(checkpoint, path)
-        options += ["--model.network.pretrained=false", *["--model.init=null"] * (task == "classification")]
-    options = [*(f"--config={config}" for config in given.config), *options, f"--ckpt_path={path}", f"--task={task}"]
+        options += [
+            "--model.network.pretrained=false",
+            *["--model.init=null"] * (task == "classification"),
+        ]
+    options = [
+        *(f"--config={config}" for config in given.config),
+        *options,
+        f"--ckpt_path={path}",
+        f"--task={task}",
+    ]
     name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
     cli = TrainCLI(verb, options, name, settings, task)
     if checkpoint:  # before the run has a folder
@@ -176,7 +233,11 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns a checkpoint's settings as parsed options; raises FerVitError when they do not fit the weights."""
     settings, state = folder.unpack_checkpoint(checkpoint, path)
     folder.build_network(settings, state, path)
-    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "init")}
+    hyper = {
+        name: value
+        for name, value in checkpoint["hyper_parameters"].items()
+        if name not in ("labels", "init")
+    }
     return as_options(hyper, settings["config"])
 
 
@@ -193,7 +254,12 @@ def needs_no_labels(task: Task) -> bool:
 
 def hide_noise() -> None:
     """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
-    hidden = ("Tip: For", "An SIGTERMException was", "TPU available", "Loading `train_dataloader` to estimate")
+    hidden = (
+        "Tip: For",
+        "An SIGTERMException was",
+        "TPU available",
+        "Loading `train_dataloader` to estimate",
+    )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: not any(words in line.getMessage() for words in hidden)
     )

@@ -70,7 +70,9 @@ class FaceDataModule(L.LightningDataModule):
         task: Any = self.trainer.lightning_module if self.trainer else None
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
-            raise FerVitError(f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`.")
+            raise FerVitError(
+                f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`."
+            )
         self.spec = wanted
         if (labels := getattr(task, "labels", self.labels)) != self.labels:
             here = f"{self.manifest.path} has {', '.join(self.labels)}. Give the task `labels=data.labels`."
@@ -102,8 +104,12 @@ class FaceDataModule(L.LightningDataModule):
         """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
         manifest = self.manifest.split(split)
         if not len(manifest):
-            raise FerVitError(f"{manifest.path} has no rows with split {split}. Prepare the data set with that split.")
-        dataset = faces.FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
+            raise FerVitError(
+                f"{manifest.path} has no rows with split {split}. Prepare the data set with that split."
+            )
+        dataset = faces.FaceDataset(
+            manifest, self.spec, Augment(self.augment) if split == "train" else None
+        )
         if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(manifest.path, split)
         return dataset
@@ -141,7 +147,9 @@ class FaceDataModule(L.LightningDataModule):
 
     def _shards(self) -> faces.ShardDataset:
         path = self.manifest.path
-        dataset = faces.ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled)
+        dataset = faces.ShardDataset(
+            path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled
+        )
         if len(dataset) < self.batch_size * _processes():
             size = f"{self.batch_size} for every process: choose a smaller data.batch_size."
             raise FerVitError(f"{path} has fewer training rows than one batch of {size}")
@@ -151,20 +159,28 @@ class FaceDataModule(L.LightningDataModule):
         """Takes from the stored position the epoch to resume, and how many of its rows are done."""
         position, self.position = self.position, {}
         if position and position.get("fold") != self.fold:
-            advice = "Use the same: the model must not learn the faces that it predicts in `distill`."
+            advice = (
+                "Use the same: the model must not learn the faces that it predicts in `distill`."
+            )
             before = f"The checkpoint was trained with data.fold {short(position.get('fold'))}"
             raise FerVitError(f"{before}, but now it is {self.fold}. {advice}")
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         order = self._order()
-        if batches and (changed := [name for name, value in order.items() if position.get(name) != value]):
+        if batches and (
+            changed := [name for name, value in order.items() if position.get(name) != value]
+        ):
             change = f"{changed[0]} {position.get(changed[0])}, but now it is {order[changed[0]]}"
             advice = "Use the same value, or resume from the end of an epoch."
-            raise FerVitError(f"The checkpoint is of the middle of an epoch with {change}. {advice}")
+            raise FerVitError(
+                f"The checkpoint is of the middle of an epoch with {change}. {advice}"
+            )
         plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * _processes() if plausible else 0
         if not plausible or done > rows:
             place = f"batch {short(batches)} of epoch {short(epoch)}"
-            raise FerVitError(f"The checkpoint is at an impossible {place}. Resume from another checkpoint.")
+            raise FerVitError(
+                f"The checkpoint is at an impossible {place}. Resume from another checkpoint."
+            )
         return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[faces.Sample]:
@@ -172,11 +188,16 @@ class FaceDataModule(L.LightningDataModule):
         return self._loader(dataset, faces.EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(
-        self, dataset: Dataset[faces.Sample], sampler: Sampler[faces.Draw] | None, drop_last: bool = False
+        self,
+        dataset: Dataset[faces.Sample],
+        sampler: Sampler[faces.Draw] | None,
+        drop_last: bool = False,
     ) -> DataLoader[faces.Sample]:
         one_thread()
         devices = self.trainer.num_devices if self.trainer else 1
-        workers = min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
+        workers = (
+            min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
+        )
         return DataLoader(
             dataset,
             self.batch_size,

@@ -29,7 +29,9 @@ from fer_vit.store.folder import differing
 
 RANGES = {
     **dict.fromkeys(("lr", "weight_decay", "logit_adjust"), (0, math.inf)),
-    **dict.fromkeys(("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), (0, 1)),
+    **dict.fromkeys(
+        ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), (0, 1)
+    ),
     "mask_ratio": (0.05, 0.95),
 }
 """Smallest and largest values of settings."""
@@ -44,12 +46,20 @@ class RegionViTModule(L.LightningModule):
     def spec(self) -> CropSpec:
         """How a face becomes a crop for the network."""
         config, settings = self.net.config, self.net.settings
-        return CropSpec(config.img_size, tuple(config.regions), settings.align, settings.template or TEMPLATE)
+        return CropSpec(
+            config.img_size, tuple(config.regions), settings.align, settings.template or TEMPLATE
+        )
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if requested."""
-        device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
-        use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
+        device, in_bf16 = (
+            self.trainer.strategy.root_device,
+            str(self.trainer.precision).startswith("bf16"),
+        )
+        use_fused_attention(
+            self.net,
+            fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16),
+        )
         if self.hparams["compile"] and stage == "fit":
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
@@ -57,7 +67,9 @@ class RegionViTModule(L.LightningModule):
         """Replaces the learning rate and weight decay of a resumed checkpoint by the user's."""
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
-        for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
+        for group, new, factor in zip(
+            schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True
+        ):
             group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
             group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
@@ -73,22 +85,35 @@ class RegionViTModule(L.LightningModule):
         """AdamW with a warm-up and a cosine over all steps."""
         h = self.hparams
         without, layer_decay = tuple(self.net.no_weight_decay()), h.get("layer_decay", 1.0)
-        groups = param_groups_layer_decay(self.net, h["weight_decay"], without, layer_decay=layer_decay)
+        groups = param_groups_layer_decay(
+            self.net, h["weight_decay"], without, layer_decay=layer_decay
+        )
         named = self.named_parameters()
-        if others := [value for name, value in named if value.requires_grad and not name.startswith("net.")]:
+        if others := [
+            value for name, value in named if value.requires_grad and not name.startswith("net.")
+        ]:
             groups.append({"params": others, "weight_decay": 0.0, "lr_scale": 1.0})
         for group in groups:  # timm only stores the factor; torch's optimisers ignore it
             group["lr"] = h["lr"] * group["lr_scale"]
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
-            raise FerVitError("The learning rate falls over all steps: set trainer.max_epochs or max_steps.")
-        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
-        return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            raise FerVitError(
+                "The learning rate falls over all steps: set trainer.max_epochs or max_steps."
+            )
+        schedule = warmup_cosine(
+            AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"]
+        )
+        return {
+            "optimizer": schedule.optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
         """Checks and stores settings as plain values: a checkpoint loads without unpickling or `pretrained` weights."""
         check_regions(network.regions)
-        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), **changed})
+        self.save_hyperparameters(
+            {"network": asdict(replace(network, pretrained=False)), **changed}
+        )
         for name, (least, most) in RANGES.items():
             if name in self.hparams:
                 check_number(f"model.{name}", self.hparams[name], least, most)
@@ -96,9 +121,17 @@ class RegionViTModule(L.LightningModule):
     def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
         """Logs and returns the loss of a step; raises FerVitError with the images when it is not finite."""
         if not loss.isfinite():
-            bad = [path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()]
-            advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
-            came = f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step})."
+            bad = [
+                path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()
+            ]
+            advice = (
+                "Look at these images"
+                if 0 < len(bad) < len(paths)
+                else "Lower model.lr, or use float32"
+            )
+            came = (
+                f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step})."
+            )
             advice += ", or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
             raise FerVitError(f"{came} {advice} Images: {', '.join(bad or paths)}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
@@ -116,7 +149,9 @@ def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
         advice = "Lower model.lr or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
-        raise FerVitError(f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}")
+        raise FerVitError(
+            f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}"
+        )
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
@@ -167,11 +202,17 @@ ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of another model that are defaults of `FERTask`."""
     template = settings.get("template") or TEMPLATE
-    return {"network": settings["config"], "align": settings.get("align", "landmarks"), "template": template}
+    return {
+        "network": settings["config"],
+        "align": settings.get("align", "landmarks"),
+        "template": template,
+    }
 
 
 @torch.no_grad()
-def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> str:
+def take_weights(
+    net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
+) -> str:
     """Copies the tensors of another network that fit, and the rows of the head for labels that both have.
 
     Computed positions and heads of another kind are not copied. `settings` has config and labels of the other network,
@@ -180,30 +221,49 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     tensors fit, or some are not finite.
     """
     labels, known = net.settings.labels, list(settings["labels"])
-    kept = [label for label in labels if label in known and settings["config"].pool == net.config.pool]
+    kept = [
+        label for label in labels if label in known and settings["config"].pool == net.config.pool
+    ]
     new = [label for label in labels if label not in kept]
     computed = [key for key, value in net.named_parameters() if not value.requires_grad]
-    here, there = ({key: part[key] for key in part if key not in computed} for part in (net.state_dict(), state))
+    here, there = (
+        {key: part[key] for key in part if key not in computed}
+        for part in (net.state_dict(), state)
+    )
     encoder = [key for key in here if _in_encoder(key)]
-    other = {key: f"{key} ({old} there, {own} here)" for key, own, old in differing(here, there) if _in_encoder(key)}
+    other = {
+        key: f"{key} ({old} there, {own} here)"
+        for key, own, old in differing(here, there)
+        if _in_encoder(key)
+    }
     fitting = [key for key in encoder if key not in other]
     why = _describe_differences([*other.values()], asdict(settings["config"]), asdict(net.config))
     if len(fitting) < 0.9 * len(encoder):
         came = f"only {len(fitting)} of {len(encoder)} tensors do{why}"
         advice = "Leave out the options of the network, or choose another model."
-        raise FerVitError(f"Expected nine tenths of the encoder to fit {name}, but {came}. {advice}")
-    _copy_tensors(here, there, fitting, {labels.index(label): known.index(label) for label in kept}, name)
+        raise FerVitError(
+            f"Expected nine tenths of the encoder to fit {name}, but {came}. {advice}"
+        )
+    _copy_tensors(
+        here, there, fitting, {labels.index(label): known.index(label) for label in kept}, name
+    )
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
 
 
 def _copy_tensors(
-    here: dict[str, Tensor], there: dict[str, Tensor], encoder: list[str], rows: dict[int, int], name: str | Path
+    here: dict[str, Tensor],
+    there: dict[str, Tensor],
+    encoder: list[str],
+    rows: dict[int, int],
+    name: str | Path,
 ) -> None:
     """Copies tensors of the encoder; and the head, if `rows` gives rows for labels and where they come from."""
     copied = encoder + [key for key in here if rows and not _in_encoder(key) and key in there]
     if bad := [key for key in copied if not there[key].isfinite().all()]:
-        raise FerVitError(f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged.")
+        raise FerVitError(
+            f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged."
+        )
     for key in copied:
         if key in ROWS:
             here[key][[*rows]] = there[key][[*rows.values()]].to(here[key])
@@ -251,21 +311,31 @@ class Symmetry(L.Callback):
                 "of the patch size, and an img_size one above a multiple of half of it."
             )
         state = net.state_dict()
-        if trainer.ckpt_path and any(not torch.equal(state[name], mirror_image(name, state)) for name in state):
-            raise FerVitError("A run without Symmetry cannot resume with it: leave it out, or start a new run.")
+        if trainer.ckpt_path and any(
+            not torch.equal(state[name], mirror_image(name, state)) for name in state
+        ):
+            raise FerVitError(
+                "A run without Symmetry cannot resume with it: leave it out, or start a new run."
+            )
         make_symmetric(state)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches: a run may end there."""
         net: Any = pl_module.net
-        make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
+        make_symmetric(
+            {name: value.grad for name, value in net.named_parameters() if value.grad is not None}
+        )
         make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
 
 
 @torch.no_grad()
 def make_symmetric(tensors: Mapping[str, Tensor]) -> None:
     """Replaces each tensor, named as in a RegionViT, by the mean of itself and its mirror image."""
-    images = {name: mirror_image(name, tensors) for name, value in tensors.items() if value.is_floating_point()}
+    images = {
+        name: mirror_image(name, tensors)
+        for name, value in tensors.items()
+        if value.is_floating_point()
+    }
     for name, image in images.items():
         tensors[name].add_(image).div_(2)
 
@@ -275,9 +345,13 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
     side = next((side for side in SIDES if side in name), "")
     x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
     if ".qkv." in name:
-        return swap_halves(x.reshape(3, len(x) // 3, *x.shape[1:]), range(1, x.ndim + 1)).flatten(0, 1)
+        return swap_halves(x.reshape(3, len(x) // 3, *x.shape[1:]), range(1, x.ndim + 1)).flatten(
+            0, 1
+        )
     if x.ndim == 4:
-        return swap_halves(x.flip(3), range(1 + (x.shape[1] > 3)))  # an image has up to three channels
+        return swap_halves(
+            x.flip(3), range(1 + (x.shape[1] > 3))
+        )  # an image has up to three channels
     if x.ndim == 3:
         return swap_halves(x, range(2, 3))  # of class and register tokens
     return swap_halves(x, range(name.startswith("vit.head."), x.ndim))  # not the classes
@@ -300,11 +374,20 @@ def asymmetry(config: RegionViTConfig) -> float:
     with torch.random.fork_rng(devices=[]):
         net = build_model(replace(config, depth=1, keep_rate=(), pretrained=False), "abc").eval()
     for value in (state := net.state_dict()).values():
-        value.copy_(torch.from_numpy(rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)))
+        value.copy_(
+            torch.from_numpy(
+                rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
+            )
+        )
     make_symmetric(state)
-    crop = rng.integers(256, size=(size, size, 3), dtype=np.uint8), rng.normal(TEMPLATE, 0.02) * size
+    crop = (
+        rng.integers(256, size=(size, size, 3), dtype=np.uint8),
+        rng.normal(TEMPLATE, 0.02) * size,
+    )
     views = crop, mirror(*crop)
     images = torch.from_numpy(np.stack([image for image, _ in views])).permute(0, 3, 1, 2) / 255
-    boxes = torch.from_numpy(np.stack([region_boxes(points, config.regions) for _, points in views]))
+    boxes = torch.from_numpy(
+        np.stack([region_boxes(points, config.regions) for _, points in views])
+    )
     logits = net(images, boxes)
     return float((logits[0] - logits[1]).abs().max() / logits.std())

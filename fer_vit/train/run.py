@@ -37,7 +37,10 @@ def multiply_adds(net: RegionViT) -> int:
     net = copy.deepcopy(net).cpu().eval()
     use_fused_attention(net, fused=False)  # not every version of torch counts the fused one
     with FlopCounterMode(display=False) as counter:
-        net(torch.zeros(1, 3, net.config.img_size, net.config.img_size), torch.zeros(1, net.layout.num_regions, 4))
+        net(
+            torch.zeros(1, 3, net.config.img_size, net.config.img_size),
+            torch.zeros(1, net.layout.num_regions, 4),
+        )
     return int(counter.get_total_flops() // 2)
 
 
@@ -54,13 +57,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the previous checkpoint.
     """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         """Writes a checkpoint; if that fails, the FerVitError names the newest one that exists."""
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         kept = newest_checkpoint([Path(path).parent])
-        resume = f"The previous one is kept: resume with `--ckpt_path {kept}`" if kept else "Start again"
+        resume = (
+            f"The previous one is kept: resume with `--ckpt_path {kept}`" if kept else "Start again"
+        )
         data = io.BytesIO()
         torch.save(checkpoint, data)
         remove_stale(Path(path))
@@ -71,7 +78,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
     """Returns the checkpoint to resume from: the newest last.ckpt, or else the newest of any name."""
     files = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
-    return max(files, key=lambda path: (path.name == "last.ckpt", path.stat().st_mtime_ns), default=None)
+    return max(
+        files, key=lambda path: (path.name == "last.ckpt", path.stat().st_mtime_ns), default=None
+    )
 
 
 class LastCheckpoint(ModelCheckpoint):
@@ -88,11 +97,18 @@ class LastCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
 
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Copies the best checkpoint into the folder of a resumed run; Lightning would lose its score."""
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if not (isinstance(callback, ModelCheckpoint) and callback.monitor and callback.save_top_k == 1 and state):
+            if not (
+                isinstance(callback, ModelCheckpoint)
+                and callback.monitor
+                and callback.save_top_k == 1
+                and state
+            ):
                 continue  # also for this callback, whose predecessor is not needed
             best, folder = Path(state["best_model_path"]), Path(callback.dirpath or "")
             if best.is_file() and best.suffix == ".ckpt" and best.parent != folder:
@@ -114,7 +130,12 @@ class LastCheckpoint(ModelCheckpoint):
         self.on_sanity_check_start(trainer, pl_module)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Stops all processes after the same optimiser step; Lightning raises SIGTERMException where a run can resume.
 
@@ -130,22 +151,32 @@ class LastCheckpoint(ModelCheckpoint):
         self._stop_together(trainer)
 
     def _stop_together(self, trainer: L.Trainer) -> None:
-        self.sigterm |= trainer._signal_connector.received_sigterm  # by Lightning's handler, earlier
-        trainer._signal_connector.received_sigterm = trainer.strategy.reduce_boolean_decision(self.sigterm, all=False)
+        self.sigterm |= (
+            trainer._signal_connector.received_sigterm
+        )  # by Lightning's handler, earlier
+        trainer._signal_connector.received_sigterm = trainer.strategy.reduce_boolean_decision(
+            self.sigterm, all=False
+        )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Lets a validation finish, because Lightning cannot resume one; the run ends after the next step or epoch."""
-        self.sigterm |= trainer._signal_connector.received_sigterm  # by Lightning's handler, earlier
+        self.sigterm |= (
+            trainer._signal_connector.received_sigterm
+        )  # by Lightning's handler, earlier
         trainer._signal_connector.received_sigterm = False
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         """Saves the step at which SIGTERM stopped the run."""
         if isinstance(exception, SIGTERMException):
             super().on_exception(trainer, pl_module, exception)
 
     def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
         # Private, both: a validation may lie amid accumulated batches.
-        return super()._should_skip_saving_checkpoint(trainer) or trainer.fit_loop._should_accumulate()
+        return (
+            super()._should_skip_saving_checkpoint(trainer) or trainer.fit_loop._should_accumulate()
+        )
 
     def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
         # Private: saves epochs without validation, too, and epochs with one after `checkpoint` has recorded its score.
@@ -159,17 +190,29 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
     try:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
-        processes = getattr(trainer.strategy.launcher, "procs", [])  # absent if torchrun or SLURM started them
-        while processes:  # emptied, because Lightning kills this process when it finds a killed one among them
+        processes = getattr(
+            trainer.strategy.launcher, "procs", []
+        )  # absent if torchrun or SLURM started them
+        while (
+            processes
+        ):  # emptied, because Lightning kills this process when it finds a killed one among them
             processes.pop().kill()
-        interrupted = isinstance(error.__context__, KeyboardInterrupt)  # Lightning makes a SystemExit of it
+        interrupted = isinstance(
+            error.__context__, KeyboardInterrupt
+        )  # Lightning makes a SystemExit of it
         lost = is_lost_process(error)
         if not (lost or interrupted or isinstance(error, SIGTERMException)):
             raise
         last = last_checkpoint(trainer)
-        advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`." if last and verb == "fit" else ""
+        advice = (
+            f" Resume with the same command; `fit` needs `--ckpt_path {last}`."
+            if last and verb == "fit"
+            else ""
+        )
         if lost:
-            raise FerVitError(f"Another process of this run died or no longer answers.{advice}") from error
+            raise FerVitError(
+                f"Another process of this run died or no longer answers.{advice}"
+            ) from error
         print_once(f"Ended by {'Ctrl-C' if interrupted else 'SIGTERM'}.{advice}")
         sys.exit(128 + (signal.SIGINT if interrupted else signal.SIGTERM))
 

@@ -25,7 +25,14 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout, drop_regions
 from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import read_model
-from fer_vit.train.module import Freeze, RegionViTModule, check_loss, is_frozen, model_settings, take_weights
+from fer_vit.train.module import (
+    Freeze,
+    RegionViTModule,
+    check_loss,
+    is_frozen,
+    model_settings,
+    take_weights,
+)
 from fer_vit.train.run import print_once
 
 
@@ -48,7 +55,9 @@ def expression_metrics(num_classes: int) -> MetricCollection:
     leave out classes that do not occur. Raises FerVitError when there is only one class.
     """
     if num_classes < 2:
-        raise FerVitError(f"Expected at least two classes, but got {num_classes}. Add images of others.")
+        raise FerVitError(
+            f"Expected at least two classes, but got {num_classes}. Add images of others."
+        )
     return MetricCollection(
         {
             "accuracy": classification.MulticlassAccuracy(num_classes, average="micro"),
@@ -123,7 +132,9 @@ class FERTask(RegionViTModule):
         self.save_hyperparameters()
         self.store_settings(network, init=None)
         self.net = build_model(network, labels, align=align, template=template)
-        self.starts_from = init if source and source[0]["labels"] else None  # a classifier, no pretrained encoder
+        self.starts_from = (
+            init if source and source[0]["labels"] else None
+        )  # a classifier, no pretrained encoder
         if init and source:
             print_once(take_weights(self.net, *source, init))
         for name, parameter in self.net.named_parameters():
@@ -132,7 +143,9 @@ class FERTask(RegionViTModule):
         self.labels = labels
         self.metrics, self.loss = expression_metrics(len(labels)), MeanMetric()
         self.without_near_duplicates = MeanMetric()
-        self.near_duplicate: Tensor | None = None  # (M,) images of the split with one in train; None: no image has one
+        self.near_duplicate: Tensor | None = (
+            None  # (M,) images of the split with one in train; None: no image has one
+        )
         self.adjustment: Tensor | float = 0.0  # of the logits in training
 
     def train(self, mode: bool = True) -> "FERTask":
@@ -155,7 +168,9 @@ class FERTask(RegionViTModule):
         if rate := self.hparams["region_dropout"]:
             tokens = drop_regions(tokens, self.net.layout, rate)
         logits = self.net.forward_head(self.net.forward_features(tokens))
-        loss = expression_loss(logits + self.adjustment, batch.target, self.hparams["label_smoothing"])
+        loss = expression_loss(
+            logits + self.adjustment, batch.target, self.hparams["label_smoothing"]
+        )
         return self.log_loss(loss, logits, batch.path)
 
     @property
@@ -168,7 +183,9 @@ class FERTask(RegionViTModule):
         for metric in (self.metrics, self.loss, self.without_near_duplicates):
             metric.reset()
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        marks = data.manifest.near_duplicates(self.stage) if data else np.zeros(0, bool)  # a plain loader has none
+        marks = (
+            data.manifest.near_duplicates(self.stage) if data else np.zeros(0, bool)
+        )  # a plain loader has none
         self.near_duplicate = torch.from_numpy(marks).to(self.device) if marks.any() else None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -182,11 +199,16 @@ class FERTask(RegionViTModule):
             self.loss.update(expression_loss(logits, target), weight=len(target))
             if self.near_duplicate is not None:
                 hit = logits.argmax(-1) == target.argmax(-1)
-                self.without_near_duplicates.update(hit[~self.near_duplicate[batch.row[once]]].float())
+                self.without_near_duplicates.update(
+                    hit[~self.near_duplicate[batch.row[once]]].float()
+                )
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the split."""
-        results: dict[str, Tensor] = {"loss": self.loss.compute(), **self.metrics.compute()}  # over all processes
+        results: dict[str, Tensor] = {
+            "loss": self.loss.compute(),
+            **self.metrics.compute(),
+        }  # over all processes
         check_loss(results["loss"], self.stage)  # before a checkpoint is saved
         self.confusion = results.pop("confusion")
         results["uar"] = class_recall(self.confusion).nanmean()
@@ -195,11 +217,24 @@ class FERTask(RegionViTModule):
         self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
         trainer = self.trainer
-        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
-            picture, name = draw_confusion(self.confusion.cpu().numpy(), self.labels), f"{self.stage}/confusion"
-            trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats="HWC")
+        if (
+            isinstance(trainer.logger, TensorBoardLogger)
+            and trainer.is_global_zero
+            and not trainer.sanity_checking
+        ):
+            picture, name = (
+                draw_confusion(self.confusion.cpu().numpy(), self.labels),
+                f"{self.stage}/confusion",
+            )
+            trainer.logger.experiment.add_image(
+                name, picture, trainer.global_step, dataformats="HWC"
+            )
 
-    on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
+    on_test_start, test_step, on_test_epoch_end = (
+        on_validation_start,
+        validation_step,
+        on_validation_epoch_end,
+    )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Records the classifier to start from, which may have learned the faces of a held-out fold."""
@@ -211,7 +246,9 @@ class FERTask(RegionViTModule):
         if labels is not None and labels != self.labels:
             there, here = ", ".join(labels), ", ".join(self.labels)
             advice = "Use the manifest it was trained on, or one with the same classes in the same order."
-            raise FerVitError(f"The checkpoint's classes are {there}, but the manifest's are {here}. {advice}")
+            raise FerVitError(
+                f"The checkpoint's classes are {there}, but the manifest's are {here}. {advice}"
+            )
         super().on_load_checkpoint(checkpoint)
         self.starts_from = checkpoint.get("starts_from")
 
@@ -271,7 +308,9 @@ class MaskedPretraining(RegionViTModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
-        preds, hidden = self.predict_hidden(batch, torch.rand(len(batch.path), self.num_patches, device=self.device))
+        preds, hidden = self.predict_hidden(
+            batch, torch.rand(len(batch.path), self.num_patches, device=self.device)
+        )
         return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -302,7 +341,9 @@ class MaskedPretraining(RegionViTModule):
         return math.ceil(self.net.config.img_size / self.net.patch_size) ** 2
 
 
-def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float) -> Hidden:
+def hide(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float
+) -> Hidden:
     """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by row.
 
     Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last patches of a row or
@@ -310,22 +351,32 @@ def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Ten
     """
     size, side = net.config.img_size, math.isqrt(noise.shape[1])
     first = noise.argsort(1)[:, : round(ratio * side**2)]
-    patches = torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
-    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[..., :size, :size]
+    patches = (
+        torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
+    )
+    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[
+        ..., :size, :size
+    ]
     shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
     # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
     weights = ((shares > 0.999) & present[..., None]).float().repeat(1, 1, net.config.in_chans)
-    target = cut_tokens(image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size)
+    target = cut_tokens(
+        image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size
+    )
     variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
     target = (target - mean) / (variance + 1e-6).sqrt()
     visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)
-    colour = image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible  # the mean visible one of each face
+    colour = (
+        image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible
+    )  # the mean visible one of each face
     return Hidden(torch.where(pixels, colour, image), shares.mean(-1) > 0.5, target, weights)
 
 
-def encode_hidden(net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor) -> Tensor:
+def encode_hidden(
+    net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor
+) -> Tensor:
     """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
 
     def cover(contents: Tensor) -> Tensor:  # (B, M, D)

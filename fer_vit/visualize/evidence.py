@@ -35,7 +35,9 @@ FRAMES = 8  # frames that are explained together
 LabelChoice = Literal["predicted", "all"]
 Shown: TypeAlias = tuple[FaceResult, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
-GRID = 24  # rows and columns of a heat map: each cell is a mean, since single pixels are hard to see
+GRID = (
+    24  # rows and columns of a heat map: each cell is a mean, since single pixels are hard to see
+)
 
 
 @dataclass
@@ -58,7 +60,10 @@ class Timeline:
         most = max(1, min(most, self.most))
         changes = {face.frame: face for face in evenly(self.changes, most // 2)}
         others = [face for face in self.faces if face.frame not in changes]
-        return sorted([*changes.values(), *evenly(others, most - len(changes))], key=lambda face: face.frame or 0)
+        return sorted(
+            [*changes.values(), *evenly(others, most - len(changes))],
+            key=lambda face: face.frame or 0,
+        )
 
     def add(self, face: FaceResult, seconds: float, frame: int) -> None:
         """Adds a face; of those to show every second one is dropped each time there are twice as many as needed."""
@@ -93,7 +98,9 @@ class Video:
         """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
         for person in self.people.values():
             times = np.array(person.times)
-            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0)).clip(max=POINTS - 1)
+            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0)).clip(
+                max=POINTS - 1
+            )
             _, first, count = np.unique(span, return_index=True, return_counts=True)
             shares = np.add.reduceat(np.array(person.shares), first) / count[:, None]
             yield {
@@ -156,7 +163,9 @@ def pictures(
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
             while some := list(islice(frames, FRAMES)):
                 found = [(face, frame.image) for frame in some for face in wanted[frame.number]]
-                crops = (photos.crop_faces(image, 1, [_face(face)], path)[0] for face, image in found)
+                crops = (
+                    photos.crop_faces(image, 1, [_face(face)], path)[0] for face, image in found
+                )
                 yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
                 bar.update(len(some))
 
@@ -165,11 +174,19 @@ def _face(result: FaceResult) -> Face | None:
     """Returns a face as the detector found it; None without landmarks."""
     if result.box is None or result.landmarks is None:
         return None
-    return Face(result.box, np.array([*result.landmarks.values()]), np.nan if result.score is None else result.score)
+    return Face(
+        result.box,
+        np.array([*result.landmarks.values()]),
+        np.nan if result.score is None else result.score,
+    )
 
 
 def explain_faces(
-    model: Recognizer, faces: Iterable[Shown], chunks: Iterable[Batch], method: str, labels: LabelChoice = "predicted"
+    model: Recognizer,
+    faces: Iterable[Shown],
+    chunks: Iterable[Batch],
+    method: str,
+    labels: LabelChoice = "predicted",
 ) -> Iterator[tuple[FaceResult, FaceView, Evidence]]:
     """Yields each face with its explanation; `chunks` are the crops, ready for the model, perhaps with more faces."""
     faces = iter(faces)
@@ -185,14 +202,22 @@ def explain_faces(
                 view = replace(face.view(crop), box=None, to_crop=np.eye(2, 3))
             else:
                 view = face.view(picture)
-            yield face, replace(view, regions=visible_regions(model.crop_spec, chunk, row)), evidence
+            yield (
+                face,
+                replace(view, regions=visible_regions(model.crop_spec, chunk, row)),
+                evidence,
+            )
 
 
-def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice = "predicted") -> Iterator[Evidence]:
+def explain_labels(
+    net: RegionViT, seen: Trace, method: str, labels: LabelChoice = "predicted"
+) -> Iterator[Evidence]:
     """Yields the attribution for the predicted label of each face, or for all, and for it rather than the second."""
     order = seen.logits.argsort(dim=1, descending=True, stable=True)
     number = order.shape[1] if labels == "all" else 1
-    ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(1)  # (B, C) each, the most probable first
+    ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(
+        1
+    )  # (B, C) each, the most probable first
     directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
     # Half the time in bfloat16, as near to a finer integration. Changes by masked tokens are too small for it.
     with torch.autocast("cpu", torch.bfloat16, enabled=method == "pixels" and has_bf16("cpu")):

@@ -27,10 +27,30 @@ from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import Attention, FaceView, printable
 from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
 from fer_vit.report.table import Cell, Interval, TableWriter
-from fer_vit.visualize.evidence import LabelChoice, Shown, Video, explain_faces, explain_labels, limit, pictures, watch
+from fer_vit.visualize.evidence import (
+    LabelChoice,
+    Shown,
+    Video,
+    explain_faces,
+    explain_labels,
+    limit,
+    pictures,
+    watch,
+)
 
-OTHER, BYTES = 0.1, 60_000  # seconds and bytes of a face besides its explanation: detection, pictures and their files
-REPORT = "photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv", "index.html"
+OTHER, BYTES = (
+    0.1,
+    60_000,
+)  # seconds and bytes of a face besides its explanation: detection, pictures and their files
+REPORT = (
+    "photos",
+    "faces.parquet",
+    "shares.csv",
+    "relations.csv",
+    "heads.csv",
+    "heads_relations.csv",
+    "index.html",
+)
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
 WHOLE = "the whole encoder"  # name of the first view of attention
 ATTENTION_TEXT = (
@@ -52,14 +72,23 @@ def write_report(
     """Writes a report of at most `most` faces of photos, and as many of videos, to a folder; returns their number."""
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
-    films, photos = [*filter(is_video, sources)], [source for source in sources if not is_video(source)]
+    films, photos = (
+        [*filter(is_video, sources)],
+        [source for source in sources if not is_video(source)],
+    )
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
-    fewer, status, skipped = limit(videos.values(), most), Counter[str](), dict.fromkeys(map(str, films), "no face")
+    fewer, status, skipped = (
+        limit(videos.values(), most),
+        Counter[str](),
+        dict.fromkeys(map(str, films), "no face"),
+    )
     chosen = [*chain.from_iterable(map(Video.pictures, videos.values()))]
     for face in chosen:
         skipped.pop(face.path, None)
     print_estimate(model, method, labels, min(len(photos), most), len(chosen))
-    shown = chain(_photos(model, photos, options, status, skipped, most), pictures(model, videos, options))
+    shown = chain(
+        _photos(model, photos, options, status, skipped, most), pictures(model, videos, options)
+    )
     explained = chain.from_iterable(explain_faces(model, *some, method, labels) for some in shown)
     records, means, views, small = _save_faces(folder, model, explained, root, bool(films))
     fewer |= len(records) >= most
@@ -85,7 +114,11 @@ def write_report(
 
 
 def _save_faces(
-    folder: Path, model: Recognizer, explained: Iterable[tuple[FaceResult, FaceView, Evidence]], root: str, videos: bool
+    folder: Path,
+    model: Recognizer,
+    explained: Iterable[tuple[FaceResult, FaceView, Evidence]],
+    root: str,
+    videos: bool,
 ) -> tuple[list[FaceRecord], list[dict[str, Any]], list[str], int]:
     """Saves faces and tables; returns records, means that the page shows, names of views, and how many are small."""
     regions = model.crop_spec.regions
@@ -93,16 +126,27 @@ def _save_faces(
     records: list[FaceRecord] = []
     every, small = Average(regions), 0
     when: dict[str, type] = {"frame": int, "seconds": float, "track": int} if videos else {}
-    columns = {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+    columns = {
+        "path": str,
+        **when,
+        "face": int,
+        "predicted": str,
+        "confidence": float,
+        **dict.fromkeys(regions, float),
+    }
     with TableWriter(folder / "faces.parquet", columns) as table:
         for face, view, one in explained:
             view = replace(view, name=_short(face.path, root))
             records.append(save_face(folder, len(records), view, one, regions))
             averages[records[-1].label].add(view, one)
             every.add(view, one)
-            row: dict[str, Cell] = {name: getattr(face, name) for name in ("path", "face", "confidence", *when)}
+            row: dict[str, Cell] = {
+                name: getattr(face, name) for name in ("path", "face", "confidence", *when)
+            }
             shares = zip(regions, one.labels[one.order[0]][0].tolist(), strict=True)
-            row |= {"predicted": face.label} | {name: share for name, share in shares if name in view.regions}
+            row |= {"predicted": face.label} | {
+                name: share for name, share in shares if name in view.regions
+            }
             table.write([row])
             small += face.size < SMALL
     found = {label: averages[label] for label in model.labels if label in averages}
@@ -111,14 +155,18 @@ def _save_faces(
         return [], [], [WHOLE], 0
     write_heads(folder, every, len(model.net.vit.blocks))
     means = [
-        average_data(len(one.rows), *one.face(label, model.crop_spec.size), regions, one.intervals())
+        average_data(
+            len(one.rows), *one.face(label, model.crop_spec.size), regions, one.intervals()
+        )
         for label, one in found.items()
         if len(one.rows) >= FACES
     ]
     return records, means, name_views(model, every.mean("distance")), small
 
 
-def _facts(status: Mapping[str, Counter[str]], limited: int, faces: int, small: int) -> dict[str, str]:
+def _facts(
+    status: Mapping[str, Counter[str]], limited: int, faces: int, small: int
+) -> dict[str, str]:
     """Returns what the page reports of the sources and their faces, of which some are small."""
     facts = {kind: format_counts(count) for kind, count in status.items() if count}
     if limited:
@@ -152,18 +200,30 @@ def _photos(
         most -= len(faces)
 
 
-def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:
+def print_estimate(
+    model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int
+) -> None:
     """Prints how long the explanations take, and how large they are, with one face in each photo."""
     size, regions = model.crop_spec.size, len(model.crop_spec.regions)
-    image, boxes, valid = torch.zeros(1, 3, size, size), torch.zeros(1, regions, 4), torch.ones(1, regions).bool()
+    image, boxes, valid = (
+        torch.zeros(1, 3, size, size),
+        torch.zeros(1, regions, 4),
+        torch.ones(1, regions).bool(),
+    )
     face = [values.to(model.device) for values in (image, boxes, valid)]
     for _ in range(2):  # the first time is slow
         start = time.perf_counter()
         next(explain_labels(model.net, trace(model.net, *face), method, labels))
     seconds = time.perf_counter() - start + OTHER
     faces = photos + frames
-    minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
-    assumed = "with one face in each photo" if photos else f"for {format_count(frames, 'picture')} of people"
+    minutes, size = (
+        max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6)
+    )
+    assumed = (
+        "with one face in each photo"
+        if photos
+        else f"for {format_count(frames, 'picture')} of people"
+    )
     print(f"About {minutes:,} min and {size:,} MB {assumed}.")
 
 
@@ -171,7 +231,11 @@ def name_views(model: Recognizer, distance: Array) -> list[str]:
     """Names the views of attention, whose mean distances (V,) are NaN for all but heads."""
     views = head_views(distance, len(model.net.vit.blocks))
     heads = [f"block {block}, head {head}: {distance[view]:.0f} px" for view, block, head in views]
-    return [WHOLE, *heads, *(f"query of {label}" for label in model.labels[: len(distance) - 2 - len(heads)])]
+    return [
+        WHOLE,
+        *heads,
+        *(f"query of {label}" for label in model.labels[: len(distance) - 2 - len(heads)]),
+    ]
 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
@@ -223,13 +287,17 @@ class Average:
         parts = attention._replace(relations=relations, output=output)._asdict() | {
             "shares": shares,
             "heat": heat / max(np.abs(heat).sum(), 1e-12),
-            "boxes": np.array([view.regions.get(name, np.full(4, np.nan)) for name in self.regions]).reshape(-1, 4),
+            "boxes": np.array(
+                [view.regions.get(name, np.full(4, np.nan)) for name in self.regions]
+            ).reshape(-1, 4),
             "photo": warp(view.photo, view.to_crop * SIDE / view.crop_size, SIDE).astype(float),
         }
         for name, values in parts.items():
             self.total[name] += np.nan_to_num(values)
             self.count[name] += ~np.isnan(values)
-        self.rows.append(np.concatenate([shares, output[0], relations[0].ravel()]).astype(np.float32))
+        self.rows.append(
+            np.concatenate([shares, output[0], relations[0].ravel()]).astype(np.float32)
+        )
 
     def mean(self, name: str) -> Array:
         """Returns the mean of a part of a face; NaN where there is no number."""
@@ -267,17 +335,29 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
         for label, average in averages.items():
             found = average.intervals()
             own = zip(regions, found, strict=False)
-            shares.write([{"predicted": label, "region": name, **one} for name, one in own if one["faces"]])
+            shares.write(
+                [{"predicted": label, "region": name, **one} for name, one in own if one["faces"]]
+            )
             between = zip(pairs, found[len(regions) :], strict=True)
             relations.write(
-                [{"predicted": label, "region": a, "takes_from": b, **one} for (a, b), one in between if one["faces"]]
+                [
+                    {"predicted": label, "region": a, "takes_from": b, **one}
+                    for (a, b), one in between
+                    if one["faces"]
+                ]
             )
 
 
 def write_heads(folder: Path, every: Average, blocks: int) -> None:
     """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over all faces."""
     mean = Attention(*map(every.mean, Attention._fields))
-    columns = {"block": int, "head": int, "distance_px": float, "patches": float, **dict.fromkeys(every.regions, float)}
+    columns = {
+        "block": int,
+        "head": int,
+        "distance_px": float,
+        "patches": float,
+        **dict.fromkeys(every.regions, float),
+    }
     pairs = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
     with (
         TableWriter(folder / "heads.csv", columns) as heads,
@@ -285,11 +365,21 @@ def write_heads(folder: Path, every: Average, blocks: int) -> None:
     ):
         for view, block, head in head_views(mean.distance, blocks):
             which: dict[str, Any] = {"block": block, "head": head}
-            row = {"distance_px": float(mean.distance[view]), "patches": float(mean.patches[view].sum())}
-            heads.write([which | row | dict(zip(every.regions, _cells(mean.output[view]), strict=True))])
+            row = {
+                "distance_px": float(mean.distance[view]),
+                "patches": float(mean.patches[view].sum()),
+            }
+            heads.write(
+                [which | row | dict(zip(every.regions, _cells(mean.output[view]), strict=True))]
+            )
             for region, values in zip(every.regions, mean.relations[view], strict=True):
                 named = zip(every.regions, _cells(values), strict=True)
-                relations.write([which | {"region": region, "takes_from": name, "mean": one} for name, one in named])
+                relations.write(
+                    [
+                        which | {"region": region, "takes_from": name, "mean": one}
+                        for name, one in named
+                    ]
+                )
 
 
 def head_views(distance: Array, blocks: int) -> Iterator[tuple[int, int, int]]:

@@ -50,7 +50,9 @@ FORM = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 99999"
 HEAD = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\n{FORM}\r\n\r\n"
 
 
-@pytest.mark.parametrize("start", ["", "GET / HT", HEAD.format("/api/predict"), HEAD.format("/gone")])
+@pytest.mark.parametrize(
+    "start", ["", "GET / HT", HEAD.format("/api/predict"), HEAD.format("/gone")]
+)
 def test_a_client_that_sends_bytes_slowly_is_disconnected(port: int, start: str) -> None:
     def drip(client: socket.socket) -> None:
         while True:
@@ -68,7 +70,10 @@ def test_a_client_that_reads_nothing_is_disconnected(port: int, queue: Jobs) -> 
     big.write_bytes(bytes(50_000_000))
     queue.results["id"] = {"big": big}
     received = 0
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client, suppress(ConnectionResetError):
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+        suppress(ConnectionResetError),
+    ):
         client.sendall(b"GET /results/id/big HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(2)
         while part := client.recv(1_000_000):
@@ -86,18 +91,31 @@ def test_idle_connections_lock_nobody_out_for_long(port: int) -> None:
         client.close()
 
 
-@pytest.mark.parametrize("charset", ["utf-7", "unicode_escape", "raw_unicode_escape", "idna", "utf-16", "hex"])
+@pytest.mark.parametrize(
+    "charset", ["utf-7", "unicode_escape", "raw_unicode_escape", "idna", "utf-16", "hex"]
+)
 def test_odd_encodings_are_no_server_error(port: int, charset: str) -> None:
-    parts = ('name="files"; filename="+2AA-\\ud800.jpg"', 'name="fps"\r\n\r\n+2AA-', 'name="end"\r\n\r\n\\ud800')
-    body = "".join(f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in parts) + "--b--\r\n"
+    parts = (
+        'name="files"; filename="+2AA-\\ud800.jpg"',
+        'name="fps"\r\n\r\n+2AA-',
+        'name="end"\r\n\r\n\\ud800',
+    )
+    body = (
+        "".join(f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in parts)
+        + "--b--\r\n"
+    )
     kind = {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
-    assert requests.post(f"http://127.0.0.1:{port}/api/predict", data=body, headers=kind).status_code in (400, 422)
+    assert requests.post(
+        f"http://127.0.0.1:{port}/api/predict", data=body, headers=kind
+    ).status_code in (400, 422)
 
 
 def test_requests_made_from_the_schema(queue: Jobs) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(queue))
     operations = [found.ok() for found in schema.get_all_operations()]
-    cases = st.one_of(operation.as_strategy(mode) for operation in operations for mode in GenerationMode)
+    cases = st.one_of(
+        operation.as_strategy(mode) for operation in operations for mode in GenerationMode
+    )
     statuses = Counter[int]()
 
     @settings(
@@ -137,9 +155,13 @@ def encode(image: Any) -> bytes:
     return file.getvalue()
 
 
-def post(server: Server, name: str, data: bytes | str, route: str = "predict", **fields: str) -> requests.Response:
+def post(
+    server: Server, name: str, data: bytes | str, route: str = "predict", **fields: str
+) -> requests.Response:
     """Sends a file; removes the results."""
-    answer = requests.post(f"{server.address}/api/{route}", files={"files": (name, data)}, data=fields, timeout=300)
+    answer = requests.post(
+        f"{server.address}/api/{route}", files={"files": (name, data)}, data=fields, timeout=300
+    )
     if answer.ok and route == "report":
         assert requests.delete(f"{server.address}/results/{answer.json()['id']}").status_code == 204
     return answer
@@ -155,11 +177,19 @@ def listener() -> Iterator[int]:
             sock.accept()
 
 
-def test_no_field_reads_a_file_or_an_address(server: Server, photo: bytes, listener: int, tmp_path: Path) -> None:
+def test_no_field_reads_a_file_or_an_address(
+    server: Server, photo: bytes, listener: int, tmp_path: Path
+) -> None:
     secret, link = tmp_path / "secret.jpg", tmp_path / "link.jpg"
     secret.write_bytes(photo)
     link.symlink_to(secret)
-    places = [str(secret), str(link), f"{'../' * 12}{secret}", quote(f"../..{secret}", safe=""), f"file://{secret}"]
+    places = [
+        str(secret),
+        str(link),
+        f"{'../' * 12}{secret}",
+        quote(f"../..{secret}", safe=""),
+        f"file://{secret}",
+    ]
     places += [f"//127.0.0.1{secret}", f"\\\\127.0.0.1@{listener}\\a.jpg"]
     places += [f"{kind}://127.0.0.1:{listener}/a.jpg" for kind in ("http", "ftp", "rtsp")]
     playlist = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{}\n#EXT-X-ENDLIST\n"
@@ -171,17 +201,28 @@ def test_no_field_reads_a_file_or_an_address(server: Server, photo: bytes, liste
     for place, route in product(places, ("predict", "report")):
         for field in ("model", "fps", "start", "end"):
             assert post(server, "a.jpg", b"", route, **{field: place}).status_code == 422
-        assert requests.post(f"{server.address}/api/{route}", data={"files": place}).status_code == 422
+        assert (
+            requests.post(f"{server.address}/api/{route}", data={"files": place}).status_code == 422
+        )
         for name in (place, "a.m3u8", "a.mp4", "a.jpg"):
             for text in (playlist.format(place), f"ffconcat version 1.0\nfile '{place}'\n"):
                 answer = post(server, name, text, route)
                 assert answer.status_code == 200
                 check(answer.content)
-    kept = requests.post(f"{server.address}/api/report", files={"files": ("a.jpg", photo)}).json()["id"]
+    kept = requests.post(f"{server.address}/api/report", files={"files": ("a.jpg", photo)}).json()[
+        "id"
+    ]
     for place in places:
-        paths = f"/{place}", f"/results/{place}", f"/results/{place}/faces.csv", f"/results/{kept}/{place}"
+        paths = (
+            f"/{place}",
+            f"/results/{place}",
+            f"/results/{place}/faces.csv",
+            f"/results/{kept}/{place}",
+        )
         for path, method in product((*paths, f"/results/{place}/close"), ("GET", "POST", "DELETE")):
-            connection = HTTPConnection(server.address.removeprefix("http://"))  # sends `..` unchanged
+            connection = HTTPConnection(
+                server.address.removeprefix("http://")
+            )  # sends `..` unchanged
             connection.request(method, path)
             answer = connection.getresponse()
             assert answer.status in (204, 400, 404, 405)

@@ -29,14 +29,23 @@ FACE: Any = SimpleNamespace(
 
 
 def seen(level: int, *faces: Any) -> Seen:
-    return Seen(np.full((90, 160, 3), level, np.uint8), 0.0, Photo("clip.mp4", "ok", list(faces), frame=2 * level))
+    return Seen(
+        np.full((90, 160, 3), level, np.uint8),
+        0.0,
+        Photo("clip.mp4", "ok", list(faces), frame=2 * level),
+    )
 
 
-def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drawn, draw = [], server.draw_faces
     monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
     page = LivePage("live.csv")
-    with TestClient(create_app(page), base_url="http://localhost") as client, ThreadPoolExecutor(4) as pool:
+    with (
+        TestClient(create_app(page), base_url="http://localhost") as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
         assert "fer-vit live" in client.get("/").text
         for number in range(100):
             page.show(seen(number, FACE))
@@ -45,7 +54,11 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pyt
     assert drawn == [1]
     assert {state["number"] for state in states} == {100}
     state = states[0]
-    assert (state["status"], state["recording"], state["stopped"]) == (page.speed, "live.csv", False)
+    assert (state["status"], state["recording"], state["stopped"]) == (
+        page.speed,
+        "live.csv",
+        False,
+    )
     assert page.speed.endswith(", 99 skipped")
     assert state["faces"] == [{"track": 0, "probabilities": PROBABILITIES}]
     image = np.asarray(Pil.open(io.BytesIO(b64decode(state["picture"]))))
@@ -86,7 +99,10 @@ def test_in_a_browser() -> None:
             page.show(seen(50, FACE))
             viewer.get_by_text("0.0 frames/s").wait_for()
             viewer.get_by_text("Recording to live.csv").wait_for()
-            assert viewer.locator("tr").all_inner_texts() == ["<b>happiness</b>\t\n\t90%", "neutral\t\n\t10%"]
+            assert viewer.locator("tr").all_inner_texts() == [
+                "<b>happiness</b>\t\n\t90%",
+                "neutral\t\n\t10%",
+            ]
             assert wrong == []
             viewer.get_by_role("button", name="Stop").click()
             viewer.get_by_text("Stopped.").wait_for()

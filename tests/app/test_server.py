@@ -26,7 +26,9 @@ PROGRESS = {"Accept": "application/x-ndjson"}
 
 @pytest.fixture
 def client(queue: Jobs) -> Iterator[TestClient]:
-    with TestClient(create_app(queue, hosts=["lab.example"]), base_url="http://localhost") as client:
+    with TestClient(
+        create_app(queue, hosts=["lab.example"]), base_url="http://localhost"
+    ) as client:
         yield client
 
 
@@ -50,7 +52,9 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control")]
-    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404  # with foreign scripts
+    assert (
+        client.get("/docs").status_code == client.get("/redoc").status_code == 404
+    )  # with foreign scripts
     assert "frame-ancestors 'self'" in POLICY
     assert "unsafe" not in POLICY
 
@@ -67,7 +71,9 @@ SITES = [{"origin": origin} for origin in ("http://localhost:1", "http://evil.ex
 SITES += [{"sec-fetch-site": site} for site in ("cross-site", "same-site")]
 
 
-@pytest.mark.parametrize("known", [("/live/stop", "POST"), ("/results/{name}", "DELETE")], ids=["live", "jobs"])
+@pytest.mark.parametrize(
+    "known", [("/live/stop", "POST"), ("/results/{name}", "DELETE")], ids=["live", "jobs"]
+)
 def test_foreign_hosts_and_sites_reach_no_route(queue: Jobs, known: tuple[str, str]) -> None:
     app: Any = create_app(LivePage() if known[0] == "/live/stop" else queue)
     routes = [(route.path, method) for route in app.app.routes for method in route.methods]
@@ -79,17 +85,30 @@ def test_foreign_hosts_and_sites_reach_no_route(queue: Jobs, known: tuple[str, s
 
 
 def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Path) -> None:
-    response = client.post("/api/predict", files=PHOTO, data={"model": "second", "fps": 2, "end": 9})
+    response = client.post(
+        "/api/predict", files=PHOTO, data={"model": "second", "fps": 2, "end": 9}
+    )
     assert response.json() == [{"path": "a.jpg"}]
-    assert worker.tasks[0][1:] == (["a.jpg"], "second", "faces.jsonl", False, {"fps": 2, "start": 0, "end": 9})
-    for kind, table in (("text/csv", "faces.csv"), ("application/vnd.apache.parquet", "faces.parquet")):
+    assert worker.tasks[0][1:] == (
+        ["a.jpg"],
+        "second",
+        "faces.jsonl",
+        False,
+        {"fps": 2, "start": 0, "end": 9},
+    )
+    for kind, table in (
+        ("text/csv", "faces.csv"),
+        ("application/vnd.apache.parquet", "faces.parquet"),
+    ):
         response = client.post("/api/predict", files=PHOTO, headers={"Accept": kind})
         assert response.headers["content-type"].startswith(kind)
         assert worker.tasks[-1].table == table
     assert [*tmp_path.iterdir()] == []
 
 
-def test_how_long_a_report_is_kept(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_a_report_is_kept(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = client.post("/api/report", files=PHOTO).json()
     page = client.get(done["html"])
     assert page.text == "<p>Report</p>"
@@ -106,12 +125,25 @@ def test_how_long_a_report_is_kept(client: TestClient, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "path", ["../../etc/hostname", "..%2f..%2fetc/hostname", "/etc/hostname", "report/", "report/../faces.csv", "%00"]
+    "path",
+    [
+        "../../etc/hostname",
+        "..%2f..%2fetc/hostname",
+        "/etc/hostname",
+        "report/",
+        "report/../faces.csv",
+        "%00",
+    ],
 )
 def test_no_request_names_a_path(client: TestClient, tmp_path: Path, path: str) -> None:
     kept = client.post("/api/report", files=PHOTO).json()["id"]
     (tmp_path / "secret").write_text("secret")
-    for address in (f"/results/{kept}/{path}", f"/results/{path}/secret", f"/results/{path}", f"/{path}"):
+    for address in (
+        f"/results/{kept}/{path}",
+        f"/results/{path}/secret",
+        f"/results/{path}",
+        f"/{path}",
+    ):
         answer = client.get(address)
         assert answer.status_code in (404, 405) or answer.text == '{"path": "a.jpg"}\n'
         assert client.delete(address).status_code in (204, 404, 405)
@@ -120,18 +152,31 @@ def test_no_request_names_a_path(client: TestClient, tmp_path: Path, path: str) 
 
 
 def test_uploads_get_safe_and_different_names() -> None:
-    given = ["a.jpg", "x/../A.JPG", "..\\..\\.b.mp4", "/etc/=c|d.png", "-rf.jpg", "\x00\udcff.gif", "a (1).jpg"]
+    given = [
+        "a.jpg",
+        "x/../A.JPG",
+        "..\\..\\.b.mp4",
+        "/etc/=c|d.png",
+        "-rf.jpg",
+        "\x00\udcff.gif",
+        "a (1).jpg",
+    ]
     names = safe_names([*given, "é" * 300 + ".mov", "", ".."])
     assert names[:5] == ["a.jpg", "A (1).JPG", "b.mp4", "_c_d.png", "rf.jpg"]
     assert names[5:] == ["__.gif", "a (1) (1).jpg", "é" * 50 + ".mov", "photo", "photo (1)"]
 
 
-def test_limits_of_a_request(client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_request(
+    client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def post(files: Any = PHOTO, **data: Any) -> tuple[int, str]:
         response = client.post("/api/predict", files=files, data=data)
         return response.status_code, str(response.json()["detail"])
 
-    assert post([("files", ("a.jpg", b""))] * 21) == (400, "Too many files. Maximum number of files is 20.")
+    assert post([("files", ("a.jpg", b""))] * 21) == (
+        400,
+        "Too many files. Maximum number of files is 20.",
+    )
     assert post({"files": ("bad.jpg", b"")}) == (422, "bad.jpg is wrong.")
     assert post(model="user/name") == (422, "Expected one of the models first, second.")
     assert post(start=5, end=5) == (422, "Expected an end that is later than the start.")
@@ -140,14 +185,19 @@ def test_limits_of_a_request(client: TestClient, worker: Stub, tmp_path: Path, m
     monkeypatch.setattr(jobs, "MAX_WAITING", -1)
     assert post() == (429, "Too many jobs are waiting. Try again in a minute.")
     monkeypatch.setattr(guard, "MAX_BYTES", 1000)
-    assert post({"files": ("a.jpg", bytes(2000))}) == (413, "At most 0 MB can be uploaded at a time.")
+    assert post({"files": ("a.jpg", bytes(2000))}) == (
+        413,
+        "At most 0 MB can be uploaded at a time.",
+    )
     monkeypatch.setattr(guard, "SPARE", 10**18)
     assert post() == (413, "The server's disk has too little room for this upload.")
     assert len(worker.tasks) == 1
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_full_disk_is_no_server_error(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_server_error(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -156,7 +206,9 @@ def test_a_full_disk_is_no_server_error(client: TestClient, tmp_path: Path, monk
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_upload_of_unknown_length_stops_at_the_limit(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_of_unknown_length_stops_at_the_limit(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard, "MAX_BYTES", 300_000)
     head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
     parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in (head, *[bytes(100_000)] * 4)]
@@ -170,11 +222,17 @@ def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.Monke
         assert b" 408 " in client.recv(4096)
 
 
-def test_jobs_wait_for_their_turn_and_end_with_their_client(address: str, worker: Stub, tmp_path: Path) -> None:
+def test_jobs_wait_for_their_turn_and_end_with_their_client(
+    address: str, worker: Stub, tmp_path: Path
+) -> None:
     worker.proceed.clear()
     clients, events = [], []
     for state in ("running", "waiting", "waiting"):
-        clients.append(requests.post(f"{address}/api/report", files=PHOTO, headers=PROGRESS, stream=True, timeout=20))
+        clients.append(
+            requests.post(
+                f"{address}/api/report", files=PHOTO, headers=PROGRESS, stream=True, timeout=20
+            )
+        )
         events.append(map(json.loads, clients[-1].iter_lines(chunk_size=1)))
         first = next(events[-1])
         assert first["state"] == state
@@ -192,18 +250,24 @@ def test_jobs_wait_for_their_turn_and_end_with_their_client(address: str, worker
     assert [path.name for path in tmp_path.iterdir()] == [done["id"]]
 
 
-def test_a_client_that_leaves_at_once_leaves_no_files(address: str, worker: Stub, tmp_path: Path) -> None:
+def test_a_client_that_leaves_at_once_leaves_no_files(
+    address: str, worker: Stub, tmp_path: Path
+) -> None:
     form = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
     worker.proceed.clear()
     for _ in range(20):
-        connect(address, form, form=f"Content-Length: {len(form)}\r\nAccept: {PROGRESS['Accept']}").close()
+        connect(
+            address, form, form=f"Content-Length: {len(form)}\r\nAccept: {PROGRESS['Accept']}"
+        ).close()
     end = time.monotonic() + 20
     while [*tmp_path.iterdir()]:
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
-def test_an_upload_that_is_still_stored_counts_as_a_job(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_is_still_stored_counts_as_a_job(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storing, stored = threading.Event(), threading.Event()
     monkeypatch.setattr(jobs, "MAX_WAITING", 0)
     monkeypatch.setattr(shutil, "copyfileobj", lambda *_: storing.set() or stored.wait(20))
@@ -216,7 +280,10 @@ def test_an_upload_that_is_still_stored_counts_as_a_job(client: TestClient, monk
 
 
 REFUSED = [("socket.connect", (None, (host, 443))) for host in ("192.0.2.1", "2001:db8::1")]
-REFUSED += [("socket.sendto", (None, ("192.0.2.1", 53))), ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0))]
+REFUSED += [
+    ("socket.sendto", (None, ("192.0.2.1", 53))),
+    ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0)),
+]
 
 
 @pytest.mark.parametrize(("event", "args"), [*REFUSED, ("socket.gethostbyname", ("example.org",))])

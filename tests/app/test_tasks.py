@@ -33,7 +33,9 @@ def uploads(tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch) 
     return folder
 
 
-def run(folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any) -> list[Event]:
+def run(
+    folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any
+) -> list[Event]:
     return [*run_task(Task(folder.parent, names, DEFAULT, table, report, reading))]
 
 
@@ -73,11 +75,16 @@ def test_other_files_are_refused(uploads: Path, name: str) -> None:
 
 def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
-    with pytest.raises(FerVitError, match=r"^bomb.jpg has [\d,]+ megapixels, and at most 67 are read. Make it smaller"):
+    with pytest.raises(
+        FerVitError,
+        match=r"^bomb.jpg has [\d,]+ megapixels, and at most 67 are read. Make it smaller",
+    ):
         run(uploads, ["group.jpg", "bomb.jpg"])
     Image.new("1", (8160, 6144)).save(uploads / "phone.png")  # 50 megapixels
     check_pixels([uploads / "phone.png"], [], 9)
-    write_video(uploads / "clip.mp4", [np.zeros((64, 64, 3), np.uint8)] * 20, [n / 10 for n in range(20)])
+    write_video(
+        uploads / "clip.mp4", [np.zeros((64, 64, 3), np.uint8)] * 20, [n / 10 for n in range(20)]
+    )
     monkeypatch.setattr(tasks, "MAX_PIXELS", 12 * 64 * 64)
     with pytest.raises(FerVitError, match="The clip is too long for its size"):
         run(uploads, ["clip.mp4"])
@@ -96,7 +103,9 @@ def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Even
     return asyncio.run(events())
 
 
-def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(jobs, "STEP", 0.05)
     with pytest.raises(FerVitError, match="no such model"):
         Worker(["gone"], obey).wait()
@@ -110,9 +119,13 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: 
     worker._process.kill()
     worker._process.join()
     assert run_order(worker, "work") == [{"state": "done"}]
-    assert run_order(worker, "die") == [{"state": "failed", "message": "These files cannot be processed."}]
+    assert run_order(worker, "die") == [
+        {"state": "failed", "message": "These files cannot be processed."}
+    ]
     assert run_order(worker, "work") == [{"state": "done"}]
     monkeypatch.setattr(jobs, "MAX_SECONDS", 0.2)
-    assert run_order(worker, "hang") == [{"state": "failed", "message": "This took longer than 0.2 seconds."}]
+    assert run_order(worker, "hang") == [
+        {"state": "failed", "message": "This took longer than 0.2 seconds."}
+    ]
     worker.close()
     assert not worker._process.is_alive()

@@ -53,7 +53,9 @@ def test_what_a_killed_server_leaves_is_removed_at_the_next_start(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_clients_of_the_documentation(server: Server, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_of_the_documentation(
+    server: Server, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (DOCS / "app.md").read_text().replace("http://localhost:7860", server.address)
     monkeypatch.chdir(photo.parent)
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -61,7 +63,10 @@ def test_the_clients_of_the_documentation(server: Server, photo: Path, monkeypat
     client = subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True)
     assert client.stdout.startswith("photo.jpg happiness")
     commands = re.findall(r"^    (curl .*(?:\\\n.*)*)", page, re.MULTILINE)
-    tables = [subprocess.run(command, shell=True, stdout=-1, text=True, check=True).stdout for command in commands]
+    tables = [
+        subprocess.run(command, shell=True, stdout=-1, text=True, check=True).stdout
+        for command in commands
+    ]
     assert tables[0].startswith("path,status,face,")
     report = json.loads(tables[1])
     assert requests.get(server.address + report["html"]).ok
@@ -71,15 +76,23 @@ def test_the_clients_of_the_documentation(server: Server, photo: Path, monkeypat
 @pytest.mark.slow
 def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
     Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
-    with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
+    with chromium(
+        "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
+    ) as browser:
         page, wrong = opened(browser, server.address)
         page.on(
             "request",
-            lambda request: request.url.startswith((server.address, "data:", "blob:")) or wrong.append(request.url),
+            lambda request: (
+                request.url.startswith((server.address, "data:", "blob:"))
+                or wrong.append(request.url)
+            ),
         )
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.set_default_timeout(60_000)
-        files, find = page.locator("input[type=file]"), page.get_by_role("button", name="Find faces")
+        files, find = (
+            page.locator("input[type=file]"),
+            page.get_by_role("button", name="Find faces"),
+        )
         files.set_input_files([photo, tmp_path / "empty.png"])
         find.click()
         expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(timeout=60_000)
@@ -97,7 +110,9 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         name = "<img src=x onerror=alert(1)>.jpg"
         files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
         find.click()
-        expect(page.get_by_text("cannot be read: not an image that can be decoded.")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("cannot be read: not an image that can be decoded.")).to_be_visible(
+            timeout=60_000
+        )
         files.set_input_files([photo] * 20)
         find.click()
         page.get_by_role("button", name="Cancel").click()

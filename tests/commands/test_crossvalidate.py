@@ -26,7 +26,11 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
-    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    drawn: Path,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setattr(scores, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
@@ -50,8 +54,12 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     assert (tmp_path / "cv" / "evaluation" / "index.html").exists()
     words = ("crossvalidate", faces, "--config", config, "--output", tmp_path / "cv")
     assert "exists already" in fails(capsys, *words)
-    assert "folds to be from 2 to 100, but got 1" in fails(capsys, *words, "--folds=1", "--overwrite")
-    assert "but one is empty. Use fewer folds" in fails(capsys, *words, "--folds=100", "--overwrite")
+    assert "folds to be from 2 to 100, but got 1" in fails(
+        capsys, *words, "--folds=1", "--overwrite"
+    )
+    assert "but one is empty. Use fewer folds" in fails(
+        capsys, *words, "--folds=100", "--overwrite"
+    )
 
 
 def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path) -> None:

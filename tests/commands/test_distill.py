@@ -22,10 +22,20 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distill, "has_bf16", lambda accelerator: False)
 
 
-def test_votes_are_mixed_with_predictions(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_votes_are_mixed_with_predictions(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     given, output = tmp_path / "faces.parquet", tmp_path / "distilled.parquet"
     write_manifest(given, read(tmp_path / "faces", count=24, size=64), "drawn")
-    words = ["distill", str(checkpoint), "ferplus-small", str(given), str(output), "--weight", "0.25"]
+    words = [
+        "distill",
+        str(checkpoint),
+        "ferplus-small",
+        str(given),
+        str(output),
+        "--weight",
+        "0.25",
+    ]
     main(words)
     before, after = Manifest.read(given), Manifest.read(output)
     assert after.table.drop_columns("votes").equals(before.table.drop_columns("votes"))
@@ -68,11 +78,16 @@ def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
 
 def mean_of_views(teacher: str, manifest: Path) -> np.ndarray:
     """A teacher's mean probabilities of each training face and its mirror image."""
-    views = [evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double() for mirrored in (False, True)]
+    views = [
+        evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double()
+        for mirrored in (False, True)
+    ]
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()
 
 
-def test_folds_of_the_teachers(faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_folds_of_the_teachers(
+    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     main(["distill", *teachers, str(faces), str(tmp_path / "out.parquet"), "--weight=1"])
     train = Manifest.read(faces).split("train")
     of_each = [mean_of_views(teacher, faces) for teacher in teachers]
@@ -85,21 +100,41 @@ def test_folds_of_the_teachers(faces: Path, teachers: list[str], tmp_path: Path,
     for index, teacher in enumerate(teachers):
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
-        assert f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold {index}/3" in out
+        assert (
+            f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold {index}/3"
+            in out
+        )
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
-    main(["distill", teachers[0], "ferplus-small", str(faces), str(tmp_path / "two.parquet"), "--weight=1"])
+    main(
+        [
+            "distill",
+            teachers[0],
+            "ferplus-small",
+            str(faces),
+            str(tmp_path / "two.parquet"),
+            "--weight=1",
+        ]
+    )
     votes = Manifest.read(tmp_path / "two.parquet").split("train").targets()
     whole = mean_of_views("ferplus-small", faces)
-    assert np.allclose(votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6)
+    assert np.allclose(
+        votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6
+    )
     assert "28 faces that it may have learned" in capsys.readouterr().out
 
     error = fails(capsys, "distill", *teachers[:2], faces, tmp_path / "gone.parquet")
     assert f"These teachers have learned {folds[2].sum()} of the faces" in error
 
 
-def test_a_run_records_its_held_out_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+def test_a_run_records_its_held_out_fold(
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = [
+        *TINY,
+        f"--data.manifest={drawn / 'faces.parquet'}",
+        f"--trainer.logger.init_args.save_dir={tmp_path}",
+    ]
     main(["fit", *words, "--data.fold=1/3"])
     (last,) = tmp_path.rglob("last.ckpt")
     assert torch.load(last, weights_only=True)["FaceDataModule"]["fold"] == "1/3"
@@ -118,18 +153,34 @@ def write_unlabelled(folder: Path) -> Path:
         row.landmarks = None if number < 3 else row.landmarks
     write_manifest(folder / "photos.parquet", reading, "photos")
     table = pq.read_table(folder / "photos.parquet")
-    pq.write_table(table.append_column("age", pa.array(["3-9"] * len(table))), folder / "photos.parquet")
+    pq.write_table(
+        table.append_column("age", pa.array(["3-9"] * len(table))), folder / "photos.parquet"
+    )
     return folder / "photos.parquet"
 
 
-def test_unlabelled_faces(faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_unlabelled_faces(
+    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     photos = write_unlabelled(tmp_path)
-    words = ["distill", *teachers, str(faces), str(tmp_path / "all.parquet"), f"--unlabelled={photos}"]
+    words = [
+        "distill",
+        *teachers,
+        str(faces),
+        str(tmp_path / "all.parquet"),
+        f"--unlabelled={photos}",
+    ]
     main(words)
-    out, both, given = capsys.readouterr().out, Manifest.read(tmp_path / "all.parquet"), Manifest.read(faces)
+    out, both, given = (
+        capsys.readouterr().out,
+        Manifest.read(tmp_path / "all.parquet"),
+        Manifest.read(faces),
+    )
     table = both.table.slice(len(given))
     new = Manifest(both.path, table, both.names)
-    assert [new.name(row) for row in range(len(new))] == [Manifest.read(photos).name(row) for row in range(3, 30)]
+    assert [new.name(row) for row in range(len(new))] == [
+        Manifest.read(photos).name(row) for row in range(3, 30)
+    ]
     labelled = tmp_path / "labelled.parquet"  # the same faces, so that `mean_of_views` reads them
     Manifest(both.path, table, both.names).write(labelled)
     expected = np.mean([mean_of_views(teacher, labelled) for teacher in teachers], axis=0)
@@ -147,12 +198,16 @@ def test_unlabelled_faces(faces: Path, teachers: list[str], tmp_path: Path, caps
     assert both.table.slice(0, len(given)).select(alone.column_names).equals(alone)
 
 
-def test_the_most_common_are_cut(checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_most_common_are_cut(
+    checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     photos = write_unlabelled(tmp_path)
     for name, more in (("all", []), ("few", ["--per-class=2"]), ("again", ["--per_class=2"])):
         output = str(tmp_path / f"{name}.parquet")
         main(["distill", str(checkpoint), str(faces), output, f"--unlabelled={photos}", *more])
-    every, few, again = (pq.read_table(tmp_path / f"{name}.parquet").slice(40) for name in ("all", "few", "again"))
+    every, few, again = (
+        pq.read_table(tmp_path / f"{name}.parquet").slice(40) for name in ("all", "few", "again")
+    )
     assert few.equals(again)
     rows = {row["image"]["path"]: row for row in every.to_pylist()}
     assert all(row == rows[row["image"]["path"]] for row in few.to_pylist())
@@ -163,11 +218,15 @@ def test_the_most_common_are_cut(checkpoint: Path, faces: Path, tmp_path: Path, 
     assert f"  {common}: 2 of {labels.count(common)} faces" in capsys.readouterr().out
 
 
-def test_wrong_arguments(faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_wrong_arguments(
+    faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     photos, out = write_unlabelled(tmp_path), tmp_path / "out.parquet"
     words = ["distill", "ferplus-small", faces, out]
     assert "would replace the manifest" in fails(capsys, *words[:2], seven, seven, "--overwrite")
     assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")
     assert "Expected training faces with labels in" in fails(capsys, *words[:2], photos, out)
-    assert "would replace" in fails(capsys, *words[:3], photos, f"--unlabelled={photos}", "--overwrite")
+    assert "would replace" in fails(
+        capsys, *words[:3], photos, f"--unlabelled={photos}", "--overwrite"
+    )
     assert not out.exists()

@@ -20,7 +20,9 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, run
 
-MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(("neutral", "contempt"), "so-so")
+MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(
+    ("neutral", "contempt"), "so-so"
+)
 MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
 
 
@@ -39,7 +41,10 @@ def tables(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
     names = [rows.name(row) for row in range(len(rows))]
     lines = [f"{name},{name.split('/')[1]}" for name in names]
     (folder / "truth.csv").write_text("\n".join(["path,label", *lines]))
-    ages = [f"{name},{'old' if row % 2 else 'young'},{row < 9},{row % 8}" for row, name in enumerate(names)]
+    ages = [
+        f"{name},{'old' if row % 2 else 'young'},{row < 9},{row % 8}"
+        for row, name in enumerate(names)
+    ]
     ages[-1] = f"{names[-1]},baby,,"
     (folder / "ages.csv").write_text("\n".join(["path,age,near_duplicate,label_votes", *ages]))
     return folder
@@ -50,9 +55,18 @@ def run_evaluate(output: Path, *words: object) -> dict[str, Any]:
     return json.loads((output / "results.json").read_text())
 
 
-def test_a_folder(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_folder(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     parts, words = tmp_path / "parts", [*CROPS, "--workers=0", f"--checkpoint={checkpoint}"]
-    run("predict", drawn / "faces" / "val", *words, f"--output={parts}", "--part_size=10", "--min_confidence=0.13")
+    run(
+        "predict",
+        drawn / "faces" / "val",
+        *words,
+        f"--output={parts}",
+        "--part_size=10",
+        "--min_confidence=0.13",
+    )
     truth = ["--labels", tables / "truth.csv"]
     whole = run_evaluate(tmp_path / "whole", tables / "p.csv", *truth)
     found = run_evaluate(tmp_path / "parts-results", parts, *truth, "--against", parts)
@@ -60,7 +74,9 @@ def test_a_folder(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, c
     assert found["comparison"]["McNemar"]["first"] == 0
     first, second, *_ = files = sorted(parts.glob("part-*"))
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    assert found["all"]["ambiguous"]["mean"] == pytest.approx(np.mean([row["ambiguous"] for row in rows]))
+    assert found["all"]["ambiguous"]["mean"] == pytest.approx(
+        np.mean([row["ambiguous"] for row in rows])
+    )
     assert "ambiguous" not in whole["all"]
     pq.write_table(pq.read_table(first).drop_columns(["entropy", "ambiguous", "blur"]), first)
     assert run_evaluate(tmp_path / "mixed", parts, *truth)["confusion"] == whole["confusion"]
@@ -68,17 +84,27 @@ def test_a_folder(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, c
     assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
 
 
-def test_a_manifest(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_manifest(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
-    found = run_evaluate(tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv")
+    found = run_evaluate(
+        tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv"
+    )
     assert (found["data"], found["model"], found["split"]) == (str(data), str(checkpoint), "val")
-    count, confusion, accuracy = found["faces"], np.array(found["confusion"]), found["all"]["accuracy"]
+    count, confusion, accuracy = (
+        found["faces"],
+        np.array(found["confusion"]),
+        found["all"]["accuracy"],
+    )
     assert confusion.sum() == count == found["photos"]
     assert accuracy["mean"] == pytest.approx(confusion.trace() / count)
     assert found["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
     assert found["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
     page = (tmp_path / "e" / "index.html").read_text("utf-8")
-    assert page.count('<figure class="card"') == page.count("<img src=") - 2  # the charts of calibration and votes
+    assert (
+        page.count('<figure class="card"') == page.count("<img src=") - 2
+    )  # the charts of calibration and votes
     assert found["without near-duplicates"]["accuracy"]["faces"] == count - 9
     assert found["by votes"]["7"]["faces"] == 3
     assert "Too few to compare, under 30: baby (1), old (12), young (13)." in page
@@ -86,20 +112,29 @@ def test_a_manifest(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path,
     out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
     assert text in out
     assert "| all faces | 100.0%" in text
-    assert f"Predicting neutral for every face has an accuracy of {confusion.sum(1).max() / count:.1%}." in text
+    assert (
+        f"Predicting neutral for every face has an accuracy of {confusion.sum(1).max() / count:.1%}."
+        in text
+    )
     # The other split is another result; nothing else lies in the folder.
     assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
     assert {path.name for path in (tmp_path / "t").iterdir()} == set(FILES)
 
 
-def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_beside_labels(
+    drawn: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = run_evaluate(tmp_path / "a", tables / "p.csv", "--labels", tables / "truth.csv")
     table = read_table(tables / "p.csv")
     truth = [Path(path).parent.name for path in table["path"]]
     assert found["all"]["accuracy"]["mean"] == pytest.approx(accuracy_score(truth, table["label"]))
-    again = run_evaluate(tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source")
+    again = run_evaluate(
+        tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source"
+    )
     assert (again["all"], again["confusion"]) == (found["all"], found["confusion"])
-    wrong, others = (sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again))
+    wrong, others = (
+        sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again)
+    )
     assert wrong == others
     # Photos that can no longer be read
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
@@ -111,7 +146,9 @@ def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkey
 
 
 def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
-    found = run_evaluate(tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status")
+    found = run_evaluate(
+        tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status"
+    )
     labels = read_table(tables / "p.csv")["label"].tolist()
     assert found["all"][labels[0]]["mean"] == pytest.approx(labels.count(labels[0]) / len(labels))
     assert list(found["by"]) == ["age", "status"]
@@ -119,23 +156,39 @@ def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
 
 
-def test_a_model_against_another_and_itself(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path) -> None:
+def test_a_model_against_another_and_itself(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path
+) -> None:
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
     labels = Manifest.read(data).names
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch")
+    config = RegionViTConfig(
+        img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch"
+    )
     save_network(build_model(config, labels[::-1]).eval(), tmp_path / "other")
     found = run_evaluate(tmp_path / "a", data, *words, "--against", tmp_path / "other")
-    second = run_evaluate(tmp_path / "b", data, "--checkpoint", tmp_path / "other", "--against", checkpoint)
-    assert found["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(second["all"]["accuracy"]["mean"])
+    second = run_evaluate(
+        tmp_path / "b", data, "--checkpoint", tmp_path / "other", "--against", checkpoint
+    )
+    assert found["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(
+        second["all"]["accuracy"]["mean"]
+    )
     difference, reverse = (one["comparison"]["difference"]["accuracy"] for one in (found, second))
-    assert difference["mean"] == pytest.approx(found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"])
-    assert (difference["low"], difference["high"]) == pytest.approx((-reverse["high"], -reverse["low"]))
+    assert difference["mean"] == pytest.approx(
+        found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"]
+    )
+    assert (difference["low"], difference["high"]) == pytest.approx(
+        (-reverse["high"], -reverse["low"])
+    )
     assert "where the two differ" in (tmp_path / "a" / "index.html").read_text("utf-8")
-    found = run_evaluate(tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv")
+    found = run_evaluate(
+        tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv"
+    )
     assert found["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
 
 
-def test_errors(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_errors(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "results.md").touch()
     (tmp_path / "short.csv").write_text("\n".join((tables / "p.csv").read_text().splitlines()[:-1]))
@@ -149,10 +202,16 @@ def test_errors(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, cap
         ((table, *labels, "--robustness"), "needs images"),
         ((table, "--columns", tables / "p.csv", "--by", "age"), "There is no column `age`"),
         ((table, "--against", table), "need labels. Add `--labels`"),
-        ((table, *labels, "--against", "ferplus-small"), "ferplus-small is no table, and a model needs images"),
+        (
+            (table, *labels, "--against", "ferplus-small"),
+            "ferplus-small is no table, and a model needs images",
+        ),
         ((table, "--classes", "anger", "fear"), "need a manifest, not a table"),
         ((table, "--classes", "anger", "--merge", json.dumps(MERGE)), "exclude each other"),
-        ((drawn / "faces.parquet", *labels, "--checkpoint", checkpoint), "`--labels` is for a table"),
+        (
+            (drawn / "faces.parquet", *labels, "--checkpoint", checkpoint),
+            "`--labels` is for a table",
+        ),
     ):
         output = () if "--output" in words else ("--output", tmp_path / "new")
         assert reason in fails(capsys, "evaluate", *words, *output)
@@ -160,9 +219,13 @@ def test_errors(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, cap
     assert {path.name for path in (tmp_path / "old").iterdir()} == {"results.md"}
 
 
-def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_merged_labels(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = [drawn / "faces.parquet", "--checkpoint", checkpoint]
-    found = run_evaluate(tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint)
+    found = run_evaluate(
+        tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint
+    )
     assert found["labels"] == ["good", "so-so"]
     logits, shares = evaluate_logits(load(checkpoint, "cpu"), drawn / "faces.parquet")
     good, so_so = (logits.softmax(1)[:, which].sum(1) for which in ([1, 2], [0, 7]))
@@ -171,7 +234,9 @@ def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: py
     right = (good > so_so) == ((truth == 1) | (truth == 2))
     assert found["faces"] == kept.sum()
     assert found["all"]["accuracy"]["mean"] == pytest.approx(right[kept].float().mean().item())
-    expected = -torch.where((truth == 1) | (truth == 2), good, so_so).div(good + so_so).log()[kept].mean()
+    expected = (
+        -torch.where((truth == 1) | (truth == 2), good, so_so).div(good + so_so).log()[kept].mean()
+    )
     assert found["all"]["cross-entropy"]["mean"] == pytest.approx(expected.item(), rel=1e-4)
     assert found["comparison"]["difference"]["accuracy"]["mean"] == 0
     without = json.dumps({label: new for label, new in MERGE.items() if label != "fear"})

@@ -26,7 +26,9 @@ from fer_vit.store.folder import save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
 from tests.helpers.commands import fails, main
 
-SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"))
+SMALL = RegionViTConfig(
+    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose")
+)
 
 
 def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -40,12 +42,20 @@ def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "change",
     [
-        {"stem": "conv", "region_source": "stem", "pos_embed": "sincos_2d", "pool": "avg", "in_chans": 1},
+        {
+            "stem": "conv",
+            "region_source": "stem",
+            "pos_embed": "sincos_2d",
+            "pool": "avg",
+            "in_chans": 1,
+        },
         {"tokens": "patch"},
         {"pool": "query", "attention": "gaussian"},
     ],
 )
-def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], tmp_path: Path) -> None:
+def test_onnx_runtime_agrees_on_any_number_of_faces(
+    change: dict[str, object], tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     net = build_model(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
     model = Recognizer(net)
@@ -57,12 +67,16 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
         image, boxes, valid = example_inputs(model, 2)
         boxes[0], valid[0] = float("nan"), False  # as missing as can be
         assert torch.allclose(
-            run_onnx(tmp_path / "model.onnx", (image, boxes, valid)), model(image, boxes, valid), atol=1e-4
+            run_onnx(tmp_path / "model.onnx", (image, boxes, valid)),
+            model(image, boxes, valid),
+            atol=1e-4,
         )
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "v1.2"])
-def test_every_form_of_a_model(name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_every_form_of_a_model(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     output = tmp_path / "deep" / name
     command = ["export", str(output), "--checkpoint", str(checkpoint)]
     main(command)
@@ -70,7 +84,11 @@ def test_every_form_of_a_model(name: str, checkpoint: Path, tmp_path: Path, caps
     model = load(checkpoint, "cpu")
     inputs = example_inputs(model, 4)
     if name == "v1.2":
-        assert {file.name for file in output.iterdir()} == {"model.safetensors", "config.json", "README.md"}
+        assert {file.name for file in output.iterdir()} == {
+            "model.safetensors",
+            "config.json",
+            "README.md",
+        }
         found = load(output, "cpu")(*inputs)
     elif name == "model.onnx":
         found = run_onnx(output, inputs)
@@ -89,7 +107,9 @@ def test_every_form_of_a_model(name: str, checkpoint: Path, tmp_path: Path, caps
     main([*command, "--overwrite"])
 
 
-def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:
+def test_cards_and_foreign_files_stay(
+    tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture
+) -> None:
     main(["export", str(tmp_path / "copy")])
     card = (tmp_path / "copy" / "README.md").read_text()
     assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
@@ -103,11 +123,16 @@ def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: 
     assert "holds notes.md, which would be lost" in fails(capsys, "export", own, "--overwrite")
 
 
-def test_calibration_gives_sets(checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_calibration_gives_sets(
+    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "model"), *words])
     model, printed = load(tmp_path / "model", "cpu"), capsys.readouterr().out
-    assert f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: " in printed
+    assert (
+        f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: "
+        in printed
+    )
     assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
     assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in printed
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
@@ -129,14 +154,18 @@ def test_calibration_gives_sets(checkpoint: Path, drawn: Path, tmp_path: Path, c
         ("model --faithfulness=gone.json", "Expected a faithfulness.json"),
     ],
 )
-def test_options_that_do_not_fit(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_options_that_do_not_fit(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     name, *options = words.split()
     assert message in fails(capsys, "export", tmp_path / name, *options)
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("pool", ["avg", "query"])
-def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_rare_expressions_gain(
+    pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
@@ -147,7 +176,12 @@ def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: p
     logits, _ = evaluate_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
     net.vit.head.bias.data -= logits.mean(0)  # else all faces are of one expression
     save_network(net, tmp_path / "before")
-    words = ["--checkpoint", str(tmp_path / "before"), "--calibrate", str(tmp_path / "faces.parquet")]
+    words = [
+        "--checkpoint",
+        str(tmp_path / "before"),
+        "--calibrate",
+        str(tmp_path / "faces.parquet"),
+    ]
     main(["export", str(tmp_path / "now"), *words, "--logit_adjust", "0.5"])
     printed, found = capsys.readouterr().out, {}
     for name in ("before", "now"):
@@ -166,7 +200,9 @@ def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: p
     assert (now.settings.adjustment, now.settings.prior) == (0.5, pytest.approx(shares))
     main(["export", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "now"), *words[2:]])
     assert load(tmp_path / "again").net.settings.adjustment == 0
-    faces.select(np.array([label != "anger" for label in faces.column("label")])).write(tmp_path / "faces.parquet")
+    faces.select(np.array([label != "anger" for label in faces.column("label")])).write(
+        tmp_path / "faces.parquet"
+    )
     line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
     assert "has no training face of anger" in line
     assert not (tmp_path / "calm").exists()
@@ -178,7 +214,9 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     net.adjust([0.3] + [0.1] * (len(net.settings.labels) - 1), 0.5)
     save_network(net, tmp_path / "adjusted")
     rows = Manifest.read(drawn / "faces.parquet").split("train")
-    votes = [average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")]
+    votes = [
+        average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")
+    ]
     assert np.array_equal(*votes)
 
 
@@ -191,7 +229,8 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     model = load(checkpoint, "cpu")
     part = next(labelled_batches(model, drawn / "faces.parquet", "train")[0])
     small, whole = (
-        run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid)) for name in ("small", "whole")
+        run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid))
+        for name in ("small", "whole")
     )
     nodes = onnx.load(tmp_path / "small.onnx").graph.node
     eight = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
@@ -202,7 +241,9 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     difference = (small - whole).abs()
     assert 0 < difference.max() < 0.05  # 8 bits: another result, but not much
     assert json.loads(
-        onnxruntime.InferenceSession(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["fer_vit"]
+        onnxruntime.InferenceSession(tmp_path / "small.onnx")
+        .get_modelmeta()
+        .custom_metadata_map["fer_vit"]
     )
 
 
@@ -211,11 +252,15 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
     """The script of docs/export.md, in an environment that holds only its three packages."""
     root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
     venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # pip may use the network
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # pip may use the network
 
     def call(*words: object) -> subprocess.CompletedProcess[str]:
         command = [str(word) for word in (python, *words)]
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
 
     packages = ("onnxruntime", "opencv-python-headless", "numpy")
     done = call("-m", "pip", "install", "--quiet", "-c", root / "constraints.txt", *packages)
@@ -226,7 +271,12 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
     main(["export", str(tmp_path / "model.onnx")])
     face = data.astronaut()[:300, 80:400]
     io.imsave(tmp_path / "photo.png", np.hstack([face, face[:, ::-1] // 2]))
-    done = call(root / "docs" / "photo_to_probabilities.py", "photo.png", "model.onnx", root / "fer_vit" / "face")
+    done = call(
+        root / "docs" / "photo_to_probabilities.py",
+        "photo.png",
+        "model.onnx",
+        root / "fer_vit" / "face",
+    )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     expected = load(device="cpu").predict(tmp_path / "photo.png", detector="builtin")

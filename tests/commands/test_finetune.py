@@ -54,7 +54,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "RESAMPLES", 50)
 
 
-def test_photos_become_a_model(photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture) -> None:
+def test_photos_become_a_model(
+    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
+) -> None:
     mine = tmp_path / "mine: 1"  # which YAML would read as a mapping
     main(["finetune", str(photos), "--output", str(mine)])
     out = capsys.readouterr().out
@@ -69,7 +71,9 @@ def test_photos_become_a_model(photos: Path, tmp_path: Path, yunet_named: None, 
         assert line in out
     rows = Manifest.read(mine / "faces.parquet")
     assert Counter(rows.column("split")) == {"train": 16, "val": 2, "test": 2}
-    assert {decode_image(rows.image_bytes(row)).shape for row in range(len(rows))} == {(CUT, CUT, 3)}
+    assert {decode_image(rows.image_bytes(row)).shape for row in range(len(rows))} == {
+        (CUT, CUT, 3)
+    }
     assert np.isfinite(rows.landmarks()).all()
     assert {path.name for path in (mine / "model").iterdir()} == {CARD_FILE, CONFIG, WEIGHTS}
     found = json.loads((mine / "evaluation" / "results.json").read_text())
@@ -88,7 +92,9 @@ def test_photos_become_a_model(photos: Path, tmp_path: Path, yunet_named: None, 
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = {name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate_model")}
+    calls = {
+        name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate_model")
+    }
     calls["check_enough"].return_value = Counter()
     for name, mock in calls.items():
         monkeypatch.setattr(verb, name, mock)
@@ -112,7 +118,9 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     other = tmp_path / "other.parquet"
     other.write_bytes(b"other faces")
     for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):
-        with pytest.raises(FerVitError, match=r"model exists already. Choose another name or add `--overwrite`"):
+        with pytest.raises(
+            FerVitError, match=r"model exists already. Choose another name or add `--overwrite`"
+        ):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
     shutil.rmtree(tmp_path / "model")
     verb.finetune(other, output=tmp_path)
@@ -130,15 +138,22 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     found = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
     assert (found["split"], found["comparison"]["faces"]) == ("val", 4)
     held_out = [row for row in rows if row.split == "val"]
-    guesses = load(device="cpu").predict([decode_image(row.image) for row in held_out], face="crop", detector="none")
+    guesses = load(device="cpu").predict(
+        [decode_image(row.image) for row in held_out], face="crop", detector="none"
+    )
     labels = [max(names, key=guess.probabilities.__getitem__) for guess in guesses]
     right = [label == row.label for label, row in zip(labels, held_out, strict=True)]
     assert found["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
-    assert "- ferplus-fairface-small: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
+    assert (
+        "- ferplus-fairface-small: accuracy "
+        in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
+    )
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
-def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture) -> None:
+def test_too_few_photos(
+    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
+) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     for number in range(5):
         (tmp_path / "photos" / "stirred" / f"{number}.jpg").unlink()

@@ -46,9 +46,16 @@ def texts(paths: Sequence[Path]) -> list[str]:
     return sorted(as_text(str(path)) for path in paths)
 
 
-@pytest.mark.parametrize("words", [(*CROPS, "--workers=0"), ("--workers=2",)], ids=["crops", "photos"])
+@pytest.mark.parametrize(
+    "words", [(*CROPS, "--workers=0"), ("--workers=2",)], ids=["crops", "photos"]
+)
 def test_predict_has_a_row_for_each(
-    words: tuple[str, ...], count: int, photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None
+    words: tuple[str, ...],
+    count: int,
+    photos: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    yunet_named: None,
 ) -> None:
     rows = predict(photos, checkpoint, tmp_path / "t.parquet", *words)
     files = find_images([photos])
@@ -65,21 +72,41 @@ def test_predict_has_a_row_for_each(
     assert sum(row["label"] is not None for row in rows) > count / (2 if words[:2] == CROPS else 25)
 
 
-def test_prepare_counts_each(count: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_prepare_counts_each(
+    count: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     out = tmp_path / "m.parquet"
     run("prepare", "folder", photos, out, "--detector=none", "--workers=1", "--embed=always")
     text = capsys.readouterr().out
-    left_out = {reason: int(number) for number, reason in re.findall(r"^left out: ([\d,]+) \((.*)\)$", text, re.M)}
+    left_out = {
+        reason: int(number)
+        for number, reason in re.findall(r"^left out: ([\d,]+) \((.*)\)$", text, re.M)
+    }
     rows = pq.read_table(out).to_pylist()
     assert len(rows) + sum(left_out.values()) == count + 3
     assert left_out["not a regular file"] == left_out["Too many levels of symbolic links"] == 1
     assert all(row["image"]["bytes"] for row in rows)
 
 
-def test_visualize_shows_or_counts_each(count: int, photos: Path, checkpoint: Path, tmp_path: Path) -> None:
-    run("visualize", photos, "--checkpoint", checkpoint, "--output", tmp_path / "r", *CROPS, "--method=ablation")
-    listed = re.findall(r"<dt>Photos</dt><dd>(.*?)</dd>", (tmp_path / "r" / "index.html").read_text("utf-8"))[0]
-    status = Counter({what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)})
+def test_visualize_shows_or_counts_each(
+    count: int, photos: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    run(
+        "visualize",
+        photos,
+        "--checkpoint",
+        checkpoint,
+        "--output",
+        tmp_path / "r",
+        *CROPS,
+        "--method=ablation",
+    )
+    listed = re.findall(
+        r"<dt>Photos</dt><dd>(.*?)</dd>", (tmp_path / "r" / "index.html").read_text("utf-8")
+    )[0]
+    status = Counter(
+        {what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)}
+    )
     rows = pq.read_table(tmp_path / "r" / "faces.parquet").to_pylist()
     films = sum(map(is_video, find_images([photos])))  # GIFs that move
     assert status.total() == count + 3 - films
@@ -109,7 +136,16 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_line(
 
     monkeypatch.setattr(RegionViT, "probabilities", slow)
     output = tmp_path / "t.csv"
-    words = ["predict", tmp_path, "--checkpoint", checkpoint, "--output", output, "--workers=2", "--batch_size=2"]
+    words = [
+        "predict",
+        tmp_path,
+        "--checkpoint",
+        checkpoint,
+        "--output",
+        output,
+        "--workers=2",
+        "--batch_size=2",
+    ]
     assert WORKER_DIED in fails(capsys, *words)
     assert not output.exists()
 

@@ -36,12 +36,20 @@ def rows(table: Path) -> list[dict[str, str]]:
 
 
 def test_a_file_to_its_end(
-    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    clip: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown, show = [], LivePage.show
-    monkeypatch.setattr(LivePage, "show", lambda page, seen: shown.append(seen.photo.faces[0]) or show(page, seen))
+    monkeypatch.setattr(
+        LivePage, "show", lambda page, seen: shown.append(seen.photo.faces[0]) or show(page, seen)
+    )
     table = tmp_path / "live.csv"
-    main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
+    main(
+        ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
+    )
     out, err = capsys.readouterr()
     found, lines = rows(table), out.splitlines()
     assert [*found[0]] == [*table_columns(load(checkpoint, "cpu").labels, videos=True)]
@@ -62,21 +70,38 @@ def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["by a viewer", "by Ctrl-C"])
 def test_it_is_ended(
-    stopped: bool, clip: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    stopped: bool,
+    clip: Path,
+    checkpoint: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     show, watch = LivePage.show, command.watch
     if stopped:
-        monkeypatch.setattr(LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen))
+        monkeypatch.setattr(
+            LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen)
+        )
     else:
         monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
-    words = ["live", clip, "--checkpoint", checkpoint, "--output", clip.parent / "live.csv", "--port", 0]
+    words = [
+        "live",
+        clip,
+        "--checkpoint",
+        checkpoint,
+        "--output",
+        clip.parent / "live.csv",
+        "--port",
+        0,
+    ]
     run(*words, "--host", "0.0.0.0")
     out, err = capsys.readouterr()
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
     assert "warning: anyone who reaches http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
-    assert "ends in .csv or .jsonl" in fails(capsys, *words, "--output", clip.parent / "live.parquet")
+    assert "ends in .csv or .jsonl" in fails(
+        capsys, *words, "--output", clip.parent / "live.parquet"
+    )
     assert "camera's number, an address with ://" in fails(capsys, "live", "nothing")
     run(*words, "--overwrite")
     run(*words[:4], "--port", 0)
@@ -84,12 +109,16 @@ def test_it_is_ended(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_recording_is_complete_however_it_ends(end: signal.Signals, yunet_named: None, tmp_path: Path) -> None:
+def test_a_recording_is_complete_however_it_ends(
+    end: signal.Signals, yunet_named: None, tmp_path: Path
+) -> None:
     still = next(scene([Actor(7, lambda t: (320, 180, 200))], [0.0]))[0]
     clip = write_video(tmp_path / "a.mp4", [still] * 150, [n / 5 for n in range(150)])
     table = tmp_path / "live.csv"
     words = [sys.executable, "-m", "cli", "live", str(clip), "--output", str(table), "--port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
     while not (table.exists() and len(rows(table)) >= 3):
         assert process.poll() is None
         time.sleep(0.2)

@@ -39,7 +39,10 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
         (line,) = [line for line in lines if line.startswith(name)]
         tested = [one for one in verb.card_data(folder).eval_results if "test" in one.dataset_name]
         assert {one.metric_name for one in tested} == {"accuracy", "UAR", "ECE"}
-        texts = README.partition(f"[{name}]")[2].partition("\n")[0], (folder / "README.md").read_text("utf-8")
+        texts = (
+            README.partition(f"[{name}]")[2].partition("\n")[0],
+            (folder / "README.md").read_text("utf-8"),
+        )
         for one in tested:
             assert f"FERPlus official test {one.metric_name} {one.metric_value:.1%}" in line
             assert all(f"{one.metric_value:.1%}" in text for text in texts)
@@ -50,8 +53,12 @@ def test_models_in_the_hubs_cache(
 ) -> None:
     run("export", tmp_path / "ours", "--checkpoint", checkpoint)
     cards = {"none": None, "0": b"---\na: [\n---\n", "1": b"---\n- 1\n---\n", "2": b"\xff\xfe"}
-    for name, card in (cards | {"3": b"---\nmodel-index: 3\n---\n"}).items():  # other libraries' models
-        shutil.copytree(tmp_path / "ours", tmp_path / name, ignore=shutil.ignore_patterns("README.md"))
+    for name, card in (
+        cards | {"3": b"---\nmodel-index: 3\n---\n"}
+    ).items():  # other libraries' models
+        shutil.copytree(
+            tmp_path / "ours", tmp_path / name, ignore=shutil.ignore_patterns("README.md")
+        )
         if card is not None:
             (tmp_path / name / "README.md").write_bytes(card)
     repos = []
@@ -73,7 +80,11 @@ MODELS = shipped_models()
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_small_and_described(name: str) -> None:
     folder = MODELS[name]
-    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "config.json", "README.md"}
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+    }
     assert sum(path.stat().st_size for path in folder.iterdir()) < 20e6
     model = load(name, "cpu")
     assert sum(parameter.numel() for parameter in model.parameters()) < 8e6
@@ -84,7 +95,9 @@ def test_it_is_small_and_described(name: str) -> None:
     assert card.data.model_name == name
     assert card.data.license
     assert {"## Results", "## Limitations"} <= set(card.text.splitlines())
-    assert f"stored temperature of {model.net.settings.temperature:.3f}" in " ".join(card.text.split())
+    assert f"stored temperature of {model.net.settings.temperature:.3f}" in " ".join(
+        card.text.split()
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -96,9 +109,13 @@ def test_an_astronaut_smiles(name: str, yunet_named: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_as_good_as_its_card_says(name: str, ferplus_zip: Path, yunet_named: None, tmp_path: Path) -> None:
+def test_it_is_as_good_as_its_card_says(
+    name: str, ferplus_zip: Path, yunet_named: None, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(ferplus_zip) as archive:
-        archive.extractall(tmp_path, [member for member in archive.namelist() if "FER2013Valid" in member])
+        archive.extractall(
+            tmp_path, [member for member in archive.namelist() if "FER2013Valid" in member]
+        )
     rows = ferplus.read(tmp_path).rows[::10]
     faces = load(name).predict([row.image for row in rows], face="crop", workers=0)
     accuracy = np.mean([face.label == row.label for face, row in zip(faces, rows, strict=True)])

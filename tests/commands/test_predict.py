@@ -37,7 +37,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = np.zeros((700, 1100, 3), np.uint8)
     both[:512, :512], both[: man.shape[0], 550 : 550 + man.shape[1]] = woman, man
     (folder / "both.png").write_bytes(encode_png(both))
-    (folder / "noise.png").write_bytes(encode_png(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)))
+    (folder / "noise.png").write_bytes(
+        encode_png(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8))
+    )
     (folder / "empty.jpg").touch()
     (folder / "truncated.jpg").write_bytes(cv2.imencode(".jpg", man)[1].tobytes()[:200])
     return folder
@@ -51,7 +53,9 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
         probabilities = {name: row[f"p_{name}"] for name in EXPRESSIONS}
         below = max(probabilities.values()) < 0.5
         expected = [name for name, value in probabilities.items() if value >= least]
-        assert row["label"] == (None if below else max(probabilities, key=probabilities.__getitem__))
+        assert row["label"] == (
+            None if below else max(probabilities, key=probabilities.__getitem__)
+        )
         assert row["prediction_set"] == "; ".join(expected)
         assert row["ambiguous"] == (below or len(expected) != 1)
         assert row["outside"] == ""
@@ -61,13 +65,19 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
         ambiguous += row["ambiguous"]
     assert 0 < ambiguous < len(rows)
     out = capsys.readouterr().out
-    assert f"{ambiguous:,} of {len(rows):,} faces are ambiguous ({ambiguous / len(rows):.1%})" in out
+    assert (
+        f"{ambiguous:,} of {len(rows):,} faces are ambiguous ({ambiguous / len(rows):.1%})" in out
+    )
     assert " without a label" in out
 
 
 @pytest.mark.usefixtures("yunet_named")
 def test_processes_share_a_folder_and_a_rerun_resumes(
-    photos: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    photos: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     expected, output = predict(photos, checkpoint, tmp_path / "one.parquet"), tmp_path / "faces"
     assert [(Path(row["path"]).name, row["status"], row["face"]) for row in expected] == [
@@ -79,14 +89,21 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
         ("truncated.jpg", "not an image that can be decoded", None),
         ("woman.png", "ok", 0),
     ]
-    for rank, workers, report in ((0, 2, "2 of 3 tables exist"), (1, 0, "all 3 tables, all 6 files exactly")):
+    for rank, workers, report in (
+        (0, 2, "2 of 3 tables exist"),
+        (1, 0, "all 3 tables, all 6 files exactly"),
+    ):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", str(rank))
-        rows = predict(photos, checkpoint, output, "--part_size=2", "--batch_size=1", f"--workers={workers}")
+        rows = predict(
+            photos, checkpoint, output, "--part_size=2", "--batch_size=1", f"--workers={workers}"
+        )
         assert report in capsys.readouterr().out
         assert (len(rows) == len(expected)) == rank
     assert_same(rows, expected)
-    assert "2 processes (WORLD_SIZE" in fails(capsys, "predict", photos, "--output", tmp_path / "two.csv")
+    assert "2 processes (WORLD_SIZE" in fails(
+        capsys, "predict", photos, "--output", tmp_path / "two.csv"
+    )
     monkeypatch.delenv("WORLD_SIZE")
     times = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     predict(photos, checkpoint, output, "--part_size=2")
@@ -95,18 +112,27 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     (output / "part-00001-of-00003.parquet").unlink()  # as if the process had been killed
     (output / ".part-00001-of-00003.parquet.0123abcd.part").mkdir()
     assert_same(predict(photos, checkpoint, output, "--part_size=2"), expected)
-    changed = {path.name for path in output.iterdir() if path.stat().st_mtime_ns != times[path.name]}
+    changed = {
+        path.name for path in output.iterdir() if path.stat().st_mtime_ns != times[path.name]
+    }
     assert changed == {"part-00001-of-00003.parquet"}
 
 
 def test_a_folder_belongs_to_one_prediction(
-    photos: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    photos: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good = ["--checkpoint", checkpoint, "--output", tmp_path / "faces", *CROPS]
     run("predict", photos / "noise.png", *good)
     table = "part-00000-of-00001.parquet"
     for words, expected in (
-        (["--detector", "landmarks"], f"{table} was written with detector none, but now it is landmarks"),
+        (
+            ["--detector", "landmarks"],
+            f"{table} was written with detector none, but now it is landmarks",
+        ),
         (["--checkpoint", DEFAULT], "was written with model"),
         (["--min_confidence", 0.5], "was written with min_confidence None, but now it is 0.5"),
         (["--overwrite"], "Finished tables in a folder are kept"),
@@ -122,12 +148,19 @@ def test_a_folder_belongs_to_one_prediction(
     assert f"was written with directory {photos}" in fails(capsys, "predict", "noise.png", *good)
 
 
-def test_each_process_has_its_gpu(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
+def test_each_process_has_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
+) -> None:
     loading = Mock(side_effect=FerVitError("seen enough"))
     monkeypatch.setattr(verb, "load", loading)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     for rank, device in ((1, "cuda:1"), (6, "cuda:2")):
-        for name, value in (("RANK", 9), ("WORLD_SIZE", 16), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", 8)):
+        for name, value in (
+            ("RANK", 9),
+            ("WORLD_SIZE", 16),
+            ("LOCAL_RANK", rank),
+            ("LOCAL_WORLD_SIZE", 8),
+        ):
             monkeypatch.setenv(name, str(value))
         with pytest.raises(FerVitError, match="seen enough"):
             verb.predict([photos], output=tmp_path / "faces")
@@ -137,7 +170,12 @@ def test_each_process_has_its_gpu(monkeypatch: pytest.MonkeyPatch, photos: Path,
 def test_fingerprints_differ_by_model() -> None:
     model = load(device="cpu")
     settings, prints = model.net.settings, [fingerprint(model), fingerprint(load(device="cpu"))]
-    for name, value in (("temperature", 2.0), ("align", "crop"), ("labels", settings.labels[::-1]), ("thresholds", {})):
+    for name, value in (
+        ("temperature", 2.0),
+        ("align", "crop"),
+        ("labels", settings.labels[::-1]),
+        ("thresholds", {}),
+    ):
         setattr(settings, name, value)
         prints.append(fingerprint(model))
     next(model.parameters()).data.add_(1e-3)
@@ -172,9 +210,9 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     for row in rows:
         by_name.setdefault(Path(row["path"]).name, []).append(row)
     assert [*by_name] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
-    assert [(row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]] == [
-        (n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)
-    ]
+    assert [
+        (row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]
+    ] == [(n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)]
     for row in by_name["b.mp4"]:
         for prefix, suffix in (("p_", ""), ("smoothed_", "_smoothed")):
             probabilities = {name: row[prefix + name] for name in EXPRESSIONS}
@@ -191,10 +229,15 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
         (row,) = by_name[name]
         assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
         assert row["status"] == "ok"
-    assert_same([row | {"path": ""} for row in by_name["b.mp4"]], [row | {"path": ""} for row in by_name["f.mov"]])
+    assert_same(
+        [row | {"path": ""} for row in by_name["b.mp4"]],
+        [row | {"path": ""} for row in by_name["f.mov"]],
+    )
 
 
-def test_a_rerun_resumes_videos(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_rerun_resumes_videos(
+    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS,
                        *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"))  # fmt: skip
     output, more = tmp_path / "parts", (*CROPS, "--part_size", 2)
@@ -202,10 +245,18 @@ def test_a_rerun_resumes_videos(folder: Path, checkpoint: Path, tmp_path: Path, 
     assert_same(predict(folder, checkpoint, output, *more, *tables), expected)
     for one, other in ("pq", "ij"):
         assert (tmp_path / f"{one}.jsonl").read_text() == (tmp_path / f"{other}.jsonl").read_text()
-    people = [(Path(row["path"]).name, row["track"], row["last_seen"]) for row in read(tmp_path / "p.jsonl")]
-    assert (people[0], [name for name, *_ in people]) == (("b.mp4", 0, 0.5), ["b.mp4", "c.mkv", "f.mov"])
+    people = [
+        (Path(row["path"]).name, row["track"], row["last_seen"])
+        for row in read(tmp_path / "p.jsonl")
+    ]
+    assert (people[0], [name for name, *_ in people]) == (
+        ("b.mp4", 0, 0.5),
+        ["b.mp4", "c.mkv", "f.mov"],
+    )
     parts = sorted(output.glob("part-*"))
-    names = [{Path(path).name for path in pq.read_table(part)["path"].to_pylist()} for part in parts]
+    names = [
+        {Path(path).name for path in pq.read_table(part)["path"].to_pylist()} for part in parts
+    ]
     assert names == [{"a.png"}, {"b.mp4"}, {"c.mkv"}, {"d.png"}, {"e.mp4"}, {"f.mov"}]
     before = parts[2].stat().st_mtime_ns
     parts[1].unlink()
@@ -217,7 +268,9 @@ def test_a_rerun_resumes_videos(folder: Path, checkpoint: Path, tmp_path: Path, 
     assert parts[2].stat().st_mtime_ns == before
 
 
-def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_wrong_arguments(
+    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("mine")
     options = ["--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
@@ -233,9 +286,17 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
         ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
         ("b.mp4", ["--annotate", folder / "e.mp4"], "exists already"),
-        ("b.mp4", ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"], "one table (.csv) and another"),
+        (
+            "b.mp4",
+            ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"],
+            "one table (.csv) and another",
+        ),
         ("a.png", ["--summary", tmp_path / "people.csv"], "there is no video"),
-        (".", ["--intervals", tmp_path / "i.TextGrid"], "A TextGrid contains one video, but there are 4"),
+        (
+            ".",
+            ["--intervals", tmp_path / "i.TextGrid"],
+            "A TextGrid contains one video, but there are 4",
+        ),
         (".", ["--annotate", tmp_path / "a.mp4"], "t.csv and 4 videos"),
     ):
         assert expected in fails(capsys, "predict", folder / images, *options, *words)
@@ -252,12 +313,18 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if number < 8:
             image[20:280, 20 + 4 * number : 260 + 4 * number] = photo[0:260, 100:340]
         images.append(image)
-    return write_video(tmp_path_factory.mktemp("walk") / "walk.mp4", images, [n / 25 for n in range(10)])
+    return write_video(
+        tmp_path_factory.mktemp("walk") / "walk.mp4", images, [n / 25 for n in range(10)]
+    )
 
 
 @pytest.mark.usefixtures("yunet_named")
 def test_a_marked_copy_of_a_moving_face(
-    walk: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    walk: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
     assert [(row["frame"], row["status"], row["track"]) for row in rows] == [
@@ -277,7 +344,10 @@ def test_a_marked_copy_of_a_moving_face(
     monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", full)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
-    assert f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line
+    assert (
+        f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete."
+        in line
+    )
     assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
     assert not (tmp_path / "new.mp4").exists()
 
@@ -285,7 +355,12 @@ def test_a_marked_copy_of_a_moving_face(
 def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
     model = load(device="cpu")
     found = model.predict(str(walk), every=2)
-    assert [(face.frame, face.track, face.face) for face in found] == [(0, 0, 0), (2, 0, 0), (4, 0, 0), (6, 0, 0)]
+    assert [(face.frame, face.track, face.face) for face in found] == [
+        (0, 0, 0),
+        (2, 0, 0),
+        (4, 0, 0),
+        (6, 0, 0),
+    ]
     assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert found[0].label_smoothed in EXPRESSIONS
     assert np.asarray(found[-1].plot().convert("RGB")).std() > 20
@@ -310,6 +385,12 @@ def test_a_real_clip_goes_from_tears_to_laughter(clips: Path, yunet_named: None)
 @pytest.mark.parametrize("detect_every", [1, 5, 10])
 def test_real_people_keep_their_numbers(detect_every: int, clips: Path, yunet_named: None) -> None:
     model = load(device="cpu")
-    for name, people in (("sad_to_happy", 1), ("head-pose-face-detection-female-and-male", 2), ("classroom", 4)):
+    for name, people in (
+        ("sad_to_happy", 1),
+        ("head-pose-face-detection-female-and-male", 2),
+        ("classroom", 4),
+    ):
         frames = list(model.stream(clips / f"{name}.mp4", detect_every=detect_every))
-        assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {tuple(range(people))}
+        assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {
+            tuple(range(people))
+        }

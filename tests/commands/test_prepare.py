@@ -83,8 +83,14 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
     assert manifest.table["split"].to_pylist() == ["train", "train", "val"]
     assert manifest.table["score"].to_pylist() == [0.75, 0, 0.75]
     found = landmarks_by_name(manifest)
-    for name, image in (("1.png", picture(200)), ("2.png", picture(10)), ("3.png", picture(220, side=96))):
-        np.testing.assert_allclose(found[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5)
+    for name, image in (
+        ("1.png", picture(200)),
+        ("2.png", picture(10)),
+        ("3.png", picture(220, side=96)),
+    ):
+        np.testing.assert_allclose(
+            found[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5
+        )
     printed = capsys.readouterr().out
     assert "faces found: 2 of 3 (66.67%); taken whole as a face: 1" in printed
     assert "left out: 2 (not an image that can be decoded)" in printed
@@ -94,19 +100,27 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("detector", ["landmarks", "none"])
-def test_no_detector(photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
+def test_no_detector(
+    photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
+    )
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
     assert np.isfinite(manifest.landmarks()).all() == (detector == "landmarks")
     assert manifest.column("score") == [None] * 3
-    with pytest.raises(FerVitError, match=f"`--cut` needs to find faces, but `--detector {detector}` does not"):
+    with pytest.raises(
+        FerVitError, match=f"`--cut` needs to find faces, but `--detector {detector}` does not"
+    ):
         prepare("folder", photos, tmp_path / "cut.parquet", detector=detector, cut=True)
 
 
 @pytest.mark.usefixtures("bright")
-def test_a_zip_gives_the_same_rows_with_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_zip_gives_the_same_rows_with_images(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     prepare("folder", photos, tmp_path / "plain.parquet")
     plain = Manifest.read(tmp_path / "plain.parquet")
     (tmp_path / "out").mkdir()
@@ -114,20 +128,30 @@ def test_a_zip_gives_the_same_rows_with_images(photos: Path, tmp_path: Path, cap
     packed = Manifest.read(tmp_path / "out" / "zip.parquet")
     for column in ("split", "label", "landmarks", "score"):
         assert packed.table[column].to_pylist() == plain.table[column].to_pylist()
-    assert [packed.image_bytes(row) for row in range(3)] == [plain.image_bytes(row) for row in range(3)]
+    assert [packed.image_bytes(row) for row in range(3)] == [
+        plain.image_bytes(row) for row in range(3)
+    ]
     assert all(image["bytes"] for image in packed.table["image"].to_pylist())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["zip.parquet"]
     assert "note: No test split" in (printed := capsys.readouterr().out)
     assert ".part" not in printed
 
 
-def test_wrong_arguments_before_anything_is_read(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_before_anything_is_read(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
     out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
         ("folder", photos, existing, {}, "exists already"),
-        ("folder", photos, tmp_path / "out", {"shards": 1, "add": [existing]}, "`--add` is for one manifest"),
+        (
+            "folder",
+            photos,
+            tmp_path / "out",
+            {"shards": 1, "add": [existing]},
+            "`--add` is for one manifest",
+        ),
         ("folder", photos, out, {"shards": 1}, "a new folder for shards"),
         ("folder", photos, photos, {"shards": 1, "overwrite": True}, "a new folder for shards"),
         ("folder", photos, out, {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
@@ -146,18 +170,32 @@ def test_wrong_arguments_before_anything_is_read(photos: Path, tmp_path: Path, m
 def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
+    monkeypatch.setattr(
+        "fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
+    )
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
-        prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, colour=True, shards=shards)
+        prepare(
+            "drawn",
+            tmp_path / f"{name}-faces",
+            tmp_path / name,
+            count=40,
+            size=32,
+            colour=True,
+            shards=shards,
+        )
     trains = [f"train-0000{k}-of-00003.parquet" for k in range(3)]
     others = [f"{split}-00000-of-00001.parquet" for split in ("test", "val")]
     assert sorted(path.name for path in out.iterdir()) == sorted(trains + others)
     assert f"{out}: 40 rows" in capsys.readouterr().out
-    whole, dealt, again = (Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again"))
+    whole, dealt, again = (
+        Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again")
+    )
     assert dealt.names == whole.names
     assert np.isfinite(whole.landmarks()).all()
-    images = [{one.name(row): one.image_bytes(row) for row in range(40)} for one in (whole, dealt, again)]
+    images = [
+        {one.name(row): one.image_bytes(row) for row in range(40)} for one in (whole, dealt, again)
+    ]
     assert images[0] == images[1]
     sizes = [len(Manifest.read(out / name)) for name in trains]
     assert max(sizes) - min(sizes) <= 1
@@ -165,9 +203,20 @@ def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
 
 
 def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Path) -> None:
-    for shards, overwrite, message in ((4, False, "training images, 3, but got 4"), (1, False, ""), (1, True, "")):
+    for shards, overwrite, message in (
+        (4, False, "training images, 3, but got 4"),
+        (1, False, ""),
+        (1, True, ""),
+    ):
         with pytest.raises(FerVitError, match=message) if message else nullcontext():
-            prepare("folder", photos, tmp_path / "out", detector="none", shards=shards, overwrite=overwrite)
+            prepare(
+                "folder",
+                photos,
+                tmp_path / "out",
+                detector="none",
+                shards=shards,
+                overwrite=overwrite,
+            )
         assert (tmp_path / "out").exists() == (not message)
     with pytest.raises(FerVitError, match="exists already"):
         prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
@@ -175,22 +224,38 @@ def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
-def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    seeds = {"train/happy/1.png": 1, "train/happy/2.png": 2, "val/happy/3.png": 2, "val/sad/4.png": 4}
+def test_near_duplicates_of_val_are_no_training_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    seeds = {
+        "train/happy/1.png": 1,
+        "train/happy/2.png": 2,
+        "val/happy/3.png": 2,
+        "val/sad/4.png": 4,
+    }
     faces = {name: encode_png(draw_face("happiness", seed, 64)[0]) for name, seed in seeds.items()}
     prepare("folder", fill(tmp_path / "faces", faces), tmp_path / "m.parquet", detector="none")
     manifest = Manifest.read(tmp_path / "m.parquet")
     names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
-    assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {"1": None, "3": True, "4": False}
+    assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {
+        "1": None,
+        "3": True,
+        "4": False,
+    }
     assert "left out: 1 (near-duplicate of a val or test image)" in capsys.readouterr().out
 
 
-def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_faces_in_worker_processes(
+    yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One photo, as a crop that is framed like FERPlus' and in full, found by two processes."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
-    images = {"train/happy/crop.png": encode_png(photo[58:176, 166:284]), "val/happy/full.png": encode_png(photo)}
+    images = {
+        "train/happy/crop.png": encode_png(photo[58:176, 166:284]),
+        "val/happy/full.png": encode_png(photo),
+    }
     prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=2)
     found = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
     # The same face on both ways, within a twentieth of the distance between the eyes (44 pixels).
@@ -212,10 +277,19 @@ def test_another_manifest_is_added(tmp_path: Path) -> None:
     table = b"path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n"
     faces = fill(tmp_path / "faces", {"train/1.jpg": picture(200), "labels.csv": table})
     prepare("drawn", tmp_path / "drawn", tmp_path / "drawn.parquet", count=8)
-    prepare("fairface", faces, tmp_path / "all.parquet", detector="none", add=[tmp_path / "drawn.parquet"])
+    prepare(
+        "fairface",
+        faces,
+        tmp_path / "all.parquet",
+        detector="none",
+        add=[tmp_path / "drawn.parquet"],
+    )
     both = Manifest.read(tmp_path / "all.parquet")
     assert both.column("source") == ["fairface"] + ["drawn"] * 8
     assert both.column("age") == ["20-29"] + [None] * 8
     photos = fill(tmp_path / "photos", {"happy/1.png": picture(200), "sad/1.png": picture(200)})
-    with pytest.raises(FerVitError, match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral"):
+    with pytest.raises(
+        FerVitError,
+        match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral",
+    ):
         prepare("folder", photos, tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])

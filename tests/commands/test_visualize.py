@@ -22,7 +22,9 @@ from tests.helpers.videos import write_video
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
-    main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(output), *more])
+    main(
+        ["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(output), *more]
+    )
     return (output / "index.html").read_text(encoding="utf-8")
 
 
@@ -36,13 +38,17 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     with Image.open(tmp_path / "r" / "photos" / "000000.png") as maps:
         assert maps.size == (96, 9 * 96)  # eight expressions, and the first rather than the second
     assert f"<dt>Method</dt><dd>{method}</dd>" in page
-    assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None  # nothing from elsewhere
+    assert (
+        re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None
+    )  # nothing from elsewhere
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
 
 
-def test_a_report_of_one(checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture) -> None:
+def test_a_report_of_one(
+    checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
+) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
@@ -58,7 +64,9 @@ def test_a_report_of_one(checkpoint: Path, tmp_path: Path, yunet_named: None, ca
     assert out.startswith("About 1 min and 1 MB with one face in each photo.\n")
 
 
-def test_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_report_is_replaced(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     photos, report = drawn / "faces" / "test" / "anger", tmp_path / "r"
     words = ("--checkpoint", checkpoint, *CROPS, "--output")
     old, page = report / "photos" / "old.jpg", report / "index.html"
@@ -73,7 +81,9 @@ def test_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path, cap
     assert not old.exists()
     assert fails(capsys, "visualize", drawn / "gone", *words, report, "--overwrite")
     (report / "mine.txt").touch()
-    assert "r holds mine.txt, which would be lost" in fails(capsys, "visualize", photos, *words, report, "--overwrite")
+    assert "r holds mine.txt, which would be lost" in fails(
+        capsys, "visualize", photos, *words, report, "--overwrite"
+    )
     assert page.exists()
     assert "lies among the photos" in fails(capsys, "visualize", photos, *words, photos / "report")
     assert not (photos / "report").exists()
@@ -86,21 +96,34 @@ def test_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path, cap
     assert (tmp_path / "mine.png").exists()
 
 
-@pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
+@pytest.mark.parametrize(
+    "change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}]
+)
 @pytest.mark.parametrize("method", ["pixels", "relevance"])
-def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
-    net = small_model(classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change})
+def test_models_with_little_to_say(
+    change: dict[str, object], method: str, drawn: Path, tmp_path: Path
+) -> None:
+    net = small_model(
+        classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change}
+    )
     save_network(net, tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
     words = ("--method", method, *CROPS)
-    assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)
+    assert "<dt>Faces</dt><dd>1</dd>" in visualize(
+        photo, tmp_path / "model", tmp_path / "r", *words
+    )
 
 
-def test_a_report_of_videos(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_videos(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer, "FACES", 1)
     monkeypatch.setattr(writer, "SMALL", 100)
     (tmp_path / "in").mkdir()
-    faces = [draw_face(name, seed, 64, colour=True)[0] for seed, name in enumerate(["anger", "fear", "neutral"] * 3)]
+    faces = [
+        draw_face(name, seed, 64, colour=True)[0]
+        for seed, name in enumerate(["anger", "fear", "neutral"] * 3)
+    ]
     times = [0.0, 0.04, 0.2, 0.24, 0.5, 0.54, 0.7, 0.74, 0.9]
     for name in "ab":
         write_video(tmp_path / "in" / f"{name}.mp4", faces, times)
@@ -119,17 +142,30 @@ def test_a_report_of_videos(checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     assert "<dt>Photos</dt><dd>1 ok</dd>" in page
     assert "<dt>Frames</dt><dd>8 ok, 1 not a video that can be decoded</dd>" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
-    assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [(0, 4, 0.2, 0.9)] * 2
+    assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [
+        (0, 4, 0.2, 0.9)
+    ] * 2
     assert data["faces"][1]["where"] == "person 0 at 0:00.2"
     assert sum(average["faces"] for average in data["averages"]) == 9
     assert "9 of 9 faces below 100 pixels: labels of small faces flicker" in page
-    one = load(checkpoint).predict(tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2)
+    one = load(checkpoint).predict(
+        tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2
+    )
     for number, result in enumerate(one):
-        assert data["faces"][1 + number]["probabilities"] == pytest.approx([*result.probabilities.values()], abs=1e-3)
+        assert data["faces"][1 + number]["probabilities"] == pytest.approx(
+            [*result.probabilities.values()], abs=1e-3
+        )
         smoothed = [share[number] / 1000 for share in data["people"][0]["shares"]]
         assert smoothed == pytest.approx([*result.smoothed.values()], abs=1e-3)
         with Image.open(tmp_path / "r" / data["faces"][1 + number]["image"]) as picture:
             expected = Image.fromarray(
-                next(read_frames(tmp_path / "in" / "a.mp4", start=times[2 + 2 * number] - 0.01)).image
+                next(
+                    read_frames(tmp_path / "in" / "a.mp4", start=times[2 + 2 * number] - 0.01)
+                ).image
             )
-            assert np.abs(np.asarray(picture.resize((64, 64)), float) - np.asarray(expected, float)).mean() < 8
+            assert (
+                np.abs(
+                    np.asarray(picture.resize((64, 64)), float) - np.asarray(expected, float)
+                ).mean()
+                < 8
+            )

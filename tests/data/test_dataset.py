@@ -20,7 +20,16 @@ def manifest(tmp_path: Path) -> Manifest:
     rows = []
     for seed in range(6):
         image, landmarks = draw_face("anger", seed, 80)
-        rows.append(Row(encode_png(image), f"{seed}.png", "train", "anger", None, None if seed == 2 else landmarks))
+        rows.append(
+            Row(
+                encode_png(image),
+                f"{seed}.png",
+                "train",
+                "anger",
+                None,
+                None if seed == 2 else landmarks,
+            )
+        )
     write_manifest(tmp_path / "m.parquet", Reading(("anger", "fear"), rows), "drawn")
     return Manifest.read(tmp_path / "m.parquet")
 
@@ -56,16 +65,22 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 4, 7])
-def test_every_row_is_dealt_out_once_and_repeats_are_marked(manifest: Manifest, processes: int) -> None:
+def test_every_row_is_dealt_out_once_and_repeats_are_marked(
+    manifest: Manifest, processes: int
+) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     dealt = [list(EvalSampler(dataset, processes, rank)) for rank in range(processes)]
     assert len({len(draws) for draws in dealt}) == 1  # every process takes as many steps
-    assert sorted(draw.row for draws in dealt for draw in draws if not draw.repeat) == list(range(6))
+    assert sorted(draw.row for draws in dealt for draw in draws if not draw.repeat) == list(
+        range(6)
+    )
 
 
 @pytest.mark.parametrize("processes", [1, 3, 4, 7])
 @pytest.mark.parametrize("start", [(0, 0), (2, 0), (2, 3)])
-def test_processes_share_the_order_of_one(manifest: Manifest, processes: int, start: tuple[int, int]) -> None:
+def test_processes_share_the_order_of_one(
+    manifest: Manifest, processes: int, start: tuple[int, int]
+) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     for epoch in (0, 2, 3):
         whole = TrainSampler(dataset)
@@ -83,7 +98,9 @@ def test_processes_share_the_order_of_one(manifest: Manifest, processes: int, st
         assert together == wanted[done:]
 
 
-def test_order_and_seeds_differ_by_epoch_and_seed(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_and_seeds_differ_by_epoch_and_seed(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     draws = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):

@@ -67,7 +67,10 @@ def test_new_votes_for_one_split(tmp_path: Path) -> None:
 
 
 def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
-    first, second = Manifest.read(write(tmp_path / "m.parquet")), Manifest.read(write(tmp_path / "n.parquet"))
+    first, second = (
+        Manifest.read(write(tmp_path / "m.parquet")),
+        Manifest.read(write(tmp_path / "n.parquet")),
+    )
     second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
     second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
     first.append(second).write(tmp_path / "both.parquet")
@@ -94,21 +97,34 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
 
 
 def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:
-    given = [replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"}) for row in rows()]
+    given = [
+        replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"})
+        for row in rows()
+    ]
     given[2].near_duplicate = True
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
-    Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(tmp_path / "n.parquet")
+    Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(
+        tmp_path / "n.parquet"
+    )
     for name in ("m", "n"):
         manifest = Manifest.read(tmp_path / f"{name}.parquet")
         assert manifest.column("age") == [None, None, "3-9", None]
         assert manifest.split("train").column("race") == ["Indian", "Indian"]
-        assert [manifest.near_duplicates(split).tolist() for split in SPLITS] == [[False, False], [True], [False]]
-    with pytest.raises(FerVitError, match=r"no column `gender`, only image, .*, near_duplicate, age, race"):
+        assert [manifest.near_duplicates(split).tolist() for split in SPLITS] == [
+            [False, False],
+            [True],
+            [False],
+        ]
+    with pytest.raises(
+        FerVitError, match=r"no column `gender`, only image, .*, near_duplicate, age, race"
+    ):
         manifest.column("gender")
 
 
 @pytest.mark.parametrize(("embed", "inside"), [("auto", [True, False]), ("always", [True, True])])
-def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: str, inside: list[bool]) -> None:
+def test_small_images_go_inside_and_paths_are_relative(
+    tmp_path: Path, embed: str, inside: list[bool]
+) -> None:
     small, large = tmp_path / "images" / "small.png", tmp_path / "images" / "large.png"
     small.parent.mkdir()
     small.write_bytes(PNG + bytes(schema.EMBED_BELOW - 1 - len(PNG)))
@@ -119,10 +135,14 @@ def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: st
     images = table.column("image").to_pylist()
     assert [image["bytes"] is not None for image in images] == inside
     assert [image["path"] for image in images] == [
-        path.name if embedded else f"images/{path.name}" for path, embedded in zip((small, large), inside, strict=True)
+        path.name if embedded else f"images/{path.name}"
+        for path, embedded in zip((small, large), inside, strict=True)
     ]
     manifest = Manifest.read(tmp_path / "m.parquet")
-    assert [manifest.image_bytes(row) for row in range(2)] == [small.read_bytes(), large.read_bytes()]
+    assert [manifest.image_bytes(row) for row in range(2)] == [
+        small.read_bytes(),
+        large.read_bytes(),
+    ]
 
 
 OUTSIDE = ["/etc/passwd", "a/../../x.png", "..", "C:\\x.png", "\\\\host\\x.png", "a\\..\\x.png"]
@@ -131,13 +151,20 @@ OUTSIDE = ["/etc/passwd", "a/../../x.png", "..", "C:\\x.png", "\\\\host\\x.png",
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path: Path, path: str) -> None:
     kept = [{"bytes": PNG, "path": path}] * 3
-    assert len(Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": "a/..b/c..png"}]))) == 4
-    with pytest.raises(FerVitError, match="row 3, column `image`: expected a path below the manifest's folder"):
+    assert (
+        len(Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": "a/..b/c..png"}])))
+        == 4
+    )
+    with pytest.raises(
+        FerVitError, match="row 3, column `image`: expected a path below the manifest's folder"
+    ):
         Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": path}]))
 
 
 def test_a_shard_names_no_files(tmp_path: Path) -> None:
-    path = broken(tmp_path, image=[{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": "a.png"}])
+    path = broken(
+        tmp_path, image=[{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": "a.png"}]
+    )
     assert len(Manifest.read(path)) == 4
     path.rename(tmp_path / "train-00000-of-00001.parquet")
     with pytest.raises(FerVitError, match="row 3, column `image`: expected image bytes, but got"):
@@ -173,7 +200,9 @@ def broken(tmp_path: Path, **columns: list[object]) -> Path:
     table = pq.read_table(write(tmp_path / "m.parquet"))
     for name, values in columns.items():
         place = table.column_names.index(name)
-        table = table.set_column(place, SCHEMA.field(name), pa.array(values, SCHEMA.field(name).type))
+        table = table.set_column(
+            place, SCHEMA.field(name), pa.array(values, SCHEMA.field(name).type)
+        )
     pq.write_table(table, tmp_path / "m.parquet")
     return tmp_path / "m.parquet"
 
@@ -184,8 +213,18 @@ GOOD = POINTS.tolist()
 @pytest.mark.parametrize(
     ("column", "values", "row", "words"),
     [
-        ("image", [{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": None}], 3, "image bytes or a path"),
-        ("split", ["train", "validation", "val", "test"], 1, "train, val, test, but got `validation`"),
+        (
+            "image",
+            [{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": None}],
+            3,
+            "image bytes or a path",
+        ),
+        (
+            "split",
+            ["train", "validation", "val", "test"],
+            1,
+            "train, val, test, but got `validation`",
+        ),
         ("label", ["neutral", "anger", "joy", None], 2, "neutral, anger, but got `joy`"),
         ("votes", [None, [1.0], None, None], 1, r"2 votes, but got \[1.0\]"),
         ("votes", [None, None, [0.0, 0.0], None], 2, "not all 0"),
@@ -196,9 +235,13 @@ GOOD = POINTS.tolist()
         ("face", [0, 0, None, 0], 2, "a face index"),
     ],
 )
-def test_a_wrong_row_is_named(tmp_path: Path, column: str, values: list[object], row: int, words: str) -> None:
+def test_a_wrong_row_is_named(
+    tmp_path: Path, column: str, values: list[object], row: int, words: str
+) -> None:
     path = broken(tmp_path, **{column: values})
-    with pytest.raises(FerVitError, match=rf"m.parquet, row {row}, column `{column}`: expected .*{words}"):
+    with pytest.raises(
+        FerVitError, match=rf"m.parquet, row {row}, column `{column}`: expected .*{words}"
+    ):
         Manifest.read(path)
 
 
@@ -207,7 +250,9 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"No manifest at .*`fer-vit prepare"):
         Manifest.read(path)
     path.write_bytes(b"PAR1 and text")
-    with pytest.raises(FerVitError, match=r"not a complete Parquet table .* Run `fer-vit prepare` again"):
+    with pytest.raises(
+        FerVitError, match=r"not a complete Parquet table .* Run `fer-vit prepare` again"
+    ):
         Manifest.read(path)
     table = pq.read_table(write(path))
     pq.write_table(table.drop_columns("votes"), path)
@@ -228,12 +273,20 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
 )
 def test_wrong_metadata_is_named(tmp_path: Path, meta: str | None, words: str) -> None:
     table = pq.read_table(write(tmp_path / "m.parquet"))
-    pq.write_table(table.replace_schema_metadata(meta and {"fer_vit": meta}), tmp_path / "m.parquet")
+    pq.write_table(
+        table.replace_schema_metadata(meta and {"fer_vit": meta}), tmp_path / "m.parquet"
+    )
     with pytest.raises(FerVitError, match=words):
         Manifest.read(tmp_path / "m.parquet")
 
 
-MERGE = {"happiness": "positive", "neutral": "neutral", "sadness": "negative", "anger": "negative", "fear": None}
+MERGE = {
+    "happiness": "positive",
+    "neutral": "neutral",
+    "sadness": "negative",
+    "anger": "negative",
+    "fear": None,
+}
 ROWS = [
     Row(PNG, "a", "train", "happiness", (1.0, 3.0, 0.0, 0.0, 4.0)),
     Row(PNG, "b", "train", "sadness", (0.0, 0.0, 1.0, 2.0, 0.0)),
@@ -256,25 +309,44 @@ def test_votes_add_up_and_faces_are_left_out(five: Path) -> None:
     assert rows.names == ("positive", "neutral", "negative")
     assert [rows.name(row) for row in range(len(rows))] == ["a", "b", "c", "e", "f"]
     assert rows.column("label") == ["positive", "negative", "negative", "neutral", None]
-    assert rows.split("train").targets() == pytest.approx(np.array([[0.75, 0.25, 0], [0, 0, 1], [0, 0, 1]]))
-    assert rows.split("val").targets() == pytest.approx(np.array([[0, 1, 0]]))  # no vote is left: by its label
+    assert rows.split("train").targets() == pytest.approx(
+        np.array([[0.75, 0.25, 0], [0, 0, 1], [0, 0, 1]])
+    )
+    assert rows.split("val").targets() == pytest.approx(
+        np.array([[0, 1, 0]])
+    )  # no vote is left: by its label
 
 
 def test_what_the_merge_does_not_name(five: Path) -> None:
-    with pytest.raises(FerVitError, match=r"Expected neutral, anger in the merge\. Give each a new label, or null"):
-        Manifest.read(five).merge_labels({k: v for k, v in MERGE.items() if k not in ("neutral", "anger")})
-    assert merge_names(("positive", "fear"), MERGE)[0] == ("positive",)  # new labels stay, absent ones do not matter
+    with pytest.raises(
+        FerVitError, match=r"Expected neutral, anger in the merge\. Give each a new label, or null"
+    ):
+        Manifest.read(five).merge_labels(
+            {k: v for k, v in MERGE.items() if k not in ("neutral", "anger")}
+        )
+    assert merge_names(("positive", "fear"), MERGE)[0] == (
+        "positive",
+    )  # new labels stay, absent ones do not matter
     with pytest.raises(FerVitError, match="expected 1 to 1,000 labels"):
         merge_names(("fear",), MERGE)
 
 
-def test_folds_divide_the_training_faces_and_copies_stay_together(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_folds_divide_the_training_faces_and_copies_stay_together(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
     """Of 300 training images each fifth is there twice, and ten are in other splits, too."""
     given = []
     for number in range(300):
         image = encode_png(rng.integers(256, size=(4, 4), dtype=np.uint8))
-        given += [Row(image, f"{number}-{copy}", "train", "anger") for copy in range(2 if number % 5 == 0 else 1)]
-        given += [Row(image, f"{number}-{split}", split, "anger") for split in ("val", "test") if number < 10]
+        given += [
+            Row(image, f"{number}-{copy}", "train", "anger")
+            for copy in range(2 if number % 5 == 0 else 1)
+        ]
+        given += [
+            Row(image, f"{number}-{split}", split, "anger")
+            for split in ("val", "test")
+            if number < 10
+        ]
     rows = Manifest.read(write(tmp_path / "m.parquet", *given))
     folds = np.array([in_fold(rows, f"{index}/3") for index in range(3)])
     split = np.array(rows.table["split"].to_pylist())
@@ -325,12 +397,21 @@ def test_votes_count_by_their_share(folder: Path) -> None:
 
 
 def test_wrong_folders_of_shards(folder: Path) -> None:
-    write_manifest(folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made")
-    with pytest.raises(FerVitError, match=r"Expected labels x, y in .*val-00000-of-00001.parquet, but got y, x"):
+    write_manifest(
+        folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made"
+    )
+    with pytest.raises(
+        FerVitError, match=r"Expected labels x, y in .*val-00000-of-00001.parquet, but got y, x"
+    ):
         Manifest.read(folder)
     (folder / "train-00001-of-00002.parquet").write_bytes(b"PAR1 and text")
-    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is not a complete Parquet table"):
+    with pytest.raises(
+        FerVitError, match=r"train-00001-of-00002.parquet is not a complete Parquet table"
+    ):
         Manifest.read(folder)
     (folder / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(FerVitError, match=r"expected 2 shards as in the name train-00000-of-00002.parquet, but got 1"):
+    with pytest.raises(
+        FerVitError,
+        match=r"expected 2 shards as in the name train-00000-of-00002.parquet, but got 1",
+    ):
         Manifest.read(folder)

@@ -29,7 +29,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def module(place: str | Path, **options: object) -> FaceDataModule:
-    return FaceDataModule(place, **{"batch_size": 4, "num_workers": 0, "spec": CropSpec(32), **options})  # type: ignore[arg-type]
+    return FaceDataModule(
+        place, **{"batch_size": 4, "num_workers": 0, "spec": CropSpec(32), **options}
+    )  # type: ignore[arg-type]
 
 
 def rows(loader: object) -> list[list[int]]:
@@ -43,7 +45,9 @@ def process(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int) -> None:
 
 
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (3, 2)])
-def test_each_row_once_an_epoch(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int) -> None:
+def test_each_row_once_an_epoch(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
+) -> None:
     every = set(range(len(Manifest.read(shards, ["train"]))))
     epochs: list[list[int]] = [[], []]
     lengths: set[int] = set()
@@ -67,7 +71,9 @@ def test_each_row_once_an_epoch(shards: Path, monkeypatch: pytest.MonkeyPatch, p
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_a_process_reads_a_shard_once(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+def test_a_process_reads_a_shard_once(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
     read, alive, most, original = [], weakref.WeakSet(), 0, ShardDataset.read
 
     def counted(dataset: ShardDataset, index: int) -> FaceDataset:
@@ -88,20 +94,36 @@ def test_a_process_reads_a_shard_once(shards: Path, monkeypatch: pytest.MonkeyPa
     assert len(read) < 5 + processes  # two share a shard where one stretch ends and the next begins
 
 
-def test_neither_workers_nor_processes_change_what_is_seen(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[Batch]] = [list(module(shards, num_workers=workers).train_dataloader()) for workers in (0, 1, 2)]
+def test_neither_workers_nor_processes_change_what_is_seen(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Batch]] = [
+        list(module(shards, num_workers=workers).train_dataloader()) for workers in (0, 1, 2)
+    ]
     for batches in zip(*seen, strict=True):
         assert batches[0].path == batches[1].path == batches[2].path
         for field in ("image", "boxes"):
-            assert all(torch.equal(getattr(batches[0], field), getattr(other, field)) for other in batches[1:])
-    images = {int(row): image for batch in seen[0] for row, image in zip(batch.row, batch.image, strict=True)}
+            assert all(
+                torch.equal(getattr(batches[0], field), getattr(other, field))
+                for other in batches[1:]
+            )
+    images = {
+        int(row): image
+        for batch in seen[0]
+        for row, image in zip(batch.row, batch.image, strict=True)
+    }
     process(monkeypatch, 1, 2)
     for batch in module(shards).train_dataloader():
-        assert all(torch.equal(images[int(row)], image) for row, image in zip(batch.row, batch.image, strict=True))
+        assert all(
+            torch.equal(images[int(row)], image)
+            for row, image in zip(batch.row, batch.image, strict=True)
+        )
 
 
 def test_a_streamed_sample_is_the_manifests(shards: Path) -> None:
-    still = dict.fromkeys(("mirror", "degrees", "scale", "shift", "brightness", "contrast", "erase"), 0.0)
+    still = dict.fromkeys(
+        ("mirror", "degrees", "scale", "shift", "brightness", "contrast", "erase"), 0.0
+    )
     data = module(shards, augment=AugmentConfig(**still))
     whole = Manifest.read(shards)
     data.manifest = whole
@@ -133,7 +155,9 @@ def test_shards_of_another_prepare(copied: Path, tmp_path: Path) -> None:
     words = ["--count=150", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
     main(["prepare", "drawn", str(tmp_path / "faces"), str(other), *words])
     copy(other / "train-00001-of-00005.parquet", copied)
-    with pytest.raises(FerVitError, match=r"shards of more than one `prepare`. Copy the whole folder again"):
+    with pytest.raises(
+        FerVitError, match=r"shards of more than one `prepare`. Copy the whole folder again"
+    ):
         module(copied).train_dataloader()
 
 
@@ -157,7 +181,9 @@ def position(shards: Path, epoch: int, batches: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (2, 2)])
-def test_a_position_counts_once(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int) -> None:
+def test_a_position_counts_once(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
+) -> None:
     process(monkeypatch, processes - 1, processes)
     loader, epochs = module(shards).train_dataloader(), []
     for epoch in (0, 1):

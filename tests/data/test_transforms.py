@@ -7,7 +7,15 @@ from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.geometry import MIRRORED, TEMPLATE, Align, apply
 
 SIZE = 96
-NOTHING = {"mirror": 0.0, "degrees": 0.0, "scale": 0.0, "shift": 0.0, "brightness": 0.0, "contrast": 0.0, "erase": 0.0}
+NOTHING = {
+    "mirror": 0.0,
+    "degrees": 0.0,
+    "scale": 0.0,
+    "shift": 0.0,
+    "brightness": 0.0,
+    "contrast": 0.0,
+    "erase": 0.0,
+}
 POINTS = np.array(TEMPLATE) * SIZE
 GREYS = (60, 100, 140, 180, 220)
 
@@ -35,7 +43,9 @@ def only(**changes: float) -> Augment:
     return Augment(AugmentConfig(**{**NOTHING, **changes}))
 
 
-@pytest.mark.parametrize("change", [{"mirror": 1.0}, {"degrees": 20.0}, {"scale": 0.2}, {"shift": 0.1}, {}])
+@pytest.mark.parametrize(
+    "change", [{"mirror": 1.0}, {"degrees": 20.0}, {"scale": 0.2}, {"shift": 0.1}, {}]
+)
 def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
     everything = {"mirror": 0.5, "degrees": 15.0, "scale": 0.15, "shift": 0.08}
     augment, picture, moved = only(**(change or everything)), dots(POINTS), []
@@ -45,12 +55,16 @@ def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
         row = image[int(points[0, 1]), int(points[0, 0]), 0]
         # In a mirrored picture the person's right eye is what was drawn as the left one.
         mirrored = abs(int(row) - GREYS[0]) >= 15
-        for point, grey in zip(points, [GREYS[i] for i in MIRRORED] if mirrored else GREYS, strict=True):
+        for point, grey in zip(
+            points, [GREYS[i] for i in MIRRORED] if mirrored else GREYS, strict=True
+        ):
             assert np.abs(centroid(image, point) - point).max() < 0.25
             value = image[int(point[1]), int(point[0]), 0]
             assert abs(int(value) - grey) < 15  # the dot of this very row
         before = apply(to_crop, POINTS)
-        assert np.allclose(points, (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]] if mirrored else before)
+        assert np.allclose(
+            points, (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]] if mirrored else before
+        )
     assert np.ptp(moved, axis=0).max() > 1 or change == {"mirror": 1.0}
 
 
@@ -67,10 +81,19 @@ def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
 
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 def test_no_change_leaves_the_plain_crop(align: Align) -> None:
-    image, spec = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8), CropSpec(48, align=align)
+    image, spec = (
+        np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8),
+        CropSpec(48, align=align),
+    )
     near, blind = POINTS / 2 + [3, 8], only(blind=1.0)  # landmarks count as unknown
-    for augment, points, same in ((only(), near, near), (only(), None, None), (blind, POINTS, None)):
-        for mine, plain in zip(augment(image, points, spec, 1), crop_face(image, same, spec, True), strict=True):
+    for augment, points, same in (
+        (only(), near, near),
+        (only(), None, None),
+        (blind, POINTS, None),
+    ):
+        for mine, plain in zip(
+            augment(image, points, spec, 1), crop_face(image, same, spec, True), strict=True
+        ):
             assert np.allclose(mine, plain)
 
 
@@ -78,18 +101,30 @@ def test_the_crop_is_cut_from_the_picture_once() -> None:
     # What lies beside the crop comes into view when it is shifted, rather than its border.
     image = np.zeros((3 * SIZE, 3 * SIZE, 3), np.uint8)
     image[:, : SIZE - 4] = 200
-    seen = [only(shift=0.2)(image, POINTS + SIZE, SPEC, seed)[0][SIZE // 2, 0, 0] for seed in range(20)]
+    seen = [
+        only(shift=0.2)(image, POINTS + SIZE, SPEC, seed)[0][SIZE // 2, 0, 0] for seed in range(20)
+    ]
     assert {0, 200} <= set(seen)
 
 
-QUALITY = {"gamma": 0.5, "blur": 0.1, "shrink": 0.8, "jpeg": 0.9, "brightness": 0.4, "contrast": 0.5, "colour": 0.5}
+QUALITY = {
+    "gamma": 0.5,
+    "blur": 0.1,
+    "shrink": 0.8,
+    "jpeg": 0.9,
+    "brightness": 0.4,
+    "contrast": 0.5,
+    "colour": 0.5,
+}
 
 
 @pytest.mark.parametrize("name", [*QUALITY, "erase", "cover"])
 def test_light_quality_and_covers_change_pixels_only(name: str) -> None:
     image = np.random.default_rng(0).integers(60, 190, (SIZE, SIZE, 3), np.uint8)
     image = cv2.GaussianBlur(image, (0, 0), 2)
-    results = [only(**{name: QUALITY.get(name, 1.0)})(image, POINTS, SPEC, seed) for seed in range(60)]
+    results = [
+        only(**{name: QUALITY.get(name, 1.0)})(image, POINTS, SPEC, seed) for seed in range(60)
+    ]
     assert all(np.allclose(points, POINTS) for _, points, _ in results)
     changed = np.array([(crop != image).any(-1).mean() for crop, _, _ in results])
     assert 0.2 * len(results) * (name in QUALITY) <= (changed > 0).sum()
@@ -116,15 +151,23 @@ def test_covers_hide_what_they_say() -> None:
 
 
 def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
-    big, picture = 4, cv2.resize(dots(POINTS), None, fx=4, fy=4)  # the noise is in pixels of the crop
+    big, picture = (
+        4,
+        cv2.resize(dots(POINTS), None, fx=4, fy=4),
+    )  # the noise is in pixels of the crop
     errors, seen = [], []
     for seed in range(400):
         crop, points, to_crop = only(jitter=0.03)(picture, big * POINTS, SPEC, seed)
         true = apply(to_crop, big * POINTS)  # where the landmarks are in the crop
-        errors.append((points - true) * (np.linalg.norm(POINTS[1] - POINTS[0]) / np.linalg.norm(true[1] - true[0])))
+        errors.append(
+            (points - true)
+            * (np.linalg.norm(POINTS[1] - POINTS[0]) / np.linalg.norm(true[1] - true[0]))
+        )
         if seed < 20:
             seen.append(max(np.abs(centroid(crop, point) - point).max() for point in true))
-        assert np.allclose(points.mean(0), POINTS.mean(0), atol=1e-6)  # the crop follows the wrong landmarks
+        assert np.allclose(
+            points.mean(0), POINTS.mean(0), atol=1e-6
+        )  # the crop follows the wrong landmarks
     error = np.array(errors)
     assert max(seen) < 0.35
     assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
@@ -140,9 +183,14 @@ def test_blur_and_resolution_are_parts_of_the_crop(name: str, amount: float) -> 
     augment = only(**{name: amount})
     left = [
         min(detail(augment(image, landmarks, spec, seed)[0]) for seed in range(60)) / detail(image)
-        for image, landmarks, spec in ((small, POINTS, SPEC), (large, 3 * POINTS, CropSpec(3 * SIZE)))
+        for image, landmarks, spec in (
+            (small, POINTS, SPEC),
+            (large, 3 * POINTS, CropSpec(3 * SIZE)),
+        )
     ]
-    assert left[1] == pytest.approx(left[0], rel=0.25)  # were it pixels, the larger crop would keep more
+    assert left[1] == pytest.approx(
+        left[0], rel=0.25
+    )  # were it pixels, the larger crop would keep more
     assert left[0] < 0.2
 
 

@@ -58,18 +58,40 @@ def test_a_table_of_photos(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_crop_that_was_taken_whole_is_not_found(suffix: str, tmp_path: Path) -> None:
-    columns = {"path": str, "score": float, "confidence": float, "p_sadness": float, "p_anger": float}
+    columns = {
+        "path": str,
+        "score": float,
+        "confidence": float,
+        "p_sadness": float,
+        "p_anger": float,
+    }
     with TableWriter(tmp_path / f"t{suffix}", columns) as writer:
         for score in (0.8, 0.0, None):
-            writer.write([{"path": f"{score}.png", "score": score, "confidence": 1, "p_sadness": 1, "p_anger": 0}])
+            writer.write(
+                [
+                    {
+                        "path": f"{score}.png",
+                        "score": score,
+                        "confidence": 1,
+                        "p_sadness": 1,
+                        "p_anger": 0,
+                    }
+                ]
+            )
     assert read_predictions(tmp_path / f"t{suffix}").detected.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("path,confidence,p_a,p_b\na.png,0.5,0.5,much\n", "could not convert string to float: 'much'"),
-        ("path,confidence,p_a,p_b\na.png,0.5,0.5,0.5\nb.png,1,1,\n", r"row 2 \(.*\): expected probabilities of a, b"),
+        (
+            "path,confidence,p_a,p_b\na.png,0.5,0.5,much\n",
+            "could not convert string to float: 'much'",
+        ),
+        (
+            "path,confidence,p_a,p_b\na.png,0.5,0.5,0.5\nb.png,1,1,\n",
+            r"row 2 \(.*\): expected probabilities of a, b",
+        ),
         ("path,confidence,p_a,p_b\na.png,0.5,0.5,0.9\n", "expected probabilities"),
         ("path,frame,confidence,p_a,p_b\na.mp4,0,0.5,0.5,0.5\n", "has frames of videos"),
     ],
@@ -92,7 +114,9 @@ def test_a_manifest_is_predicted_like_its_photos(drawn: Path, checkpoint: Path) 
     assert set(faces.columns["source"]) == {"drawn"}
 
 
-def test_manifests_that_cannot_be_evaluated(drawn: Path, seven: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_manifests_that_cannot_be_evaluated(
+    drawn: Path, seven: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     model, data = load(checkpoint, "cpu"), encode_png(draw_face("anger", 0, 32)[0])
 
     def predicted(names: tuple[str, ...], *rows: Row) -> Faces:
@@ -102,30 +126,47 @@ def test_manifests_that_cannot_be_evaluated(drawn: Path, seven: Path, checkpoint
     # Fewer labels in another order are valid, and so is a label that no face has.
     faces = predict_manifest(model, Manifest.read(seven).split("val"), "val")
     assert faces.targets is not None
-    assert [model.labels[k] for k in faces.targets.argmax(1)] == [path.rpartition("-")[0] for path in faces.paths]
+    assert [model.labels[k] for k in faces.targets.argmax(1)] == [
+        path.rpartition("-")[0] for path in faces.paths
+    ]
     assert predicted(("bored", "anger"), Row(data, "a.png", "val", "anger")).targets is not None
     assert predicted(("anger",), Row(data, "a.png", "val")).targets is None
     for words, names, *rows in (
         ("has the label `bored`", ("bored", "anger"), Row(data, "a.png", "val", "bored")),
-        ("has val rows without", ("anger",), Row(data, "a.png", "val", "anger"), Row(data, "b.png", "val")),
+        (
+            "has val rows without",
+            ("anger",),
+            Row(data, "a.png", "val", "anger"),
+            Row(data, "b.png", "val"),
+        ),
         ("Expected faces in the val split", ("anger",), Row(data, "a.png", "train", "anger")),
     ):
         with pytest.raises(FerVitError, match=words):
             predicted(names, *rows)
 
 
-def crop(folder: Path, change: module.Change | None = None, shift: float = 0.0) -> module.CorruptedPhotos:
+def crop(
+    folder: Path, change: module.Change | None = None, shift: float = 0.0
+) -> module.CorruptedPhotos:
     """A manifest of one crop without landmarks."""
-    write_manifest(folder / "m.parquet", Reading(("a", "b"), [Row(encode_png(IMAGE), "a.png", "val", "a")]), "drawn")
+    write_manifest(
+        folder / "m.parquet",
+        Reading(("a", "b"), [Row(encode_png(IMAGE), "a.png", "val", "a")]),
+        "drawn",
+    )
     rows = Manifest.read(folder / "m.parquet")
-    return module.CorruptedPhotos([0], CropSpec(48), "crop", NoDetector(), rows, rows.landmarks(), change, shift)
+    return module.CorruptedPhotos(
+        [0], CropSpec(48), "crop", NoDetector(), rows, rows.landmarks(), change, shift
+    )
 
 
 def test_a_turn_goes_about_the_middle() -> None:
     image = np.zeros((65, 65, 3), np.uint8)
     image[28:37, 48:57] = 255  # to the right of the middle
     rows, columns = np.nonzero(module.turn(image, LANDMARKS, 90)[..., 0] > 128)
-    assert (rows.mean(), columns.mean()) == pytest.approx((12, 32), abs=0.5)  # above it: counter-clockwise
+    assert (rows.mean(), columns.mean()) == pytest.approx(
+        (12, 32), abs=0.5
+    )  # above it: counter-clockwise
 
 
 def test_blur_and_shrink_keep_the_mean() -> None:
@@ -141,14 +182,19 @@ def test_blur_and_shrink_keep_the_mean() -> None:
 def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
     shifted, landmarks = crop(tmp_path, shift=0.05), full_image_face(IMAGE).landmarks
     (face,), (again,) = shifted[0][0].faces, shifted[0][0].faces
-    assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
+    assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(
+        np.full(5, 0.05 * 96)
+    )
     assert (again.landmarks == face.landmarks).all()
 
 
 def test_turns_go_both_ways() -> None:
     changes = module.corruptions(NoDetector())["turned by 30 degrees"].changes
     one, other = (change(IMAGE, LANDMARKS) for change in changes)
-    assert np.abs(one[:, ::-1].astype(float) - module.turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean() < 0.1
+    assert (
+        np.abs(one[:, ::-1].astype(float) - module.turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean()
+        < 0.1
+    )
     assert (other == module.turn(IMAGE, LANDMARKS, -30)).all()
     assert (one != other).any()
 
@@ -176,7 +222,10 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_name
     hits = module.measure_robustness(model, rows, targets.argmax(1))
     assert [name for name in hits if name != MOST_TURNED] == list(module.corruptions(NoDetector()))
     assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
-    turned, yaw = np.isfinite(hits[MOST_TURNED]), np.array([abs(head_pose(points).yaw) for points in rows.landmarks()])
+    turned, yaw = (
+        np.isfinite(hits[MOST_TURNED]),
+        np.array([abs(head_pose(points).yaw) for points in rows.landmarks()]),
+    )
     assert 0 < turned.sum() <= len(rows) // 5
     assert yaw[turned].min() > yaw[~turned].max()
     # Without landmarks the model sees the whole image and no region, as `predict --face crop` does.

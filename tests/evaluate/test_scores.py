@@ -35,7 +35,11 @@ from fer_vit.evaluate.scores import (
 )
 
 LABELS = ("a", "b", "c", "d")
-REFERENCE = {"accuracy": accuracy_score, "macro F1": partial(f1_score, average="macro"), "UAR": balanced_accuracy_score}
+REFERENCE = {
+    "accuracy": accuracy_score,
+    "macro F1": partial(f1_score, average="macro"),
+    "UAR": balanced_accuracy_score,
+}
 
 
 def drawn(faces: int = 200, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -62,14 +66,19 @@ def test_scores_are_scikit_learns(classes: tuple[int, ...]) -> None:
     for index, label in enumerate(LABELS):
         expected = pytest.approx(recalls[index]) if index in classes else None
         assert found[f"recall of {label}"] == expected
-    assert (confusion_matrix(probabilities, shares) == reference_confusion(truth, guess, labels=range(4))).all()
+    assert (
+        confusion_matrix(probabilities, shares)
+        == reference_confusion(truth, guess, labels=range(4))
+    ).all()
 
 
 def test_calibration_error_equals_torchmetrics() -> None:
     probabilities, shares = drawn()
     given = torch.from_numpy(probabilities), torch.from_numpy(shares.argmax(1))
     expected = multiclass_calibration_error(*given, num_classes=4, n_bins=15).item()
-    assert score_faces(probabilities, shares, LABELS)["calibration error"]["mean"] == pytest.approx(expected, abs=1e-6)
+    assert score_faces(probabilities, shares, LABELS)["calibration error"]["mean"] == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_annotators_are_drawn_by_the_votes() -> None:
@@ -106,15 +115,26 @@ def test_faces_of_one_person_are_drawn_together() -> None:
     many, persons = np.repeat(probabilities, 9, 0), np.repeat(np.arange(60), 9)
     whole = score_faces(probabilities, shares, LABELS)
     apart = score_faces(many, np.repeat(shares, 9, 0), LABELS, persons)
-    for name in ("accuracy", "UAR", "calibration error"):  # nine copies of a face are no more evidence than one
+    for name in (
+        "accuracy",
+        "UAR",
+        "calibration error",
+    ):  # nine copies of a face are no more evidence than one
         assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
-        assert (apart[name]["low"], apart[name]["high"]) == pytest.approx((whole[name]["low"], whole[name]["high"]))
-    assert score_faces(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"]["low"] is None
+        assert (apart[name]["low"], apart[name]["high"]) == pytest.approx(
+            (whole[name]["low"], whole[name]["high"])
+        )
+    assert (
+        score_faces(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"]["low"]
+        is None
+    )
 
 
 def test_the_difference_of_two_models_is_paired() -> None:
     first, shares = drawn(400)
-    second = np.where(np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first)  # they differ in a tenth of the faces
+    second = np.where(
+        np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first
+    )  # they differ in a tenth of the faces
     found = score_faces(first, shares, LABELS, minus=second)
     right, also = first.argmax(1) == shares.argmax(1), second.argmax(1) == shares.argmax(1)
     gain = right.astype(float) - also
@@ -122,9 +142,19 @@ def test_the_difference_of_two_models_is_paired() -> None:
     rng = np.random.default_rng(0)
     means = [gain[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
     low, high = np.quantile(means, (0.025, 0.975))
-    assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx((low, high), abs=0.004)
-    assert score_faces(first, shares, LABELS, minus=first)["UAR"] == {"mean": 0, "low": 0, "high": 0, "faces": 400}
-    one, other = (score_faces(probabilities, shares, LABELS)["UAR"]["mean"] for probabilities in (first, second))
+    assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx(
+        (low, high), abs=0.004
+    )
+    assert score_faces(first, shares, LABELS, minus=first)["UAR"] == {
+        "mean": 0,
+        "low": 0,
+        "high": 0,
+        "faces": 400,
+    }
+    one, other = (
+        score_faces(probabilities, shares, LABELS)["UAR"]["mean"]
+        for probabilities in (first, second)
+    )
     assert found["UAR"]["mean"] == pytest.approx(one - other)
 
 
@@ -139,7 +169,10 @@ def test_suspected_is_the_confident_joint_of_the_paper() -> None:
             expected.add((face, best))
     found = suspect_labels(probabilities, shares)
     assert set(map(tuple, found.tolist())) == expected
-    margins = [probabilities[face, label[face]] - probabilities[face, best] for face, best in found.tolist()]
+    margins = [
+        probabilities[face, label[face]] - probabilities[face, best]
+        for face, best in found.tolist()
+    ]
     assert margins == sorted(margins)  # the likeliest errors first
     assert len(suspect_labels(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]]))) == 0
 
@@ -149,10 +182,14 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     guess = np.array([0] * 6 + [1] * 9 + [0])
     found = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
     assert [found[f"recall of {label}"]["faces"] for label in "ab"] == [6, 10]
-    assert found["recall of a"]["low"] == pytest.approx(binomtest(6, 6).proportion_ci(method="exact").low)
+    assert found["recall of a"]["low"] == pytest.approx(
+        binomtest(6, 6).proportion_ci(method="exact").low
+    )
     perfect = score_faces(shares, shares, ("a", "b"))
     low = binomtest(16, 16).proportion_ci(method="exact").low
-    assert [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")] == pytest.approx([low] * 3)
+    assert [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")] == pytest.approx(
+        [low] * 3
+    )
 
 
 def test_one_persons_faces_of_a_class_have_no_interval() -> None:
@@ -166,7 +203,10 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
     assert found["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
     assert (apart["recall of bored"]["mean"], apart["recall of bored"]["low"]) == (0.75, None)
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
-    assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [False, True]
+    assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [
+        False,
+        True,
+    ]
     (seen,) = mean_intervals(np.where(shares[:, 1:] > 0, guess[:, 1:], np.nan), persons)
     assert seen["low"] is None
 
@@ -176,7 +216,9 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
     values[40:, 2] = np.nan  # faces without a value do not count
     for column, found in zip(values.T, mean_intervals(values), strict=True):
         column = column[np.isfinite(column)]
-        expected = bootstrap((column,), np.mean, n_resamples=20_000, method="percentile", rng=0).confidence_interval
+        expected = bootstrap(
+            (column,), np.mean, n_resamples=20_000, method="percentile", rng=0
+        ).confidence_interval
         error = column.std() / len(column) ** 0.5
         assert found["faces"] == len(column)
         assert found["mean"] == pytest.approx(column.mean())
@@ -188,7 +230,12 @@ def test_one_face_has_no_interval_and_none_no_mean() -> None:
     one, none = mean_intervals(np.array([[0.25, np.nan]]))
     assert one == {"mean": 0.25, "low": None, "high": None, "faces": 1}
     assert none == {"mean": None, "low": None, "high": None, "faces": 0}
-    assert mean_intervals(np.full((5, 1), 0.5))[0] == {"mean": 0.5, "low": 0.5, "high": 0.5, "faces": 5}
+    assert mean_intervals(np.full((5, 1), 0.5))[0] == {
+        "mean": 0.5,
+        "low": 0.5,
+        "high": 0.5,
+        "faces": 5,
+    }
     assert mean_intervals(np.empty((0, 1)))[0]["mean"] is None
 
 
@@ -239,7 +286,9 @@ def test_groups_are_compared_with_all_others() -> None:
         part = np.append(right[:447], right[448])
         cells = [[(part & side).sum(), (~part & side).sum()] for side in (inside, ~inside)]
         p.append(fisher_exact(cells).pvalue)
-    assert [found["groups"][name]["p"] for name in ("middle", "old", "young")] == pytest.approx(holm(p))
+    assert [found["groups"][name]["p"] for name in ("middle", "old", "young")] == pytest.approx(
+        holm(p)
+    )
     assert found["worst"] == "old"
     means = {name: one["accuracy"]["mean"] for name, one in found["groups"].items()}
     assert found["best"] == max(means, key=means.__getitem__)
@@ -250,7 +299,11 @@ def test_groups_are_compared_with_all_others() -> None:
 @pytest.mark.parametrize("labelled", [True, False])
 def test_abstentions_by_group(labelled: bool) -> None:
     rng = np.random.default_rng(0)
-    right, ambiguous, age = rng.random(200) < 0.8, rng.random(200) < 0.3, np.repeat(["old", "young"], 100)
+    right, ambiguous, age = (
+        rng.random(200) < 0.8,
+        rng.random(200) < 0.3,
+        np.repeat(["old", "young"], 100),
+    )
     known = [None, *ambiguous[1:].tolist()]
     groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
@@ -273,7 +326,9 @@ def test_small_and_single_groups() -> None:
     none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
     assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
     # As many faces, but of too few persons.
-    persons = compare_groups(faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who")
+    persons = compare_groups(
+        faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who"
+    )
     assert persons["groups"] == {}
 
 
@@ -283,7 +338,9 @@ def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.Monke
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)
     first, exact = [], []
-    for _ in range(60):  # no group is better, but the model is right about most faces of a person or about few
+    for _ in range(
+        60
+    ):  # no group is better, but the model is right about most faces of a person or about few
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
         first.append(group_tests(faces(right, person=person), member)[1][0])
         exact.append(group_tests(faces(right), member)[1][0])
@@ -310,9 +367,13 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     assert "p" not in found
 
 
-@pytest.mark.parametrize("near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]])
+@pytest.mark.parametrize(
+    "near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]]
+)
 def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[object]) -> None:
-    found = evaluate_faces(faces(np.array([True, True, False, False]), near_duplicate=near_duplicate))
+    found = evaluate_faces(
+        faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
+    )
     assert found["all"]["accuracy"]["mean"] == 0.5
     assert found["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
     assert list(evaluate_faces(faces(np.ones(3, bool)))) == ["all"]
@@ -324,14 +385,22 @@ def test_accuracy_by_votes() -> None:
     right = rng.random(500) < votes / 11
     found = evaluate_faces(faces(right, label_votes=[*map(str, votes[:-1]), None]))["by votes"]
     right, votes = right[:-1], votes[:-1]
-    parts = {"10": votes == 10, "9": votes == 9, "8": votes == 8, "7": votes == 7, "6 or fewer": votes <= 6}
+    parts = {
+        "10": votes == 10,
+        "9": votes == 9,
+        "8": votes == 8,
+        "7": votes == 7,
+        "6 or fewer": votes <= 6,
+    }
     assert list(found) == [*parts]
     for name, part in parts.items():
         assert found[name]["faces"] == part.sum()
         assert found[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
 
 
-def compare_correct(first: np.ndarray, second: np.ndarray, **columns: Sequence[object]) -> dict[str, Any]:
+def compare_correct(
+    first: np.ndarray, second: np.ndarray, **columns: Sequence[object]
+) -> dict[str, Any]:
     """McNemar's test of two models that are right about some faces."""
     return compare_models(faces(first, **columns), faces(second).probabilities)["McNemar"]
 
@@ -346,10 +415,15 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
 
 
 def test_models_are_compared_by_person() -> None:
-    rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)  # 25 equal faces each: all right or all wrong
+    rng, people = (
+        np.random.default_rng(0),
+        np.repeat(np.arange(40), 25),
+    )  # 25 equal faces each: all right or all wrong
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
     p = np.array([compare_correct(first, second, person=people)["p"] for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
     first, second = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
-    assert compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5  # two of two faces
+    assert (
+        compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
+    )  # two of two faces

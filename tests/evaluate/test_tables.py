@@ -7,7 +7,13 @@ import pytest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.tables import add_columns, add_labels, align_probabilities, match_paths, read_predictions
+from fer_vit.evaluate.tables import (
+    add_columns,
+    add_labels,
+    align_probabilities,
+    match_paths,
+    read_predictions,
+)
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 
@@ -15,7 +21,9 @@ from fer_vit.sources.drawn import draw_face
 def predictions(folder: Path, *names: str) -> Faces:
     """Predictions in a table: sadness in each photo."""
     rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
-    (folder / "p.csv").write_text("path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows))
+    (folder / "p.csv").write_text(
+        "path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows)
+    )
     return read_predictions(folder / "p.csv")
 
 
@@ -34,7 +42,9 @@ def predictions(folder: Path, *names: str) -> Faces:
         (["val/x.png"], ["x.png", "val/x.png"], [1]),
     ],
 )
-def test_paths_match_when_one_ends_in_the_other(paths: list[str], known: list[str], rows: list[int]) -> None:
+def test_paths_match_when_one_ends_in_the_other(
+    paths: list[str], known: list[str], rows: list[int]
+) -> None:
     assert match_paths(paths, known, "t").tolist() == rows
 
 
@@ -42,20 +52,29 @@ def test_paths_match_when_one_ends_in_the_other(paths: list[str], known: list[st
     ("paths", "known", "some", "words"),
     [
         (["x.png", "y.png"], ["x.png"], False, "1 of 2 are not there, for example y.png"),
-        (["val/x.png"], ["test/x.png"], True, "1 of 1 are not there"),  # only the file's name is the same
+        (
+            ["val/x.png"],
+            ["test/x.png"],
+            True,
+            "1 of 1 are not there",
+        ),  # only the file's name is the same
         (["a/x.png", "b/x.png"], ["x.png"], True, "Two images match one row of t"),
         (["/data/a/x.png"], ["../a/x.png", "../../a/x.png"], True, "1 of 1 are not there"),
         (["xx.png"], ["x.png"], True, "1 of 1 are not there"),
     ],
 )
-def test_paths_that_do_not_match(paths: list[str], known: list[str], some: bool, words: str) -> None:
+def test_paths_that_do_not_match(
+    paths: list[str], known: list[str], some: bool, words: str
+) -> None:
     with pytest.raises(FerVitError, match=words):
         match_paths(paths, known, "t", some)
 
 
 def test_labels_out_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label,age\nb/x.png,Angry,30\na/x.png,sad,40\n")
-    faces = add_labels(predictions(tmp_path, "a/x.png", "b/x.png", "c/x.png"), tmp_path / "t.csv", "val")
+    faces = add_labels(
+        predictions(tmp_path, "a/x.png", "b/x.png", "c/x.png"), tmp_path / "t.csv", "val"
+    )
     assert faces.paths.tolist() == ["b/x.png", "a/x.png"]
     assert faces.targets is not None
     assert faces.targets.tolist() == [[0, 1], [1, 0]]
@@ -74,7 +93,11 @@ def test_a_label_may_be_the_models_own_name_for_it(tmp_path: Path) -> None:
 
 def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
     data = encode_png(draw_face("anger", 0, 32)[0])
-    rows = [Row(data, f"{label}.png", split, label) for label in ("anger", "sadness") for split in ("train", "val")]
+    rows = [
+        Row(data, f"{label}.png", split, label)
+        for label in ("anger", "sadness")
+        for split in ("train", "val")
+    ]
     rows.append(Row(data, "both.png", "val", "anger", (3.0, 1.0, 0.0)))
     write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness", "fear"), rows), "drawn")
     table = predictions(tmp_path, "/x/sadness.png", "/x/anger.png", "/x/both.png")
@@ -89,8 +112,14 @@ def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("path,label\na.png,bored\n", "has the label `bored`, but the model has sadness, anger"),
-        ("path,label\na.png,anger\nb.png,\n", r"t.csv, row 2 \(counted after .*\): expected path and label, but one"),
-        ("path,label\na.png,anger\na.png,sadness\n", "one row for each image in .*t.csv, but a.png has several"),
+        (
+            "path,label\na.png,anger\nb.png,\n",
+            r"t.csv, row 2 \(counted after .*\): expected path and label, but one",
+        ),
+        (
+            "path,label\na.png,anger\na.png,sadness\n",
+            "one row for each image in .*t.csv, but a.png has several",
+        ),
     ],
 )
 def test_labels_that_do_not_fit(text: str, words: str, tmp_path: Path) -> None:

@@ -22,13 +22,23 @@ CARDS = [
     Card(PICTURE, "val/five.png", 1, 1, 0.9, ["differ"], [f"the other: {HOSTILE}"]),
 ]
 SECTIONS = [
-    Section("Scores", "In brackets.", [["", "accuracy"], ["all faces", "88.5% (87.3% to 89.5%)"]], PICTURE),
+    Section(
+        "Scores",
+        "In brackets.",
+        [["", "accuracy"], ["all faces", "88.5% (87.3% to 89.5%)"]],
+        PICTURE,
+    ),
     Section(f"By {HOSTILE}", HOSTILE, [[HOSTILE, "faces"], [HOSTILE, "30"]]),
 ]
 
 
 def write(folder: Path, confusion: np.ndarray, labels: Sequence[str], **page: object) -> Path:
-    page |= {"facts": {"model": HOSTILE}, "sections": SECTIONS, "title": "How good", "generator": "test"}
+    page |= {
+        "facts": {"model": HOSTILE},
+        "sections": SECTIONS,
+        "title": "How good",
+        "generator": "test",
+    }
     write_files(folder / "page", "", {}, confusion=confusion, labels=labels, **page)
     return folder / "page" / "index.html"
 
@@ -66,7 +76,9 @@ def test_the_matrix_and_the_gallery_in_a_browser(file: Path) -> None:
         assert names.all_text_contents() == ["val/Two.png"]
         assert page.title() == "How good"  # no name has run
         assert loaded(page.locator(".card:visible img"))
-        boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
+        boxes = page.locator(".card:visible img").evaluate_all(
+            "images => images.map(i => [i.width, i.height])"
+        )
         assert all(width == height > 50 for width, height in boxes)
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -87,7 +99,19 @@ def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
     recall = {"faces": 4, "mean": 0.5, "low": 0.2, "high": 0.8}
     scores = {f"recall of {label}": recall for label in "abc"}
     rows = class_table(scores, confusion, "abc")
-    assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [("a", "4", "100.0%"), ("c", "0", "0.0%")]
-    page = write(tmp_path, confusion, "abc").read_text("utf-8").partition('<table class="confusion">')[2]
-    assert re.findall('<th scope="(.*?)">(.*?)<', page) == [("col", "a"), ("col", "c"), ("row", "a"), ("row", "c")]
+    assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [
+        ("a", "4", "100.0%"),
+        ("c", "0", "0.0%"),
+    ]
+    page = (
+        write(tmp_path, confusion, "abc")
+        .read_text("utf-8")
+        .partition('<table class="confusion">')[2]
+    )
+    assert re.findall('<th scope="(.*?)">(.*?)<', page) == [
+        ("col", "a"),
+        ("col", "c"),
+        ("row", "a"),
+        ("row", "c"),
+    ]
     assert re.findall('data-cell="(.*?)"', page) == ["0-2"]

@@ -15,7 +15,9 @@ from tests.helpers.models import noise_faces, small_model
 
 
 def build(**change: object) -> RegionViT:
-    return small_model(classifier=("weight",), regions=("right_eye", "left_eye", "nose", "mouth"), **change)
+    return small_model(
+        classifier=("weight",), regions=("right_eye", "left_eye", "nose", "mouth"), **change
+    )
 
 
 def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -25,7 +27,9 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     return image, boxes, valid
 
 
-def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str) -> dict[str, Tensor]:
+def measured(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str
+) -> dict[str, Tensor]:
     return measure(net, image, boxes, valid, ["random", method])[method]
 
 
@@ -37,7 +41,9 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
     explained = explain(net, image, boxes, valid, "relevance")
     label = explained.probabilities.argmax(-1)
     for face in range(3):
-        order = [r for r in explained.shares[face].argsort(descending=True).tolist() if valid[face, r]]
+        order = [
+            r for r in explained.shares[face].argsort(descending=True).tolist() if valid[face, r]
+        ]
         deleted, inserted = [], []
         for step in range(11):
             gone = order[: math.ceil(step / 10 * len(order) - 1e-9)]
@@ -64,7 +70,9 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
     inside = np.ones((32, 32), bool) if tokens == "patch" else np.zeros((32, 32), bool)
     for left, top, right, bottom in boxes[0, [0, 2, 3]].int().tolist():  # the second is missing
         inside[top:bottom, left:right] = True
-    mixed = torch.randperm(32 * 32, generator=torch.Generator().manual_seed(0)).tolist()  # the order of equal pixels
+    mixed = torch.randperm(
+        32 * 32, generator=torch.Generator().manual_seed(0)
+    ).tolist()  # the order of equal pixels
     mixed = [pixel for pixel in mixed if inside.flat[pixel]]
     order = sorted(mixed, key=lambda pixel: -explained.heat.flatten()[pixel].item())
     mean = image.mean((2, 3))[..., None, None].expand_as(image)
@@ -78,7 +86,9 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
                     face[0, :, pixel // 32, pixel % 32] = other[0, :, pixel // 32, pixel % 32]
                 curves[kind].append(net(face, boxes, valid).softmax(-1)[0, label].item())
         whole, empty = curves["deletion"][0], curves["deletion"][-1]
-        assert (curves["insertion"][-1], curves["insertion"][0]) == pytest.approx((whole, empty), abs=1e-6)
+        assert (curves["insertion"][-1], curves["insertion"][0]) == pytest.approx(
+            (whole, empty), abs=1e-6
+        )
         for kind, curve in curves.items():
             assert empty < whole / 2
             expected = np.trapezoid([(value - empty) / (whole - empty) for value in curve], dx=0.1)
@@ -105,14 +115,18 @@ def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.M
         monkeypatch.setattr(faithfulness, "explain_each", lambda *_, draw=draw: [draw])
         each.append(measure(net, *batch, ["random"])["random"])
     for name in ("deletion", "region agreement"):
-        assert torch.allclose(found[name], torch.stack([one[name] for one in each]).mean(0), atol=1e-6, equal_nan=True)
+        assert torch.allclose(
+            found[name], torch.stack([one[name] for one in each]).mean(0), atol=1e-6, equal_nan=True
+        )
         assert not torch.allclose(each[0][name], each[1][name], equal_nan=True)
 
 
 def test_ablation_agrees_with_itself_and_a_constant_with_no_method() -> None:
     net = build()
     batch = faces()
-    assert torch.allclose(measured(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(
+        measured(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64)
+    )
     torch.nn.init.zeros_(net.vit.head.weight)
     assert measured(net, *batch, "ablation")["region agreement"].isnan().all()
 
@@ -134,10 +148,14 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
         salience.append(scores[group].mean().item())
         effect.append((explained.probabilities[0, label] - probability).item())
     found = measured(net, image, boxes, valid, "relevance")["saco"].item()
-    assert found == pytest.approx(saco(torch.tensor([salience]), torch.tensor([effect])).item(), abs=1e-4)
+    assert found == pytest.approx(
+        saco(torch.tensor([salience]), torch.tensor([effect])).item(), abs=1e-4
+    )
     valid[:, 1:] = False
     one = build(tokens="region", region_grid=1)
-    assert measured(one, image, boxes, valid, "relevance")["saco"].isnan()  # fewer tokens than groups
+    assert measured(one, image, boxes, valid, "relevance")[
+        "saco"
+    ].isnan()  # fewer tokens than groups
 
 
 def test_saco_by_pairs() -> None:
@@ -150,7 +168,10 @@ def test_saco_by_pairs() -> None:
 
 def test_rank_correlation_is_scipys() -> None:
     generator = torch.Generator().manual_seed(0)
-    a, b = torch.randint(0, 5, (20, 9), generator=generator), torch.randn(20, 9, generator=generator)
+    a, b = (
+        torch.randint(0, 5, (20, 9), generator=generator),
+        torch.randn(20, 9, generator=generator),
+    )
     valid = torch.rand(20, 9, generator=generator) > 0.3
     valid[0] = False
     found = spearman(a, b, valid)

@@ -47,7 +47,11 @@ def drawn_faces(seeds: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         crops.append(crop)
         boxes.append(place_regions(points, spec)[0])
     image = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).float() / 255
-    return image, torch.from_numpy(np.stack(boxes)), torch.tensor([seed % CLASSES for seed in seeds])
+    return (
+        image,
+        torch.from_numpy(np.stack(boxes)),
+        torch.tensor([seed % CLASSES for seed in seeds]),
+    )
 
 
 def train_on_drawn_faces(seed: int, epochs: int = 30, lr: float = 2e-3) -> RegionViT:
@@ -57,7 +61,9 @@ def train_on_drawn_faces(seed: int, epochs: int = 30, lr: float = 2e-3) -> Regio
     image, boxes, label = drawn_faces(TRAINING)
     batch = 40
     optimizer = torch.optim.AdamW(net.parameters(), lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(label) // batch)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, lr, total_steps=epochs * len(label) // batch
+    )
     for _ in range(epochs):
         for rows in torch.randperm(len(label)).split(batch):
             valid = torch.rand(batch, boxes.shape[1]) > 0.2
@@ -78,7 +84,9 @@ def truth_first(net: RegionViT, method: str) -> tuple[float, float]:
     image, boxes, label = drawn_faces(NEW)
     seen = trace(net, image, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool))
     assert (seen.logits.argmax(-1) == label).float().mean() > 0.95
-    contrasts = torch.stack([torch.eye(CLASSES)[label] - torch.eye(CLASSES)[other] for other in range(CLASSES)])
+    contrasts = torch.stack(
+        [torch.eye(CLASSES)[label] - torch.eye(CLASSES)[other] for other in range(CLASSES)]
+    )
     mouth, brows = list[bool](), list[bool]()
     for other, found in zip(EXPRESSIONS, explain_each(net, seen, method, contrasts), strict=True):
         for number, first in zip(label.tolist(), found.shares.argmax(1).tolist(), strict=True):
@@ -97,6 +105,8 @@ def nets() -> list[RegionViT]:
 
 
 @pytest.mark.parametrize("method", [*METHODS, *CONTROLS])
-def test_methods_find_the_region_that_differs_and_controls_do_not(nets: list[RegionViT], method: str) -> None:
+def test_methods_find_the_region_that_differs_and_controls_do_not(
+    nets: list[RegionViT], method: str
+) -> None:
     found = np.mean([truth_first(net, method) for net in nets])
     assert found >= 0.9 if method in METHODS else found < 0.85

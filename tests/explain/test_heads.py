@@ -56,7 +56,9 @@ def test_recording_returns_the_weights_and_restores_the_model(fused: bool) -> No
     assert net.drop_by_mask is False
 
 
-@pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"attention": "additive"}])
+@pytest.mark.parametrize(
+    "change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"attention": "additive"}]
+)
 def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
@@ -69,11 +71,16 @@ def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
         expected, means = np.zeros(len(weights)), []
         for i in places:
             row = weights[i, places]
-            means.append(sum(math.dist(centres[face, i], centres[face, j]) * weights[i, j] for j in places) / row.sum())
+            means.append(
+                sum(math.dist(centres[face, i], centres[face, j]) * weights[i, j] for j in places)
+                / row.sum()
+            )
         for j in places:
             expected[j] = sum(pool[face, i] * weights[i, j] for i in range(len(weights)))
         assert np.allclose(maps[face, block, head], expected, atol=1e-5)
-        assert distance[face, block, head].item() == pytest.approx(np.mean(means or [0.0]), abs=1e-4)
+        assert distance[face, block, head].item() == pytest.approx(
+            np.mean(means or [0.0]), abs=1e-4
+        )
 
 
 def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
@@ -96,29 +103,49 @@ def test_relations_against_loops(tokens: str) -> None:
         rollout = np.eye(size)
         for weights in attention:
             rollout = (0.5 * weights.mean(0) + 0.5 * np.eye(size)) @ rollout
-        pairs = [(flow[face], rollout)] + [(found[2 * b + h][face], attention[b][h]) for b, h in np.ndindex(2, 2)]
+        pairs = [(flow[face], rollout)] + [
+            (found[2 * b + h][face], attention[b][h]) for b, h in np.ndindex(2, 2)
+        ]
         for result, weights in pairs:
             taken = np.zeros((3, 3))
             for a, b in np.ndindex(3, 3):
-                taken[a, b] = sum(parts[a, i] * weights[i, j] * parts[b, j] for i, j in np.ndindex(size, size))
-            assert np.allclose(result, taken / np.maximum(taken.sum(1, keepdims=True), 1e-12), atol=1e-5)
+                taken[a, b] = sum(
+                    parts[a, i] * weights[i, j] * parts[b, j] for i, j in np.ndindex(size, size)
+                )
+            assert np.allclose(
+                result, taken / np.maximum(taken.sum(1, keepdims=True), 1e-12), atol=1e-5
+            )
 
 
-@pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"pool": "query"}, {"tokens": "patch"}])
-def test_views_are_the_encoder_then_heads_then_queries_then_interactions(change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"pool": "query"}, {"tokens": "patch"}]
+)
+def test_views_are_the_encoder_then_heads_then_queries_then_interactions(
+    change: dict[str, object],
+) -> None:
     net = build(**change)
     seen = trace(net, *faces())
     views, (maps, distance) = attention_views(seen, interactions(net, seen)), head_maps(seen)
     queries = 4 if "query" in change.values() else 0
-    assert all(torch.equal(a, b[:, :-1]) for a, b in zip(attention_views(seen)[:3], views, strict=False))
+    assert all(
+        torch.equal(a, b[:, :-1]) for a, b in zip(attention_views(seen)[:3], views, strict=False)
+    )
     assert views.relations.shape == (3, 1 + 4 + queries + 1, 3, 3)
     assert not views.relations[:, 5:-1].any()
     assert torch.equal(views.relations[:, -1], interactions(net, seen))
     assert not views.output[:, -1].any()
     assert not views.patches[:, -1].any()
-    assert torch.allclose(views.output[:, :-1].sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5)
-    each = torch.cat([maps / maps.sum(-1, keepdim=True).clamp(min=1e-12), seen.pooled.weights.mean(1)], 1)
-    assert torch.allclose(views.patches[:, 1:-1], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5)
+    assert torch.allclose(
+        views.output[:, :-1].sum(-1),
+        VALID.any(1).float()[:, None].expand(3, 5 + queries),
+        atol=1e-5,
+    )
+    each = torch.cat(
+        [maps / maps.sum(-1, keepdim=True).clamp(min=1e-12), seen.pooled.weights.mean(1)], 1
+    )
+    assert torch.allclose(
+        views.patches[:, 1:-1], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5
+    )
     assert torch.equal(views.distance[:, 1:5], distance)
     assert views.distance[:, [0, *range(5, 6 + queries)]].isnan().all()
     # Rollout by loops: half of each block's mean attention, half of the token by the residual path.
@@ -127,7 +154,9 @@ def test_views_are_the_encoder_then_heads_then_queries_then_interactions(change:
         flow = (weights[0].detach().mean(0) / 2 + torch.eye(len(flow)) / 2) @ flow
     output = seen.pooled.weights[0].detach().mean((0, 1)) @ flow
     output[: net.layout.num_prefix] = 0
-    assert torch.allclose(views.patches[0, 0], net.layout.patch_map(output / output.sum()), atol=1e-5)
+    assert torch.allclose(
+        views.patches[0, 0], net.layout.patch_map(output / output.sum()), atol=1e-5
+    )
     parts = seen.membership[0] / seen.membership[0].sum(1, keepdim=True)
     assert torch.allclose(views.output[0, 0], (parts @ output) / (parts @ output).sum(), atol=1e-5)
 

@@ -12,12 +12,16 @@ from tests.helpers.models import noise_faces, small_model
 
 
 def build(**change: object) -> RegionViT:
-    return small_model(classifier=("weight", "bias"), **{"depth": 3, "regions": ("right_eye", "mouth"), **change})
+    return small_model(
+        classifier=("weight", "bias"), **{"depth": 3, "regions": ("right_eye", "mouth"), **change}
+    )
 
 
 def faces() -> tuple[Tensor, Tensor, Tensor]:
     boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]])
-    image, boxes, valid = noise_faces(boxes, torch.tensor([[True, True], [True, False], [False] * 2]))
+    image, boxes, valid = noise_faces(
+        boxes, torch.tensor([[True, True], [True, False], [False] * 2])
+    )
     boxes[1, 1] = torch.nan
     return image, boxes, valid
 
@@ -44,7 +48,9 @@ def test_every_method_with_every_mechanism(change: dict[str, object], method: st
     net.settings.temperature = 3.0
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, method)
-    assert torch.allclose(result.probabilities, (net(image, boxes, valid) / 3).softmax(-1), atol=1e-5)
+    assert torch.allclose(
+        result.probabilities, (net(image, boxes, valid) / 3).softmax(-1), atol=1e-5
+    )
     assert torch.isfinite(result.scores).all()
     for values in (result.scores, result.heat.flatten(1), result.shares):
         total = values.abs().sum(1)
@@ -135,7 +141,9 @@ def test_relevance_against_the_papers_matrices_in_float64() -> None:
             for sign in (1.0, -1.0):
                 r = np.eye(6)
                 for weights, gradient in zip(attention, gradients, strict=True):
-                    cam = np.maximum(sign * gradient[face].double().numpy() * weights[face].double().numpy(), 0)
+                    cam = np.maximum(
+                        sign * gradient[face].double().numpy() * weights[face].double().numpy(), 0
+                    )
                     r = r + cam.mean(0) @ r
                 row = pool[face, :, 0].double().numpy()
                 if top is not None:
@@ -150,7 +158,9 @@ def test_relevance_changes_its_sign_with_the_score(pool: str) -> None:
     image, boxes, valid = faces()
     for one, other in ((0, 1), (2, 3)):
         why = (torch.eye(4)[one] - torch.eye(4)[other]).expand(3, 4)
-        there, back = (explain(net, image, boxes, valid, "relevance", d).scores for d in (why, -why))
+        there, back = (
+            explain(net, image, boxes, valid, "relevance", d).scores for d in (why, -why)
+        )
         assert torch.allclose(there, -back, atol=1e-6)
 
 
@@ -197,7 +207,9 @@ def test_controls() -> None:
     assert torch.equal(first, explain(net, *batch, "random").scores)
     assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
     reached = rollout(trace(net, *batch))
-    assert torch.allclose(explain(net, *batch, "attention").scores, reached / reached.sum(1, keepdim=True))
+    assert torch.allclose(
+        explain(net, *batch, "attention").scores, reached / reached.sum(1, keepdim=True)
+    )
 
 
 def test_refusals() -> None:

@@ -15,7 +15,9 @@ BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0
 
 
 def build(**change: object) -> RegionViT:
-    return small_model(classifier=("weight", "bias"), regions=("right_eye", "mouth", "nose"), **change)
+    return small_model(
+        classifier=("weight", "bias"), regions=("right_eye", "mouth", "nose"), **change
+    )
 
 
 def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,7 +25,11 @@ def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "change", [{"pool": "query"}, {"tokens": "region", "stem": "conv", "region_source": "stem", "in_chans": 1}]
+    "change",
+    [
+        {"pool": "query"},
+        {"tokens": "region", "stem": "conv", "region_source": "stem", "in_chans": 1},
+    ],
 )
 def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     """The same sum step by step and, in many more steps, the difference between the two scores."""
@@ -42,7 +48,9 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
 
     expected = integral(PASSES)
     assert torch.allclose(found.heat.double(), expected / expected.abs().sum(), atol=1e-6)
-    score, nothing = ((net(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start))
+    score, nothing = (
+        (net(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start)
+    )
     assert integral(80).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
 
@@ -55,8 +63,12 @@ def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
         for left, top, right, bottom in boxes:
             across, down = (right - left) / 2, (bottom - top) / 2
             inside = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
-            depth.append(min(min(inside[0]) / across, min(inside[1]) / down) if across and down else -1.0)
-        deepest = [number for number, one in enumerate(depth) if one >= 0 and one > max(depth) - 1e-5]
+            depth.append(
+                min(min(inside[0]) / across, min(inside[1]) / down) if across and down else -1.0
+            )
+        deepest = [
+            number for number, one in enumerate(depth) if one >= 0 and one > max(depth) - 1e-5
+        ]
         for number in deepest:
             sums[number] += pixels[y, x] / len(deepest)
     return sums
@@ -71,7 +83,9 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
         shares = [*depths_one_by_one(heat[face], [[2, 2, 14, 14], [8, 10, 24, 30]]), 0.0]
         assert np.allclose(found.shares[face], np.array(shares) / np.abs(shares).sum(), atol=1e-5)
         scores = [0.0]
-        scores += [heat[face, y : y + 8, x : x + 8].sum() for y in range(0, 32, 8) for x in range(0, 32, 8)]
+        scores += [
+            heat[face, y : y + 8, x : x + 8].sum() for y in range(0, 32, 8) for x in range(0, 32, 8)
+        ]
         scores += [heat[face, y : y + 6, x : x + 6].sum() for y in (2, 8) for x in (2, 8)]
         scores += [heat[face, y : y + 10, x : x + 8].sum() for y in (10, 20) for x in (8, 16)]
         scores += [0.0] * 4
@@ -96,7 +110,9 @@ def test_boxes_against_pixels_one_by_one() -> None:
 
 def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
     """Boxes with fractions, beyond the image, empty, inside another one, and twice the same."""
-    boxes = torch.cat([BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30, 30], [20.0, 20.0, 30, 30]])])
+    boxes = torch.cat(
+        [BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30, 30], [20.0, 20.0, 30, 30]])]
+    )
     pixels = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     sums = region_sums(pixels, boxes[None])[:, 0].double()
     expected = [depths_one_by_one(one[0].double().numpy(), boxes.tolist()) for one in pixels]
@@ -106,11 +122,15 @@ def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
 
 
 def test_a_mirrored_map_has_mirrored_sums() -> None:
-    boxes = torch.tensor([[[3.3, 4.1, 19.7, 17.0], [12.3, 4.1, 28.7, 17.0], [0.0, 15.0, 32.0, 32.0]]])
+    boxes = torch.tensor(
+        [[[3.3, 4.1, 19.7, 17.0], [12.3, 4.1, 28.7, 17.0], [0.0, 15.0, 32.0, 32.0]]]
+    )
     assert torch.equal(boxes[:, 0, 0] + boxes[:, 1, 2], torch.tensor([32.0]))
     pixels = torch.randn(1, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     right, left, below = region_sums(pixels, boxes)[0, 0].tolist()
-    assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx([left, right, below], abs=1e-4)
+    assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx(
+        [left, right, below], abs=1e-4
+    )
 
 
 def test_a_blur_is_a_gaussian_of_an_eighth_of_the_side() -> None:

@@ -8,7 +8,15 @@ import pytest
 
 import fer_vit.face.crop as module
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import REGIONS, CropSpec, crop_face, mirror, place_regions, region_boxes, warp
+from fer_vit.face.crop import (
+    REGIONS,
+    CropSpec,
+    crop_face,
+    mirror,
+    place_regions,
+    region_boxes,
+    warp,
+)
 from fer_vit.geometry import TEMPLATE, Align, Array, Image, apply, crop_matrix, fit_matrix
 from fer_vit.sources.drawn import draw_face
 from tests.test_geometry import FACE, turned
@@ -40,15 +48,23 @@ def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> N
 
 
 @pytest.mark.parametrize("reduction", [1.4, 1.8, 2.2, 3.7, 7.3, 16])
-def test_a_reduction_averages_what_becomes_one_pixel(reduction: float, rng: np.random.Generator) -> None:
+def test_a_reduction_averages_what_becomes_one_pixel(
+    reduction: float, rng: np.random.Generator
+) -> None:
     """Noise against exact averages in float64; a bare warp is three times as far from them."""
     noise = rng.integers(0, 256, (400, 400), np.uint8)
     image, size, shift = np.repeat(noise[..., None], 3, 2), 24, 1.3
-    start = (np.arange(size) - shift)[:, None] * reduction  # where a crop's pixel begins in the image
-    part = np.clip(np.minimum(start + reduction, np.arange(400) + 1) - np.maximum(start, np.arange(400)), 0, 1)
+    start = (np.arange(size) - shift)[
+        :, None
+    ] * reduction  # where a crop's pixel begins in the image
+    part = np.clip(
+        np.minimum(start + reduction, np.arange(400) + 1) - np.maximum(start, np.arange(400)), 0, 1
+    )
     exact = part @ noise.astype(float) @ part.T / reduction**2
     matrix = turned(0.0, 1 / reduction, (shift, shift))
-    half = turned(0.0, 1 / reduction, (shift + 0.5 / reduction - 0.5,) * 2)  # OpenCV's centres are at integers
+    half = turned(
+        0.0, 1 / reduction, (shift + 0.5 / reduction - 0.5,) * 2
+    )  # OpenCV's centres are at integers
     bare = cv2.warpAffine(image, half, (size, size), flags=cv2.INTER_CUBIC)
 
     def error(crop: Image) -> float:
@@ -66,10 +82,16 @@ def test_the_border_is_repeated_outside_the_image() -> None:
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 @pytest.mark.parametrize("framed", [True, False])
 def test_faces_are_cropped_by_landmarks_except_framed_crops(align: Align, framed: bool) -> None:
-    image, template = dot(200, 160, 95.0, 110.0, radius=4), tuple((x + 0.01, y) for x, y in TEMPLATE)
+    image, template = (
+        dot(200, 160, 95.0, 110.0, radius=4),
+        tuple((x + 0.01, y) for x, y in TEMPLATE),
+    )
     spec, full = CropSpec(40, ("mouth",), align, template), fit_matrix(image, 40)
     aligned = full if framed and align == "crop" else crop_matrix(FACE, 40, template, align)
-    for landmarks, expected, there in ((FACE, aligned, apply(aligned, FACE)), (None, full, 40 * np.array(template))):
+    for landmarks, expected, there in (
+        (FACE, aligned, apply(aligned, FACE)),
+        (None, full, 40 * np.array(template)),
+    ):
         crop, points, to_crop = crop_face(image, landmarks, spec, framed)
         np.testing.assert_array_equal(to_crop, expected)
         np.testing.assert_array_equal(crop, warp(image, expected, 40))
@@ -152,7 +174,9 @@ def test_every_region_by_hand(unit: float) -> None:
 def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
     """Half as wide, or half as high: sides and offsets equal the frontal face's."""
     boxes = region_boxes(HAND * squeeze, list(BY_HAND))
-    np.testing.assert_allclose(boxes[:, 2] - boxes[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5)
+    np.testing.assert_allclose(
+        boxes[:, 2] - boxes[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5
+    )
     brow = boxes[list(BY_HAND).index("right_brow")]
     np.testing.assert_allclose((brow[:2] + brow[2:]) / 2, HAND[0] * squeeze - (0, 36), rtol=1e-5)
 
@@ -161,20 +185,30 @@ def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
 def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
     scale, matrix = 1.7, turned(np.radians(degrees), 1.7, (13.0, -5.0))
     boxes, moved = region_boxes(MEAN, NAMES), region_boxes(apply(matrix, MEAN), NAMES)
-    centres, sides = apply(matrix, (boxes[:, :2] + boxes[:, 2:]) / 2), scale * (boxes[:, 2:] - boxes[:, :2])
-    np.testing.assert_allclose(moved, np.hstack([centres - sides / 2, centres + sides / 2]), atol=1e-3)
+    centres, sides = (
+        apply(matrix, (boxes[:, :2] + boxes[:, 2:]) / 2),
+        scale * (boxes[:, 2:] - boxes[:, :2]),
+    )
+    np.testing.assert_allclose(
+        moved, np.hstack([centres - sides / 2, centres + sides / 2]), atol=1e-3
+    )
 
 
-@pytest.mark.parametrize("face", [np.full((5, 2), 30.0), MEAN * (0, 1) + (50, 0), MEAN * (1, 0) + (0, 50)])
+@pytest.mark.parametrize(
+    "face", [np.full((5, 2), 30.0), MEAN * (0, 1) + (50, 0), MEAN * (1, 0) + (0, 50)]
+)
 def test_degenerate_landmarks_give_finite_boxes(face: Array) -> None:
     assert np.isfinite(region_boxes(face, NAMES)).all()
     assert not module.visible(region_boxes(face * np.nan, NAMES), 100).any()
 
 
 @pytest.mark.parametrize(
-    ("shift", "box"), [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90)), ((-400, -300), (0, 0, 0, 0))]
+    ("shift", "box"),
+    [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90)), ((-400, -300), (0, 0, 0, 0))],
 )
-def test_a_cover_fills_a_rectangle(shift: tuple[int, int], box: tuple[int, ...], rng: np.random.Generator) -> None:
+def test_a_cover_fills_a_rectangle(
+    shift: tuple[int, int], box: tuple[int, ...], rng: np.random.Generator
+) -> None:
     image = rng.integers(0, 256, (90, 140, 3), np.uint8)
     left, top, right, bottom = box
     for grey, colour in ((7, 7), (None, image.reshape(-1, 3).mean(0).round())):
@@ -200,7 +234,9 @@ def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
 
 
 def test_unknown_and_repeated_names_are_refused() -> None:
-    with pytest.raises(FerVitError, match=f"^Expected regions from {', '.join(REGIONS)}, but got `ear`\\.$"):
+    with pytest.raises(
+        FerVitError, match=f"^Expected regions from {', '.join(REGIONS)}, but got `ear`\\.$"
+    ):
         region_boxes(MEAN, ["nose", "ear", "hand"])
     with pytest.raises(FerVitError, match=r"^Expected every region once, but got nose, nose\.$"):
         region_boxes(FACE, ["nose", "nose"])

@@ -26,7 +26,17 @@ from fer_vit.face.detect import (
     refine_landmarks,
     yunet_path,
 )
-from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, apply, compose, crop_matrix, fit_matrix, invert
+from fer_vit.geometry import (
+    MIRRORED,
+    TEMPLATE,
+    Array,
+    Image,
+    apply,
+    compose,
+    crop_matrix,
+    fit_matrix,
+    invert,
+)
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import draw_face
 
@@ -40,7 +50,9 @@ def turn_head(image: Image, yaw: float, pitch: float = 0.0) -> Image:
     x, y = np.meshgrid(axis - 0.5 * CM, axis - 0.55 * CM)
     round_head = 9.5 * np.sqrt((1 - (x / 8.5) ** 2 - (y / 11.5) ** 2).clip(0))
     nose = 2.5 * np.exp(-((x**2 + (y - 0.037 * CM) ** 2) / (2 * 1.3**2)))
-    depth = round_head + nose - 8.0  # towards the camera, from axes below the eyes, so that the face stays in place
+    depth = (
+        round_head + nose - 8.0
+    )  # towards the camera, from axes below the eyes, so that the face stays in place
     pitched, depth = _turn_rows(np.dstack([image, depth]).swapaxes(0, 1), y.T, -pitch)
     turned, _ = _turn_rows(np.dstack([pitched, depth]).swapaxes(0, 1), x, yaw)
     return turned.round().clip(0, 255).astype(np.uint8)
@@ -52,8 +64,17 @@ def _turn_rows(layers: Array, along: Array, degrees: float) -> tuple[Array, Arra
     depth = layers[..., 3]
     target = along * cos + depth * sin
     # Looked at from the side towards which the head turns, the nearer parts cover those behind them.
-    visible = np.maximum.accumulate(target, 1) if sin < 0 else np.minimum.accumulate(target[:, ::-1], 1)[:, ::-1]
-    back = np.array([np.interp(row, seen, np.arange(len(row))) for row, seen in zip(along, visible, strict=True)])
+    visible = (
+        np.maximum.accumulate(target, 1)
+        if sin < 0
+        else np.minimum.accumulate(target[:, ::-1], 1)[:, ::-1]
+    )
+    back = np.array(
+        [
+            np.interp(row, seen, np.arange(len(row)))
+            for row, seen in zip(along, visible, strict=True)
+        ]
+    )
     rows = np.broadcast_to(np.arange(len(along))[:, None], along.shape)
     moved = cv2.remap(
         np.dstack([layers, along]).astype(np.float32),
@@ -65,7 +86,9 @@ def _turn_rows(layers: Array, along: Array, degrees: float) -> tuple[Array, Arra
     return moved[..., :3], moved[..., 3] * cos - moved[..., 4] * sin
 
 
-ASTRONAUT = np.array([[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]])
+ASTRONAUT = np.array(
+    [[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]]
+)
 """The landmarks of scikit-image's astronaut, read off the photo by eye."""
 
 
@@ -87,7 +110,9 @@ def error(found: Array, true: Array) -> float:
 
 @pytest.mark.parametrize("scale", [0.15, 0.5, 1.0, 1.6, 3.5])
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image, scale: float, mirrored: bool) -> None:
+def test_finds_the_one_face_of_a_photo(
+    yunet: Path, astronaut: Image, scale: float, mirrored: bool
+) -> None:
     """77 to 1,792 pixels: enlarged, unchanged and reduced. The person's right comes first."""
     image, landmarks = resized(astronaut, scale), ASTRONAUT * scale
     if mirrored:
@@ -122,7 +147,9 @@ def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int])
     assert np.isfinite(face.landmarks).all()
 
 
-def test_a_used_detector_can_be_pickled_with_its_minimum_score(yunet: Path, astronaut: Image) -> None:
+def test_a_used_detector_can_be_pickled_with_its_minimum_score(
+    yunet: Path, astronaut: Image
+) -> None:
     detector = FaceDetector(yunet, min_score=0.5)
     (before,) = detector(astronaut)
     again = pickle.loads(pickle.dumps(detector))
@@ -138,7 +165,9 @@ def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
     alone = [detector(image) for image in images]
     with ThreadPoolExecutor(4) as threads:
         for found, image in zip(threads.map(detector, images * 10), alone * 10, strict=True):
-            assert [(*face.box, face.score) for face in found] == [(*face.box, face.score) for face in image]
+            assert [(*face.box, face.score) for face in found] == [
+                (*face.box, face.score) for face in image
+            ]
 
 
 # Crops, with a detector of fixed results
@@ -158,7 +187,10 @@ class Fixed:
 
 @pytest.mark.parametrize("side", [24, 900])
 def test_a_crop_is_resized_and_its_face_is_in_its_pixels(side: int) -> None:
-    detector, image = Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)]), np.zeros((side, 2 * side, 3), np.uint8)
+    detector, image = (
+        Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)]),
+        np.zeros((side, 2 * side, 3), np.uint8),
+    )
     face = detect_in_crop(detector, image)
     assert detector.shapes == [(detect.MIN_SIDE // 2, detect.MIN_SIDE, 3)]
     np.testing.assert_allclose(face.box, np.array([0.25, 0, 1.75, 1]) * side)
@@ -166,7 +198,9 @@ def test_a_crop_is_resized_and_its_face_is_in_its_pixels(side: int) -> None:
 
 
 def test_a_large_face_is_chosen_before_a_small_one_with_a_better_score() -> None:
-    detector = Fixed([(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)])
+    detector = Fixed(
+        [(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)]
+    )
     face = detect_in_crop(detector, np.zeros((48, 48, 3), np.uint8))
     assert face.score == 0.6
 
@@ -182,7 +216,9 @@ def test_a_photo_is_searched_again_at_full_size(first: list[Any]) -> None:
 @pytest.mark.usefixtures("usual_landmarks")
 def test_landmarks_of_a_face_in_a_part_of_a_crop_are_searched_there() -> None:
     face = detect_in_crop(Fixed([(0.3, 0.2, 0.9, 0.8, 0.9)]), np.zeros((100, 100, 3), np.uint8))
-    np.testing.assert_allclose(face.landmarks, (60, 50) + 60 / detect.FILL * (np.array(TEMPLATE) - 0.5))
+    np.testing.assert_allclose(
+        face.landmarks, (60, 50) + 60 / detect.FILL * (np.array(TEMPLATE) - 0.5)
+    )
 
 
 def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:
@@ -192,7 +228,9 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
             image = resized(astronaut, scale)
             faces = FaceDetector(yunet)(image)
             (face,) = refine_landmarks(image, faces) if refine else faces
-            found.append(scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5)
+            found.append(
+                scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5
+            )
         return found
 
     assert max(scales(True)) < 1.06 * min(scales(True))
@@ -215,7 +253,9 @@ def about_the_nose(degrees: float, scale: float = 1.0, right: float = 0.0) -> Ar
 
 @pytest.mark.parametrize("degrees", [-40, -20, 0, 20, 40])
 @pytest.mark.parametrize(("scale", "right"), [(1.0, 0.0), (0.7, 0.2), (1.3, -0.2)])
-def test_a_face_is_found_turned_and_moved(astronaut: Image, degrees: float, scale: float, right: float) -> None:
+def test_a_face_is_found_turned_and_moved(
+    astronaut: Image, degrees: float, scale: float, right: float
+) -> None:
     change = about_the_nose(degrees, scale, right)
     image = warp(astronaut, change, 512)
     assert error(find_landmarks(image, FRAME), apply(change, ASTRONAUT)) < 0.17
@@ -242,7 +282,10 @@ def test_onnx_runtime_agrees(astronaut: Image) -> None:
         return apply(invert(to_cut), points.reshape(5, 2) * detect.SIDE)
 
     def both(to_cut: Array) -> Array:
-        mirrored = predict(warp(astronaut, to_cut, detect.SIDE)[:, ::-1], np.eye(2, 3)) * [-1, 1] + [detect.SIDE, 0]
+        mirrored = predict(warp(astronaut, to_cut, detect.SIDE)[:, ::-1], np.eye(2, 3)) * [
+            -1,
+            1,
+        ] + [detect.SIDE, 0]
         return (predict(astronaut, to_cut) + apply(invert(to_cut), mirrored[list(MIRRORED)])) / 2
 
     first = compose(about_the_nose(0), FRAME)
@@ -254,20 +297,31 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
     """The landmarks (5, 2) of a head (5, 3) that is turned by degrees, in pixels of a camera."""
     turn = Rotation.from_euler("ZYX", [roll, -yaw, -pitch], degrees=True).as_rotvec()
     camera = np.array([[900.0, 0, 320], [0, 900, 240], [0, 0, 1]])
-    return np.asarray(cv2.projectPoints(head - head.mean(0), turn, np.array([0, 0, detect.DISTANCE]), camera, None)[0])[
-        :, 0
-    ]
+    return np.asarray(
+        cv2.projectPoints(
+            head - head.mean(0), turn, np.array([0, 0, detect.DISTANCE]), camera, None
+        )[0]
+    )[:, 0]
 
 
-@pytest.mark.parametrize("pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)])
+@pytest.mark.parametrize(
+    "pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)]
+)
 def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
-    assert head_pose(project(detect.HEAD, *pose)) == pytest.approx(pose, abs=1)  # seen from slightly other points
+    assert head_pose(project(detect.HEAD, *pose)) == pytest.approx(
+        pose, abs=1
+    )  # seen from slightly other points
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
     poses = rng.uniform((-40, -15), (40, 15), (120, 2))
-    heads = (turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses))
-    found, true = np.array([head_pose(detect.full_image_face(head).landmarks).yaw for head in heads]), poses[:, 0]
+    heads = (
+        turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses)
+    )
+    found, true = (
+        np.array([head_pose(detect.full_image_face(head).landmarks).yaw for head in heads]),
+        poses[:, 0],
+    )
     large = np.abs(true) >= 10
     assert (np.sign(found) == np.sign(true))[large].mean() >= 0.95
     difference, expected = np.subtract.outer(found, found), np.subtract.outer(true, true)
@@ -346,22 +400,29 @@ NOT_HTTPS = ["/served.onnx", "http://localhost:1/x", "//localhost:1/x", "file://
 
 
 @pytest.mark.parametrize(
-    ("place", "words"), [*((place, "which is not https") for place in NOT_HTTPS), ("https://localhost:1/x", "port=1")]
+    ("place", "words"),
+    [*((place, "which is not https") for place in NOT_HTTPS), ("https://localhost:1/x", "port=1")],
 )
-def test_redirects_to_https(cache: Path, server: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirects_to_https(
+    cache: Path, server: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?{place}")
     with pytest.raises(FerVitError, match=f"Cannot download .*{words}"):  # port 1 is closed
         yunet_path()
     assert not list(cache.iterdir())
 
 
-def test_a_named_file_is_checked(yunet: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_named_file_is_checked(
+    yunet: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     expected = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
     monkeypatch.setattr(detect, "YUNET_SHA256", expected)
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
     assert yunet_path() == yunet
     (tmp_path / "other.onnx").write_bytes(b"other")
     monkeypatch.setenv("FER_VIT_YUNET", str(tmp_path / "other.onnx"))
-    with pytest.raises(FerVitError, match=f"{expected}.*but got {hashlib.sha256(b'other').hexdigest()}"):
+    with pytest.raises(
+        FerVitError, match=f"{expected}.*but got {hashlib.sha256(b'other').hexdigest()}"
+    ):
         yunet_path()
     assert not cache.exists()

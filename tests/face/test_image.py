@@ -10,7 +10,15 @@ import pytest
 from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
-from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, image_size, read_bytes, read_image
+from fer_vit.face.image import (
+    ImageError,
+    count_scans,
+    decode_image,
+    encode_png,
+    image_size,
+    read_bytes,
+    read_image,
+)
 from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
 
 
@@ -67,7 +75,9 @@ def test_other_modes_become_rgb(mode: str) -> None:
     picture = Image.fromarray(drawing())
     if mode == "RGBA":
         picture.putalpha(128)
-    how = {"format": "jpeg", "quality": 95, "subsampling": 0} if mode == "CMYK" else {"format": "png"}
+    how = (
+        {"format": "jpeg", "quality": 95, "subsampling": 0} if mode == "CMYK" else {"format": "png"}
+    )
     data = encoded(picture.convert(mode), how.pop("format"), **how)
     assert Image.open(io.BytesIO(data)).mode == mode
     assert difference(data) <= (6 if mode == "CMYK" else 0)
@@ -98,7 +108,9 @@ def test_reading_files_and_reasons_of_failures(tmp_path: Path) -> None:
 PLAIN = Image.new("RGB", (70, 50))
 
 
-@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in FORMATS.items() for mode in modes])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [(kind, mode) for kind, modes in FORMATS.items() for mode in modes]
+)
 def test_sizes_of_all_formats(kind: str, mode: str) -> None:
     for seed in range(10):
         data = picture(np.random.default_rng(seed), kind, mode, 70, 50)
@@ -121,8 +133,16 @@ def test_sizes_in_other_places(kind: str, how: dict[str, object]) -> None:
 
 
 def test_sizes_in_rare_headers() -> None:
-    entries = ((256, 3, 1, 70 << 16), (256, 4, 1, 900), (257, 4, 1, 50))  # two widths, in the other byte order
-    tiff = b"MM\0\x2a" + struct.pack(">IH", 8, 3) + b"".join(struct.pack(">HHII", *entry) for entry in entries)
+    entries = (
+        (256, 3, 1, 70 << 16),
+        (256, 4, 1, 900),
+        (257, 4, 1, 50),
+    )  # two widths, in the other byte order
+    tiff = (
+        b"MM\0\x2a"
+        + struct.pack(">IH", 8, 3)
+        + b"".join(struct.pack(">HHII", *entry) for entry in entries)
+    )
     assert image_size(tiff) == (900, 50)
     old = b"BM" + bytes(12) + struct.pack("<IHH", 12, 70, 50)
     top = b"BM" + bytes(12) + struct.pack("<Iii", 40, 70, -50)
@@ -133,7 +153,16 @@ def test_sizes_in_rare_headers() -> None:
     assert decode_image(data).shape == (50, 70, 3)
 
 
-SHORT = [b"", b"text", b"\0" * 1000, b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"]
+SHORT = [
+    b"",
+    b"text",
+    b"\0" * 1000,
+    b"\xff\xd8\xff\xe0",
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF89a",
+    b"BM",
+    b"II*\0",
+]
 
 
 @pytest.mark.parametrize("data", [*SHORT, b"P6 2 2 255 " * 9, b"#?RADIANCE\n"])
@@ -146,7 +175,11 @@ def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_an_image_error(name: str) -> None:
     assert len(bomb(name)) < 100_000
-    words = "too many scans of a JPEG: 1,000" if name == "scans" else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels"
+    words = (
+        "too many scans of a JPEG: 1,000"
+        if name == "scans"
+        else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels"
+    )
     with pytest.raises(ImageError, match=f"^{words}, the limit is "):
         # Reduced, these two pass OpenCV's own limit
         decode_image(bomb(name), 8 if name in ("jpeg", "progressive") else 1)
@@ -155,13 +188,17 @@ def test_a_bomb_is_an_image_error(name: str) -> None:
 def test_the_largest_photos_of_phones_pass() -> None:
     assert reader.MAX_PIXELS > 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
-    with pytest.raises(ImageError, match=r"^too large: 16,385 x 16,384 pixels, the limit is 268 megapixels$"):
+    with pytest.raises(
+        ImageError, match=r"^too large: 16,385 x 16,384 pixels, the limit is 268 megapixels$"
+    ):
         decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 16_384))
 
 
 def test_scans() -> None:
     assert count_scans(encoded(PLAIN, "PNG")) == 0
-    assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1  # a film may follow a photo
+    assert (
+        count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1
+    )  # a film may follow a photo
     assert count_scans(encoded(PLAIN, "JPEG", progressive=True)) == 10
     assert count_scans(many_scans(64, reader.MAX_SCANS)) == reader.MAX_SCANS
     assert decode_image(many_scans(64, reader.MAX_SCANS)).shape == (64, 64, 3)

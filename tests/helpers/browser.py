@@ -34,4 +34,8 @@ def loaded(images: Locator) -> bool:
     """Waits for images, which the page loads as it needs them; returns whether there are some and none is broken."""
     for image in images.all():
         expect(image).to_have_js_property("complete", True, timeout=30_000)
-    return bool(images.evaluate_all("images => images.length > 0 && images.every(image => image.naturalWidth > 0)"))
+    return bool(
+        images.evaluate_all(
+            "images => images.length > 0 && images.every(image => image.naturalWidth > 0)"
+        )
+    )

@@ -15,14 +15,19 @@ class Terminate(Callback):
         self.moment = epoch, batch
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        if (trainer.current_epoch, batch_idx) == self.moment and trainer.global_rank == trainer.world_size - 1:
+        if (
+            trainer.current_epoch,
+            batch_idx,
+        ) == self.moment and trainer.global_rank == trainer.world_size - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 class KillOne(Callback):
     """Kills the second process in the second epoch; the first is in a long step until Lightning's check every 5 s."""
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if (trainer.current_epoch, batch_idx) == (1, 1):
             if trainer.global_rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)

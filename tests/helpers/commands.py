@@ -17,9 +17,20 @@ from fer_vit.train.cli import TrainCLI
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 
-TINY = [f"--model.network.{word}" for word in ("img_size=32", "patch_size=8", "embed_dim=32", "depth=2", "num_heads=2")]
-TINY += ["--data.batch_size=16", "--data.num_workers=0", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
-TINY += [f"--trainer.{word}" for word in ("limit_train_batches=2", "limit_val_batches=2", "enable_progress_bar=false")]
+TINY = [
+    f"--model.network.{word}"
+    for word in ("img_size=32", "patch_size=8", "embed_dim=32", "depth=2", "num_heads=2")
+]
+TINY += [
+    "--data.batch_size=16",
+    "--data.num_workers=0",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+]
+TINY += [
+    f"--trainer.{word}"
+    for word in ("limit_train_batches=2", "limit_val_batches=2", "enable_progress_bar=false")
+]
 """Options that make a run of fit last about a second."""
 CROPS = ("--face=crop", "--detector=none")
 """Options for images that are crops of one face."""
@@ -76,7 +87,14 @@ def fails(capsys: pytest.CaptureFixture, *args: object) -> str:
 
 def fit(manifest: Path, folder: Path, *more: str) -> Path:
     """Trains with logs in a folder; returns the newest checkpoint."""
-    main(["fit", *more, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}"])
+    main(
+        [
+            "fit",
+            *more,
+            f"--data.manifest={manifest}",
+            f"--trainer.logger.init_args.save_dir={folder}",
+        ]
+    )
     return newest(folder)
 
 
@@ -113,7 +131,9 @@ def read(path: Path) -> list[dict[str, object]]:
         return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 
 
-def predict(images: Path, checkpoint: Path | str, output: Path, *more: object) -> list[dict[str, object]]:
+def predict(
+    images: Path, checkpoint: Path | str, output: Path, *more: object
+) -> list[dict[str, object]]:
     """The rows of the table, or of the tables in a folder, that `predict` writes."""
     run("predict", images, "--checkpoint", checkpoint, "--output", output, *more)
     files = [output] if output.suffix else sorted(output.glob("part-*.parquet"))
@@ -131,5 +151,6 @@ def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]
     """Up to what another batch makes of a probability's last digits."""
     for row, other in zip(rows, expected, strict=True):
         assert row == {
-            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for name, value in other.items()
+            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
+            for name, value in other.items()
         }

@@ -23,11 +23,27 @@ FORMATS = {
 }
 ANIMATED = ("GIF", "WEBP", "PNG")
 WITH_EXIF = ("JPEG", "PNG", "WEBP")
-SIZES = {(1, 1): 3, (1, 300): 3, (300, 1): 3, (7, 5): 3, (64, 64): 3, (120, 90): 3, (2000, 3): 2, (20000, 10): 1}
+SIZES = {
+    (1, 1): 3,
+    (1, 300): 3,
+    (300, 1): 3,
+    (7, 5): 3,
+    (64, 64): 3,
+    (120, 90): 3,
+    (2000, 3): 2,
+    (20000, 10): 1,
+}
 """Width and height, and how many of 21 have it."""
 FACE = Image.fromarray(astronaut()[:256, 100:356])
 NAMES = [b"plain", b"with space", b"with 'quotes\"", b"line\nbreak", "ünï-漢字 \u202egnp".encode()]
-NAMES += [b"not unicode \xff\xfe", b"=1+1", b"-dash", b"<script>alert(1)<", b"%s{}#?&amp;", b"long" * 60]
+NAMES += [
+    b"not unicode \xff\xfe",
+    b"=1+1",
+    b"-dash",
+    b"<script>alert(1)<",
+    b"%s{}#?&amp;",
+    b"long" * 60,
+]
 
 
 def hostile(seed: int) -> tuple[str, bytes]:
@@ -70,7 +86,10 @@ def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: 
         image = image.convert("RGBA" if mode == "LA" else "RGB").convert(mode)
     more: dict[str, object] = {"speed": 10} if kind == "AVIF" else {}
     if kind in ANIMATED and rng.random() < 0.3:
-        more |= {"save_all": True, "append_images": [image.copy(), image.transpose(Image.Transpose.ROTATE_180)]}
+        more |= {
+            "save_all": True,
+            "append_images": [image.copy(), image.transpose(Image.Transpose.ROTATE_180)],
+        }
     if kind in WITH_EXIF:
         more["exif"] = exif(rng)
     return saved(image, kind, **more)
@@ -106,7 +125,12 @@ def claiming(kind: str, place: int, size: bytes, **how: object) -> bytes:
 def jpeg_bomb(side: int, **how: object) -> bytes:
     """A JPEG that claims so many pixels each way; what is missing of it is grey for a decoder."""
     plain = claiming("JPEG", 0, b"", **how)
-    return claiming("JPEG", re.search(rb"\xff[\xc0\xc2]", plain).start() + 5, struct.pack(">HH", side, side), **how)
+    return claiming(
+        "JPEG",
+        re.search(rb"\xff[\xc0\xc2]", plain).start() + 5,
+        struct.pack(">HH", side, side),
+        **how,
+    )
 
 
 def webp_bomb(side: int) -> bytes:

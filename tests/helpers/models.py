@@ -7,7 +7,9 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 
 
-def small_model(labels: str = "abcd", classifier: tuple[str, ...] = (), **config: object) -> RegionViT:
+def small_model(
+    labels: str = "abcd", classifier: tuple[str, ...] = (), **config: object
+) -> RegionViT:
     """A model of two blocks for crops of 32 pixels, unless the settings differ.
 
     `classifier` names the parameters of the classifier that are drawn anew: timm starts them near 0.
@@ -26,7 +28,9 @@ def noise_faces(boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return image, boxes.expand(len(valid), -1, -1).clone(), valid.clone()
 
 
-def copy_weights(attention: nn.MultiheadAttention, packed: list[nn.Linear], proj: nn.Linear) -> None:
+def copy_weights(
+    attention: nn.MultiheadAttention, packed: list[nn.Linear], proj: nn.Linear
+) -> None:
     """Copies the weights of another attention; the queries', keys' and values' layers lie one below the other."""
     attention.in_proj_weight.data = torch.cat([layer.weight.data for layer in packed])
     attention.in_proj_bias.data = torch.cat([layer.bias.data for layer in packed])

@@ -36,7 +36,10 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> 
         box=None,
         to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
         crop_size=32,
-        regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0]), "chin": np.array([8.0, 24.0, 20.0, 32.0])},
+        regions={
+            "mouth": np.array([8.0, 16.0, 20.0, 28.0]),
+            "chin": np.array([8.0, 24.0, 20.0, 32.0]),
+        },
         probabilities=dict(zip(LABELS, probabilities, strict=True)),
     )
 
@@ -48,10 +51,30 @@ def make_evidence() -> Evidence:
 
 
 def write_page(
-    path: Path, facts: Mapping[str, str], labels: Sequence[str], records: Sequence[FaceRecord], **more: Any
+    path: Path,
+    facts: Mapping[str, str],
+    labels: Sequence[str],
+    records: Sequence[FaceRecord],
+    **more: Any,
 ) -> None:
     """Renders the page of a report as `write_report` does."""
-    values = {"title": "Title", "facts": facts, "labels": labels, "records": records, "regions": REGIONS}
-    values |= {"views": ["the whole encoder"], "grid": (0, 0), "meaning": {}, "averages": (), "people": ()}
-    values |= {"skipped": (), "generator": GENERATOR, "counts": Counter(record.label for record in records)}
+    values = {
+        "title": "Title",
+        "facts": facts,
+        "labels": labels,
+        "records": records,
+        "regions": REGIONS,
+    }
+    values |= {
+        "views": ["the whole encoder"],
+        "grid": (0, 0),
+        "meaning": {},
+        "averages": (),
+        "people": (),
+    }
+    values |= {
+        "skipped": (),
+        "generator": GENERATOR,
+        "counts": Counter(record.label for record in records),
+    }
     render(path, "page", **values | more)

@@ -63,7 +63,11 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
 
 def obey(pipe: Connection, models: Sequence[str]) -> None:
     """A worker process; the name of the model is its order. It stands here because this module imports no PyTorch."""
-    pipe.send({"state": "failed", "message": "no such model"} if models == ["gone"] else {"state": "ready"})
+    pipe.send(
+        {"state": "failed", "message": "no such model"}
+        if models == ["gone"]
+        else {"state": "ready"}
+    )
     while True:
         order = pipe.recv().model
         if order == "die":
@@ -93,7 +97,9 @@ class Stub:
         if task.names == ["bad.jpg"]:
             yield {"state": "failed", "message": "bad.jpg is wrong."}
             return
-        (task.folder / task.table).write_text("".join(f'{{"path": "{name}"}}\n' for name in task.names))
+        (task.folder / task.table).write_text(
+            "".join(f'{{"path": "{name}"}}\n' for name in task.names)
+        )
         if task.report:
             (task.folder / "report").mkdir()
             (task.folder / "report" / "index.html").write_text("<p>Report</p>")

@@ -95,11 +95,17 @@ class Seen:
 
 
 def scene(
-    actors: Sequence[Actor], times: Sequence[float], size: tuple[int, int] = (640, 360), walls: Sequence[range] = ()
+    actors: Sequence[Actor],
+    times: Sequence[float],
+    size: tuple[int, int] = (640, 360),
+    walls: Sequence[range] = (),
 ) -> Iterator[tuple[Image, list[Seen]]]:
     """Draws people on a grey stage, behind walls: columns of pixels."""
     for seconds in times:
-        image, covers = np.full((size[1], size[0], 3), 110, np.uint8), np.full((size[1], size[0]), -1)
+        image, covers = (
+            np.full((size[1], size[0], 3), 110, np.uint8),
+            np.full((size[1], size[0]), -1),
+        )
         seen = []
         for number, actor in enumerate(actors):
             if (place := actor.place(seconds)) is None:
@@ -110,7 +116,9 @@ def scene(
             to_stage = np.array([[1.0, 0, x - side / 2], [0, 1, y - side / 2]])
             cv2.warpAffine(face, to_stage, size, dst=image, borderMode=cv2.BORDER_TRANSPARENT)
             corner = (to_stage[:, 2].round()).astype(int)
-            covers[max(corner[1], 0) : corner[1] + side, max(corner[0], 0) : corner[0] + side] = number
+            covers[max(corner[1], 0) : corner[1] + side, max(corner[0], 0) : corner[0] + side] = (
+                number
+            )
             seen.append((number, landmarks + to_stage[:, 2], side))
         for wall in walls:
             image[:, wall.start : wall.stop], covers[:, wall.start : wall.stop] = 90, -1
@@ -125,13 +133,20 @@ class TrackScores(NamedTuple):
     switches: int
 
 
-def track_scores(truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]) -> TrackScores:
+def track_scores(
+    truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]
+) -> TrackScores:
     """Compares tracks, landmarks by frame, with the people who were there. Those hidden in part do not count."""
     import motmetrics  # only here: it takes a second to import
 
     events = motmetrics.MOTAccumulator(auto_id=True)
     for seen, tracks in zip(truth, found, strict=True):
-        far = np.array([[np.linalg.norm(p - s.landmarks, axis=1).mean() / s.width for _, p in tracks] for s in seen])
+        far = np.array(
+            [
+                [np.linalg.norm(p - s.landmarks, axis=1).mean() / s.width for _, p in tracks]
+                for s in seen
+            ]
+        )
         far = far.reshape(len(seen), len(tracks))
         hidden = np.array([not s.visible for s in seen], bool)
         near = far < 0.25
@@ -153,5 +168,7 @@ class Blobs:
         self.seen.append(image.shape[:2])
         mask = (image[..., 0] > 128).astype(np.uint8)
         _, _, boxes, _ = cv2.connectedComponentsWithStats(mask)
-        boxes = [np.array([x, y, x + w, y + h], float) for x, y, w, h, area in boxes[1:] if area >= 100]
+        boxes = [
+            np.array([x, y, x + w, y + h], float) for x, y, w, h, area in boxes[1:] if area >= 100
+        ]
         return [Face(b, b[:2] + np.array(TEMPLATE) * (b[2:] - b[:2]), 0.9) for b in boxes]

@@ -25,7 +25,9 @@ from tests.helpers.models import copy_weights, shake
 
 BATCH, TOKENS, DIM, HEADS, PREFIX, CLASSES = 2, 7, 12, 3, 2, 3
 MASK = torch.tensor([[True] * 7, [True, False, True, True, False, True, True]])
-VALID = torch.tensor([[True] * 7, [True, True, True, False, True, False, True], [True, True] + [False] * 5])
+VALID = torch.tensor(
+    [[True] * 7, [True, True, True, False, True, False, True], [True, True] + [False] * 5]
+)
 
 
 def tokens(valid: Tensor | None = MASK) -> Tokens:
@@ -73,7 +75,9 @@ def test_dot_is_timms_and_torchs(fused: bool) -> None:
     assert torch.allclose(layer.attend(batch.x, relation), result, atol=1e-6)
     multihead = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     copy_weights(multihead, [layer.qkv], layer.proj)
-    expected, weights = multihead(batch.x, batch.x, batch.x, key_padding_mask=~MASK, average_attn_weights=False)
+    expected, weights = multihead(
+        batch.x, batch.x, batch.x, key_padding_mask=~MASK, average_attn_weights=False
+    )
     assert torch.allclose(result, expected, atol=1e-6)
     assert torch.allclose(layer.weights(batch.x, relation), weights, atol=1e-6)
 
@@ -97,7 +101,9 @@ def test_additive_against_bahdanaus_formula_in_float64() -> None:
 
 def test_gaussian_against_nadaraya_and_watsons_formula_in_float64() -> None:
     layer, batch = build(GaussianAttention), tokens()
-    values = split_heads(F.linear(batch.x.double(), layer.value.weight.double(), layer.value.bias.double()), HEADS)
+    values = split_heads(
+        F.linear(batch.x.double(), layer.value.weight.double(), layer.value.bias.double()), HEADS
+    )
     distance = torch.cdist(batch.centres.double(), batch.centres.double())[:, None]  # (B, 1, T, T)
     kernel = (-((distance / layer.log_width.double().exp()[:, None, None]) ** 2) / 2).exp()
     found = layer(batch.x, attn_mask=layer.relation(batch)).double()
@@ -126,7 +132,12 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
     how = {"activation": "gelu", "norm_first": True} if kind is Block else {"activation": "relu"}
     layer = nn.TransformerEncoderLayer(DIM, HEADS, 4 * DIM, 0.0, batch_first=True, **how).eval()
     copy_weights(layer.self_attn, [block.attn.qkv], block.attn.proj)
-    layer.linear1, layer.linear2, layer.norm1, layer.norm2 = block.mlp.fc1, block.mlp.fc2, block.norm1, block.norm2
+    layer.linear1, layer.linear2, layer.norm1, layer.norm2 = (
+        block.mlp.fc1,
+        block.mlp.fc2,
+        block.norm1,
+        block.norm2,
+    )
     batch = tokens(valid)
     expected = layer(batch.x, src_key_padding_mask=None if valid is None else ~valid)
     present = torch.ones_like(MASK) if valid is None else valid  # torch may leave the others at 0
@@ -143,7 +154,9 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
         (PostNormBlock, GaussianAttention, False),
     ],
 )
-def test_class_attention_is_what_the_block_computes(kind: type, attention: type[DotAttention], qk_norm: bool) -> None:
+def test_class_attention_is_what_the_block_computes(
+    kind: type, attention: type[DotAttention], qk_norm: bool
+) -> None:
     torch.manual_seed(0)
     block = kind(DIM, HEADS, qkv_bias=True, qk_norm=qk_norm, attn_layer=attention).eval()
     shake(block)
@@ -175,7 +188,9 @@ def pools() -> dict[str, nn.Module]:
 
 
 @pytest.mark.parametrize(("dim", "given", "heads"), [(32, None, 1), (200, None, 2), (192, 4, 4)])
-def test_a_decoder_has_heads_of_64_dimensions_or_more(dim: int, given: int | None, heads: int) -> None:
+def test_a_decoder_has_heads_of_64_dimensions_or_more(
+    dim: int, given: int | None, heads: int
+) -> None:
     pool = POOLS["query"](PREFIX, dim, 100, given, False)
     assert pool.decoder.cross_attn.num_heads == pool.decoder.self_attn.num_heads == heads
     assert pool.query.std().item() == pytest.approx(0.02, rel=0.1)
@@ -188,7 +203,9 @@ def test_additive_pooling_against_the_formula_in_float64() -> None:
     powers = ((batch.x.double() @ w.T + u).tanh() @ v).exp() * located_tokens(batch, PREFIX)
     expected = powers / powers.sum(1, keepdim=True).clamp(min=1e-300)
     assert torch.allclose(weights[:, 0, 0].double(), expected, atol=1e-6)
-    assert torch.allclose(pooled.double(), (expected[..., None] * batch.x.double()).sum(1), atol=1e-6)
+    assert torch.allclose(
+        pooled.double(), (expected[..., None] * batch.x.double()).sum(1), atol=1e-6
+    )
     assert "v.bias" not in pool.state_dict()  # it would have no effect
 
 
@@ -203,7 +220,9 @@ def test_average_is_over_located_tokens(dtype: torch.dtype) -> None:
     for face, there in enumerate(([2, 3, 4, 5, 6], [2, 4, 6], [], [5])):
         expected = x[face, there].double().sum(0) / max(1, len(there))
         assert torch.allclose(pooled[face].double(), expected, rtol=0, atol=close)
-    assert torch.allclose(pool(batch._replace(valid=None)).x[2], x[2, 2:].mean(0), rtol=0, atol=close)
+    assert torch.allclose(
+        pool(batch._replace(valid=None)).x[2], x[2, 2:].mean(0), rtol=0, atol=close
+    )
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -236,14 +255,20 @@ def test_the_decoder_is_torchs(causal: bool) -> None:
     torch.manual_seed(0)
     block = DecoderBlock(DIM, HEADS, causal).eval()
     shake(block)
-    layer = nn.TransformerDecoderLayer(DIM, HEADS, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True).eval()
+    layer = nn.TransformerDecoderLayer(
+        DIM, HEADS, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True
+    ).eval()
     copy_weights(layer.self_attn, [block.self_attn.qkv], block.self_attn.proj)
-    copy_weights(layer.multihead_attn, [block.cross_attn.q, block.cross_attn.kv], block.cross_attn.proj)
+    copy_weights(
+        layer.multihead_attn, [block.cross_attn.q, block.cross_attn.kv], block.cross_attn.proj
+    )
     layer.linear1, layer.linear2 = block.mlp.fc1, block.mlp.fc2
     layer.norm1, layer.norm2, layer.norm3 = block.norm1, block.norm2, block.norm3
     queries, memory, valid = torch.randn(2, 3, DIM), torch.randn(2, 7, DIM), VALID[:2]
     mask = nn.Transformer.generate_square_subsequent_mask(3) if causal else None
-    expected = layer(queries, memory, tgt_mask=mask, memory_key_padding_mask=~valid, tgt_is_causal=causal)
+    expected = layer(
+        queries, memory, tgt_mask=mask, memory_key_padding_mask=~valid, tgt_is_causal=causal
+    )
     result, weights = block(queries, memory, valid)
     assert torch.allclose(result, expected, atol=1e-5)
     assert torch.allclose(weights.sum(-1), torch.ones(2, HEADS, 3), atol=1e-6)

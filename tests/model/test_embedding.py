@@ -7,7 +7,14 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image, position_code
+from fer_vit.model.embedding import (
+    ConvStem,
+    Normalize,
+    RegionEmbed,
+    crop_features,
+    crop_image,
+    position_code,
+)
 from fer_vit.model.tokens import sincos_2d
 
 
@@ -18,11 +25,16 @@ def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
     for channel in range(3):
         expected = (image[:, channel].double() - mean[channel]) / std[channel]
         assert torch.allclose(colour(image)[:, channel].double(), expected, atol=1e-6)
-    luma = 0.299 * image[:, 0].double() + 0.587 * image[:, 1].double() + 0.114 * image[:, 2].double()
+    luma = (
+        0.299 * image[:, 0].double() + 0.587 * image[:, 1].double() + 0.114 * image[:, 2].double()
+    )
     assert grey(image).shape == (2, 1, 4, 4)
     assert torch.allclose(grey(image)[:, 0].double(), (luma - 0.3) / (0.875 / 3), atol=1e-6)
     assert not colour.state_dict()  # the backbone's name implies them
-    assert {name for name, _ in colour.named_buffers()} == {"mean", "std"}  # which go where the model goes
+    assert {name for name, _ in colour.named_buffers()} == {
+        "mean",
+        "std",
+    }  # which go where the model goes
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -42,7 +54,9 @@ def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         for channels, stride in [(before, 2), (after, 1), (after, 1)][:convs]:
-            layers.append(nn.Conv2d(channels, after, kernel_size=3, stride=stride, padding=1, bias=False))
+            layers.append(
+                nn.Conv2d(channels, after, kernel_size=3, stride=stride, padding=1, bias=False)
+            )
             layers.append(nn.BatchNorm2d(after))
             layers.append(nn.GELU())
     return nn.Sequential(*layers, nn.Conv2d(widths[-1], widths[-1], kernel_size=1, bias=bias))
@@ -84,7 +98,9 @@ class Crops(nn.Module):
 
     def forward(self, crops: Tensor) -> Tensor:
         self.seen = crops
-        cells = crops.unflatten(2, (self.grid, -1)).unflatten(4, (self.grid, -1))  # (B R, C, k, p, k, p)
+        cells = crops.unflatten(2, (self.grid, -1)).unflatten(
+            4, (self.grid, -1)
+        )  # (B R, C, k, p, k, p)
         return cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)[..., :8]
 
 
@@ -97,15 +113,21 @@ def build(grid: int, side: int, *names: str) -> RegionEmbed:
 def test_regions_are_cropped_by_roi_align(stride: float) -> None:
     generator = torch.Generator().manual_seed(2)
     source = torch.rand(2, 3, 30, 30, generator=generator)
-    boxes = torch.tensor([[[1.3, 2.0, 7.9, 8.6], [0.0, 0, 30, 30]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]])
+    boxes = torch.tensor(
+        [[[1.3, 2.0, 7.9, 8.6], [0.0, 0, 30, 30]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]]
+    )
     grid, side = 3, 2
     embed = build(grid, side, "mouth", "nose")
     embed.stride = stride
     tokens = embed(source, boxes * stride - (stride - 1) / 2)
     assert embed.patch_embed.seen.shape == (4, 3, grid * side, grid * side)
     for face, region in product(range(2), range(2)):
-        expected = roi_align(source[[face]].double(), [boxes[face, [region]].double()], grid * side, 1.0, 2, True)
-        assert torch.allclose(embed.patch_embed.seen[2 * face + region], expected[0].float(), atol=1e-5)
+        expected = roi_align(
+            source[[face]].double(), [boxes[face, [region]].double()], grid * side, 1.0, 2, True
+        )
+        assert torch.allclose(
+            embed.patch_embed.seen[2 * face + region], expected[0].float(), atol=1e-5
+        )
     assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8))
 
 
@@ -113,8 +135,13 @@ def test_crops_of_features_and_their_gradients_are_torchvisions() -> None:
     torch.manual_seed(0)
     boxes = torch.rand(3, 11, 2) * 14 - 4  # some reach over the map, some lie beside it
     boxes = torch.cat([boxes, boxes + 6 * torch.rand(3, 11, 2)], dim=-1)
-    expected, mine = (torch.rand(3, 5, 12, 10, generator=torch.Generator().manual_seed(1)) for _ in range(2))
-    crops = [crop_image(expected.requires_grad_(), boxes, 3), crop_features(mine.requires_grad_(), boxes, 3)]
+    expected, mine = (
+        torch.rand(3, 5, 12, 10, generator=torch.Generator().manual_seed(1)) for _ in range(2)
+    )
+    crops = [
+        crop_image(expected.requires_grad_(), boxes, 3),
+        crop_features(mine.requires_grad_(), boxes, 3),
+    ]
     weights = torch.rand_like(crops[0])
     for crop in crops:
         (weights * crop).sum().backward()
@@ -140,4 +167,6 @@ def test_positions_of_each_choice() -> None:
     centres = torch.rand(2, 3, 2) * 40
     plane = sincos_2d(centres, 8, 16)
     for name, code in {"learn": plane, "sincos_2d": plane, "none": 0 * plane}.items():
-        assert torch.equal(position_code(RegionViTConfig(img_size=40, pos_embed=name), centres, 8, 16), code)
+        assert torch.equal(
+            position_code(RegionViTConfig(img_size=40, pos_embed=name), centres, 8, 16), code
+        )

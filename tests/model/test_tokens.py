@@ -23,7 +23,9 @@ def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> No
     valid = torch.ones(2, 9, dtype=torch.bool)
     valid[0, 8] = False
     tokens = Tokens(x, valid, x[..., :2])
-    scores = torch.tensor([[9, 0.1, 0.5, 0.2, 0.4, 0, 0.3, 0, 0], [0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 9, 9]])
+    scores = torch.tensor(
+        [[9, 0.1, 0.5, 0.2, 0.4, 0, 0.3, 0, 0], [0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 9, 9]]
+    )
     kept = keep_patches(tokens, scores, layout, 3)
     assert kept.x[..., 0].tolist() == [[0, 2, 4, 6, 7, 8], [0, 1, 2, 3, 7, 8]]
     assert torch.equal(kept.centres, kept.x[..., :2])
@@ -33,8 +35,12 @@ def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> No
     # The same by a mask, from which the second choice does not bring back what the first left out.
     masked = keep_patches(tokens, scores, layout, 3, by_mask=True)
     assert torch.equal(masked.x, x)
-    assert masked.valid.nonzero().tolist() == [[0, i] for i in (0, 2, 4, 6, 7)] + [[1, i] for i in (0, 1, 2, 3, 7, 8)]
-    later = keep_patches(masked, torch.tensor([[0, 9, 1, 9, 3, 9, 2, 0, 0.0]] * 2), layout, 2, by_mask=True)
+    assert masked.valid.nonzero().tolist() == [[0, i] for i in (0, 2, 4, 6, 7)] + [
+        [1, i] for i in (0, 1, 2, 3, 7, 8)
+    ]
+    later = keep_patches(
+        masked, torch.tensor([[0, 9, 1, 9, 3, 9, 2, 0, 0.0]] * 2), layout, 2, by_mask=True
+    )
     assert later.valid[0].nonzero().flatten().tolist() == [0, 4, 6, 7]
 
 
@@ -63,8 +69,12 @@ def paper(position: float, dim: int) -> list[float]:
 def test_sincos_2d_is_timms_in_another_order() -> None:
     rows, columns, dim = 5, 7, 24
     corners = (patch_centres((rows, columns)) - 0.5) * 14  # timm counts patches from 0
-    reference = build_sincos2d_pos_embed([rows, columns], dim).view(-1, 2, 2, dim // 4)  # sine or cosine, then y or x
-    assert torch.allclose(sincos_2d(corners, dim, 14), reference.transpose(1, 2).flip(1).flatten(1), atol=1e-5)
+    reference = build_sincos2d_pos_embed([rows, columns], dim).view(
+        -1, 2, 2, dim // 4
+    )  # sine or cosine, then y or x
+    assert torch.allclose(
+        sincos_2d(corners, dim, 14), reference.transpose(1, 2).flip(1).flatten(1), atol=1e-5
+    )
 
 
 def test_reading_order_counts_patches_row_by_row() -> None:
@@ -88,4 +98,6 @@ def test_token_centres_of_any_box(grid: int) -> None:
     ]
     centres = token_centres(boxes, grid)
     assert centres.shape == (1, 2, grid * grid, 2)
-    assert torch.allclose(centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
+    assert torch.allclose(
+        centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13
+    )

@@ -15,7 +15,9 @@ class NetworkAskedError(BaseException):  # which no handler takes for a network 
 
 
 def refuse(event: str, args: tuple) -> None:
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
+        args[1], tuple
+    ):
         host = args[1][0]
     elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
         host = args[0]

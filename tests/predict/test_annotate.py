@@ -37,19 +37,29 @@ def times(path: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
-@pytest.mark.parametrize("moments", [UNEVEN, EVEN, [5.2003, 5.3, 5.5]], ids=["uneven", "29.97", "late"])
+@pytest.mark.parametrize(
+    "moments", [UNEVEN, EVEN, [5.2003, 5.3, 5.5]], ids=["uneven", "29.97", "late"]
+)
 def test_frames_keep_their_times(
-    moments: Sequence[float], codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    moments: Sequence[float],
+    codec: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setattr(annotate, "CODECS", (codec,))
     source = write_numbered(tmp_path / "a.mp4", moments, container={"movie_timescale": "60000"})
     annotate_all(source, tmp_path / "b.mp4")
     assert times(tmp_path / "b.mp4") == pytest.approx(moments, abs=1e-4)
-    assert [number_of(frame.image) for frame in read_frames(tmp_path / "b.mp4")] == [*range(len(moments))]
+    assert [number_of(frame.image) for frame in read_frames(tmp_path / "b.mp4")] == [
+        *range(len(moments))
+    ]
     assert f"b.mp4 ({codec}, without sound that MP4 can contain)" in capsys.readouterr().out
 
 
-def test_a_video_that_starts_below_0_is_shifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_that_starts_below_0_is_shifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_numbered(tmp_path / "a.mp4", EVEN[:9])
     early = (frame._replace(seconds=frame.seconds - 0.3) for frame in read_frames(source))
     monkeypatch.setattr(annotate, "read_frames", lambda *_: early)
@@ -57,15 +67,22 @@ def test_a_video_that_starts_below_0_is_shifted(tmp_path: Path, monkeypatch: pyt
     assert times(tmp_path / "b.mp4") == pytest.approx(EVEN[:9], abs=1e-4)
 
 
-@pytest.mark.parametrize(("shape", "width"), [(Fraction(1), 162), (Fraction(4, 3), 216)], ids=["square", "wide"])
-def test_faces_are_marked_in_even_frames_of_square_pixels(shape: Fraction, width: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "width"), [(Fraction(1), 162), (Fraction(4, 3), 216)], ids=["square", "wide"]
+)
+def test_faces_are_marked_in_even_frames_of_square_pixels(
+    shape: Fraction, width: int, tmp_path: Path
+) -> None:
     images = [numbered(n, 161, 119) for n in range(3)]
     source = write_video(tmp_path / "a.mp4", images, EVEN[:3], pixels="yuv444p", shape=shape)
     annotate_all(source, tmp_path / "b.mp4")
     for before, after in zip(read_frames(source), read_frames(tmp_path / "b.mp4"), strict=True):
         assert after.image.shape == (120, width, 3)
         assert after.image[70:110, 80].mean() > 180  # the left side of the box
-        changed = np.abs(after.image[:119, : before.image.shape[1]].astype(float) - before.image).max(-1) > 60
+        changed = (
+            np.abs(after.image[:119, : before.image.shape[1]].astype(float) - before.image).max(-1)
+            > 60
+        )
         assert changed[:40].sum() == changed[:, :60].sum() == 0
 
 
@@ -74,7 +91,9 @@ def test_turned_videos_stay_upright_and_a_choice_of_frames_is_kept(tmp_path: Pat
     annotate_all(source, tmp_path / "b.mp4", PhotoOptions(every=4, start=0.3, end=1.0))
     expected = list(read_frames(source, 4, None, 0.3, 1.0))
     found = list(read_frames(tmp_path / "b.mp4"))
-    assert [frame.seconds for frame in found] == pytest.approx([frame.seconds for frame in expected], abs=1e-4)
+    assert [frame.seconds for frame in found] == pytest.approx(
+        [frame.seconds for frame in expected], abs=1e-4
+    )
     assert found[0].image.shape == expected[0].image.shape == (160, 120, 3)
     assert np.abs(found[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
 
@@ -86,7 +105,9 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
         tone = file.add_stream(codec, 48000, layout="mono")
         for number, _ in enumerate(moments):
             file.mux(pictures.encode(av.VideoFrame.from_ndarray(numbered(number), format="rgb24")))
-            wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[None]
+            wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[
+                None
+            ]
             sound = av.AudioFrame.from_ndarray(wave if codec == "aac" else (wave * 9999).astype(np.int16),
                                                format="fltp" if codec == "aac" else "s16", layout="mono")  # fmt: skip
             sound.sample_rate, sound.pts, sound.time_base = 48000, number * 1920, Fraction(1, 48000)
@@ -98,7 +119,11 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
 
 def sound_times(path: Path) -> list[float]:
     with av.open(str(path)) as file:
-        return [float(packet.pts * packet.time_base) for packet in file.demux(audio=0) if packet.dts is not None]
+        return [
+            float(packet.pts * packet.time_base)
+            for packet in file.demux(audio=0)
+            if packet.dts is not None
+        ]
 
 
 def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -114,16 +139,24 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert (min(inside) > 0.6, max(inside) < 1.3) == (True, True)
 
 
-BARS = np.repeat(np.repeat(191 * np.uint8([[[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 1]]]), 64, 1), 8, 0)
+BARS = np.repeat(
+    np.repeat(191 * np.uint8([[[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 1]]]), 64, 1),
+    8,
+    0,
+)
 
 
-@pytest.mark.parametrize(("height", "code"), [(720, 1), (720, 2), (360, 1), (360, 2), (360, 5), (360, 6)])
+@pytest.mark.parametrize(
+    ("height", "code"), [(720, 1), (720, 2), (360, 1), (360, 2), (360, 5), (360, 6)]
+)
 def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> None:
     """As players take them: FFmpeg converts by the tags, and by the number of lines without tags (code 2)."""
     usual, bars = (1 if height >= 720 else 6), np.repeat(BARS, height // 8, 0)
     matrix = "ITU709" if code == 1 or usual == 1 else "ITU601"
     with av.open(str(tmp_path / "a.mp4"), "w") as file:
-        stream = file.add_stream("libx264", 25, width=320, height=height, pix_fmt="yuv420p", options={"crf": "5"})
+        stream = file.add_stream(
+            "libx264", 25, width=320, height=height, pix_fmt="yuv420p", options={"crf": "5"}
+        )
         codec = stream.codec_context
         codec.colorspace = codec.color_primaries = codec.color_trc = code
         frame = av.VideoFrame.from_ndarray(bars, format="rgb24")
@@ -133,13 +166,23 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
     with av.open(str(tmp_path / "a.mp4")) as source, av.open(str(tmp_path / "b.mp4")) as copy:
         before, after = (next(file.decode(video=0)) for file in (source, copy))
     tag = usual if code == 2 else code
-    assert (after.colorspace, after.color_primaries, after.color_trc, after.color_range) == (usual, tag, tag, 1)
+    assert (after.colorspace, after.color_primaries, after.color_trc, after.color_range) == (
+        usual,
+        tag,
+        tag,
+        1,
+    )
     before.colorspace = tag
-    expected, found = (frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int) for frame in (before, after))
+    expected, found = (
+        frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int)
+        for frame in (before, after)
+    )
     assert np.abs(found - expected).max() <= 3
 
 
-def test_sound_that_mp4_cannot_contain_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_sound_that_mp4_cannot_contain_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     annotate_all(with_sound(tmp_path / "a.avi", "adpcm_ms", EVEN[:5]), tmp_path / "b.mp4")
     assert "without sound that MP4 can contain" in capsys.readouterr().out
     assert len(times(tmp_path / "b.mp4")) == 5
@@ -149,7 +192,12 @@ def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source, copy = write_numbered(tmp_path / "a.mp4", EVEN[:3]), tmp_path / "b.mp4"
     with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
         annotate_video(source, copy, [], PhotoOptions(start=50.0))
-    monkeypatch.setattr(annotate, "draw_faces", Mock(side_effect=av.error.OSError(28, "No space left on device")))
-    with pytest.raises(FerVitError, match=rf"^Cannot write {copy}, a copy of {source} \(No space left on device\)\.$"):
+    monkeypatch.setattr(
+        annotate, "draw_faces", Mock(side_effect=av.error.OSError(28, "No space left on device"))
+    )
+    with pytest.raises(
+        FerVitError,
+        match=rf"^Cannot write {copy}, a copy of {source} \(No space left on device\)\.$",
+    ):
         annotate_all(source, copy)
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]

@@ -19,11 +19,20 @@ ZERO = np.zeros((5, 2))
 squares = pytest.mark.usefixtures("usual_landmarks")
 
 
-def walk(start: float, speed: float, y: float = 180, width: float = 110, begin: float = 0, end: float = 1e9):  # noqa: ANN201
+def walk(  # noqa: ANN201
+    start: float,
+    speed: float,
+    y: float = 180,
+    width: float = 110,
+    begin: float = 0,
+    end: float = 1e9,
+):
     return lambda t: (start + speed * t, y, width) if begin <= t < end else None
 
 
-def finder(detector: Detector, frames: Iterator[Frame], detect_every: int) -> Iterator[Photo[Face | None]]:
+def finder(
+    detector: Detector, frames: Iterator[Frame], detect_every: int
+) -> Iterator[Photo[Face | None]]:
     photos = PhotoDataset([], SPEC, "detect", detector)
     return (photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, detect_every))
 
@@ -36,14 +45,18 @@ def stage(*places: tuple[float, float]) -> Image:
     return image
 
 
-def find(images: list[Image], detect_every: int) -> tuple[list[dict[int, tuple[int, int]]], list[int]]:
+def find(
+    images: list[Image], detect_every: int
+) -> tuple[list[dict[int, tuple[int, int]]], list[int]]:
     """The tracks of each frame with their squares' corners, and the frames that were searched as a whole."""
     detector, found, searched = Blobs(), [], []
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
     for number, photo in enumerate(finder(detector, frames, detect_every)):
         corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in photo.faces if face]
         found.append(dict(zip(photo.tracks, corners, strict=True)))
-        searched += [number] * any(height != width for height, width in detector.seen)  # faces are followed in squares
+        searched += [number] * any(
+            height != width for height, width in detector.seen
+        )  # faces are followed in squares
         detector.seen.clear()
     return found, searched
 
@@ -102,7 +115,9 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]
     assert batches[0][1] is not None
-    assert batches[0][1].image[..., 2:-2, 2:-2].float().mean() > 240  # the square fills the crop, but for its border
+    assert (
+        batches[0][1].image[..., 2:-2, 2:-2].float().mean() > 240
+    )  # the square fills the crop, but for its border
 
 
 def mood(t: float) -> str:
@@ -113,24 +128,42 @@ SCENES: dict[str, tuple[list[Actor], list[range]]] = {
     "crossing": ([Actor(7, walk(60, 110), mood), Actor(21, walk(590, -110), mood)], []),
     "wall": ([Actor(7, walk(70, 110)), Actor(33, walk(540, 8, y=120), mood)], [range(220, 330)]),
     "coming and going": (
-        [Actor(7, walk(90, 0), mood), Actor(21, walk(330, 20, begin=1, end=3)), Actor(33, walk(760, -90))],
+        [
+            Actor(7, walk(90, 0), mood),
+            Actor(21, walk(330, 20, begin=1, end=3)),
+            Actor(33, walk(760, -90)),
+        ],
         [],
     ),
-    "four": ([Actor(s, walk(90 + 150 * i, 5, y=130 + 60 * (i % 2)), mood) for i, s in enumerate((7, 21, 33, 48))], []),
+    "four": (
+        [
+            Actor(s, walk(90 + 150 * i, 5, y=130 + 60 * (i % 2)), mood)
+            for i, s in enumerate((7, 21, 33, 48))
+        ],
+        [],
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "detect_every", "rate"),
-    [("crossing", 5, 10), *slow(*((name, detect_every, 25) for name in SCENES for detect_every in (1, 5, 10)))],
+    [
+        ("crossing", 5, 10),
+        *slow(*((name, detect_every, 25) for name in SCENES for detect_every in (1, 5, 10))),
+    ],
 )
-def test_drawn_people_keep_their_numbers(name: str, detect_every: int, rate: int, yunet: Path) -> None:
+def test_drawn_people_keep_their_numbers(
+    name: str, detect_every: int, rate: int, yunet: Path
+) -> None:
     actors, walls = SCENES[name]
     times = [n / rate for n in range(4 * rate)]
     images, truth = zip(*scene(actors, times, walls=walls), strict=True)
     frames = (Frame(image, number, times[number]) for number, image in enumerate(images))
     photos = finder(FaceDetector(yunet), frames, detect_every)
-    found = [[(n, face.landmarks) for n, face in zip(p.tracks, p.faces, strict=True) if face] for p in photos]
+    found = [
+        [(n, face.landmarks) for n, face in zip(p.tracks, p.faces, strict=True) if face]
+        for p in photos
+    ]
     scores = track_scores(truth, found)
     print(name, detect_every, scores)
     assert scores.switches == 0
@@ -153,7 +186,10 @@ def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> 
         seen = [
             n
             for n, (x, y, w) in places.items()
-            if not any(m > n and abs(x - u) < 0.8 * w and abs(y - v) < 0.8 * w for m, (u, v, _) in places.items())
+            if not any(
+                m > n and abs(x - u) < 0.8 * w and abs(y - v) < 0.8 * w
+                for m, (u, v, _) in places.items()
+            )
             and rng.random() >= lost
         ]
         rng.shuffle(seen)
@@ -165,8 +201,15 @@ def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> 
 
 CAST = {name: actors for name, (actors, _) in SCENES.items()} | {
     "crossing": [Actor(0, walk(50, 120, width=90)), Actor(1, walk(600, -100, width=90))],
-    "three crossing": [Actor(0, walk(0, 150)), Actor(1, walk(640, -150)), Actor(2, walk(320, 0, y=190, begin=0.5))],
-    "a gap": [Actor(0, lambda t: (100 + 60 * t, 180, 90) if not 1 < t < 2.2 else None), Actor(1, walk(450, 0))],
+    "three crossing": [
+        Actor(0, walk(0, 150)),
+        Actor(1, walk(640, -150)),
+        Actor(2, walk(320, 0, y=190, begin=0.5)),
+    ],
+    "a gap": [
+        Actor(0, lambda t: (100 + 60 * t, 180, 90) if not 1 < t < 2.2 else None),
+        Actor(1, walk(450, 0)),
+    ],
 }
 
 
@@ -178,7 +221,9 @@ def test_tracks_follow_people(name: str) -> None:
 
 
 def test_uneven_times_and_times_that_do_not_pass() -> None:
-    assert keeps_numbers(CAST["crossing"], np.cumsum(np.random.default_rng(0).choice([0.0, 0.01, 0.04, 0.3], 60)))
+    assert keeps_numbers(
+        CAST["crossing"], np.cumsum(np.random.default_rng(0).choice([0.0, 0.01, 0.04, 0.3], 60))
+    )
     assert keeps_numbers(CAST["four"], np.zeros(10))
 
 
@@ -186,16 +231,29 @@ def test_new_tracks() -> None:
     tracker = Tracker()
     assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [0, 1]
     assert tracker.number_faces([], 0.1) == []
-    assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [1, 0]  # the order of detections does not matter
-    assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [0, 2]  # too fast for the same person
-    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [3]  # too large for the same person
+    assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [
+        1,
+        0,
+    ]  # the order of detections does not matter
+    assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [
+        0,
+        2,
+    ]  # too fast for the same person
+    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [
+        3
+    ]  # too large for the same person
     assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [1]
     assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [4]
 
 
 @pytest.mark.parametrize("step", [2.5, 60.0])
 def test_frames_far_apart_keep_tracks(step: float) -> None:
-    assert keeps_numbers([Actor(0, walk(100, 4 / step)), Actor(1, walk(500, 0))], np.arange(0, 8) * step)
+    assert keeps_numbers(
+        [Actor(0, walk(100, 4 / step)), Actor(1, walk(500, 0))], np.arange(0, 8) * step
+    )
     tracker = Tracker()
-    numbers = [tracker.number_faces(faces, n * step) for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])]
+    numbers = [
+        tracker.number_faces(faces, n * step)
+        for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])
+    ]
     assert numbers == [[0], [], [1]]  # away for longer than MAX_GAP

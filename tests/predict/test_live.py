@@ -34,7 +34,9 @@ UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
 def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
     """Replaces a model that finds no face."""
 
-    def recognize(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Photo[FaceResult]]:
+    def recognize(
+        model: Recognizer, frames: Iterable[Frame], name: str
+    ) -> Iterator[Photo[FaceResult]]:
         return (Photo(name, NO_FACE, [], 0, frame.number, frame.seconds) for frame in frames)
 
     monkeypatch.setattr(live, "recognize_frames", recognize)
@@ -63,7 +65,10 @@ def mjpeg(images: list[Image]) -> list[bytes]:
     for image in images:
         buffer = io.BytesIO()
         Pil.fromarray(image).save(buffer, "JPEG", quality=95)
-        parts.append(b"--b\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(buffer.getvalue()))
+        parts.append(
+            b"--b\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
+            % len(buffer.getvalue())
+        )
         parts.append(buffer.getvalue() + b"\r\n")
     return parts
 
@@ -151,12 +156,19 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
         ("http", b"", "not a video that can be decoded"),
         ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "not a video|error"),
         ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
-        *slow(("rtsp", None, "not a video that can be decoded"), ("http", None, "no data for 0.5 seconds")),
+        *slow(
+            ("rtsp", None, "not a video that can be decoded"),
+            ("http", None, "no data for 0.5 seconds"),
+        ),
         *slow(("file", b"", "not a video|Protocol")),
     ],
 )
 def test_a_wrong_address_is_one_line_soon(
-    scheme: str, answer: bytes | None, reason: str, no_model: Recognizer, monkeypatch: pytest.MonkeyPatch
+    scheme: str,
+    answer: bytes | None,
+    reason: str,
+    no_model: Recognizer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(video, "PATIENCE", 0.5 if answer is None else 10)
     port = serve(silent=True) if answer is None else serve(answer)
@@ -171,9 +183,13 @@ def test_a_playlist_opens_no_file(tmp_path: Path) -> None:
         list(play(f"http://127.0.0.1:{serve(head + PLAYLIST.format(path).encode())}/a.m3u8"))
 
 
-def test_a_missing_or_disconnected_camera(no_model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_disconnected_camera(
+    no_model: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture = np.full((4, 6, 3), (255, 0, 9), np.uint8)
-    camera = Mock(**{"read.side_effect": [(True, picture), (True, picture), (False, None), (False, None)]})
+    camera = Mock(
+        **{"read.side_effect": [(True, picture), (True, picture), (False, None), (False, None)]}
+    )
     monkeypatch.setattr(live.cv2, "VideoCapture", lambda number: camera)
     frames = camera_frames(0)
     images = [next(frames), next(frames)]
@@ -215,7 +231,9 @@ def squares(tmp_path: Path) -> Path:
     for number, image in enumerate(images):
         if number not in (8, 9):
             image[30:90, 10 + 5 * number : 70 + 5 * number] = rng.integers(150, 256, (60, 60, 3))
-    return write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(20)], options={"crf": "5"})
+    return write_video(
+        tmp_path / "a.mp4", images, [n / 25 for n in range(20)], options={"crf": "5"}
+    )
 
 
 def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:

@@ -12,7 +12,9 @@ from fer_vit.predict.people import People, write_intervals
 LABELS = ["neutral", "happiness"]
 
 
-def frames(path: str, times: list[float | None], labels: dict[int, str]) -> list[list[dict[str, object]]]:
+def frames(
+    path: str, times: list[float | None], labels: dict[int, str]
+) -> list[list[dict[str, object]]]:
     """The rows of a video; one letter for each person's label in each frame: n, h, or a dot while away."""
     names, found = {"n": "neutral", "h": "happiness"}, []
     for number, seconds in enumerate(times):
@@ -51,16 +53,28 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     assert (first["first_seen"], first["last_seen"]) == (0.0, 1.4)
     for person, shares, longest in ((first, (0.3, 1.2), 1.0), (other, (0.0, 1.3), 1.1)):
         assert [person[f"time_{name}"] * sum(shares) for name in LABELS] == pytest.approx(shares)
-        assert (person["longest_run"], person["longest_run_seconds"]) == ("happiness", pytest.approx(longest))
+        assert (person["longest_run"], person["longest_run_seconds"]) == (
+            "happiness",
+            pytest.approx(longest),
+        )
 
 
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
     photo = [{"path": "p.jpg", "face": 0, "track": None}]
     broken = [{"path": "a.mp4", "status": "damaged"}]
     rows = table(
-        [frames("a.mp4", [0.0, 0.5], {0: "hh"}), [broken, photo], frames("b.mp4", [0.0], {0: "n"}), [photo]], tmp_path
+        [
+            frames("a.mp4", [0.0, 0.5], {0: "hh"}),
+            [broken, photo],
+            frames("b.mp4", [0.0], {0: "n"}),
+            [photo],
+        ],
+        tmp_path,
     )
-    assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [("a.mp4", 2, 1), ("b.mp4", 1, 0)]
+    assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [
+        ("a.mp4", 2, 1),
+        ("b.mp4", 1, 0),
+    ]
     assert rows[0]["longest_run_seconds"] == 1.0
     assert table([[photo], frames("c.mp4", [0.0], {})], tmp_path) == []
 
@@ -81,7 +95,9 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     table = pandas.read_csv(tmp_path / "i.csv")
     assert [*table.columns] == ["path", "track", "start", "end", "label", "confidence"]
     assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
-    assert [*table[["track", "start", "end", "label"]].itertuples(index=False, name=None)] == expected
+    assert [
+        *table[["track", "start", "end", "label"]].itertuples(index=False, name=None)
+    ] == expected
     grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=True)
     assert grid.tierNames == ("track 0", "track 3")
     entries = [(name, *entry) for name in grid.tierNames for entry in grid.getTier(name).entries]

@@ -14,7 +14,15 @@ from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.geometry import TEMPLATE, Image
-from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, PhotoOptions, find_images, photo_loader
+from fer_vit.predict.photos import (
+    FIRST_FRAME,
+    NO_FACE,
+    OK,
+    PhotoDataset,
+    PhotoOptions,
+    find_images,
+    photo_loader,
+)
 from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
@@ -63,7 +71,9 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares), batch_size, workers)
+    loader = photo_loader(
+        PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares), batch_size, workers
+    )
     batches = list(loader)
     seen = [(Path(p.path).name, p.status, len(p.faces)) for photos, _ in batches for p in photos]
     assert seen == [
@@ -74,7 +84,11 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
         ("two.png", OK, 2),
     ]
     faces = [batch for _, batch in batches if batch is not None]
-    assert [Path(path).name for batch in faces for path in batch.path] == ["one.png", "two.png", "two.png"]
+    assert [Path(path).name for batch in faces for path in batch.path] == [
+        "one.png",
+        "two.png",
+        "two.png",
+    ]
     assert [row for batch in faces for row in batch.row.tolist()] == [0, 0, 1]
     for batch in faces:
         assert batch.image.float().mean() > 200  # the bright square fills the crop
@@ -82,7 +96,9 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
 
 
 @squares
-@pytest.mark.parametrize(("shape", "orientation"), [*(((1983, 2643), turn) for turn in range(1, 9)), ((1984, 2640), 6)])
+@pytest.mark.parametrize(
+    ("shape", "orientation"), [*(((1983, 2643), turn) for turn in range(1, 9)), ((1984, 2640), 6)]
+)
 def test_reduced_decoding_keeps_rotated_photos_in_place(
     shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +114,13 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
         seen.append(image.shape)
         weight = image[..., 0] / image[..., 0].sum(dtype=float)
         y, x = np.indices(weight.shape) + 0.5
-        middle, side = np.array([(weight * x).sum(), (weight * y).sum()]), 400 * max(image.shape) / max(shape)
-        return [Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)]
+        middle, side = (
+            np.array([(weight * x).sum(), (weight * y).sum()]),
+            400 * max(image.shape) / max(shape),
+        )
+        return [
+            Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)
+        ]
 
     dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
     _, _, (face,) = dataset.read(tmp_path / "photo.jpg")
@@ -112,11 +133,19 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
 @squares
 @pytest.mark.parametrize(("size", "whole"), [(48, False), (250, False), (350, True), (500, True)])
 def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_path: Path) -> None:
-    smooth = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3)
-    image = cv2.resize(smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC)  # odd: half of it is no whole number
+    smooth = cv2.GaussianBlur(
+        np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3
+    )
+    image = cv2.resize(
+        smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC
+    )  # odd: half of it is no whole number
     (tmp_path / "photo.jpg").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
     spec = CropSpec(size)
-    face = Face(np.array([1200.0, 900.0, 1800.0, 1500.0]), np.array([1200, 900]) + np.array(TEMPLATE) * 600, 0.9)
+    face = Face(
+        np.array([1200.0, 900.0, 1800.0, 1500.0]),
+        np.array([1200, 900]) + np.array(TEMPLATE) * 600,
+        0.9,
+    )
     seen: list[tuple[int, ...]] = []
 
     def detector(image: Image) -> list[Face]:
@@ -129,10 +158,14 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     (found,) = photo.faces
     assert found is not None
     assert np.allclose(found.box, face.box, rtol=1e-3)
-    crop, _, to_crop = crop_face(read_image(tmp_path / "photo.jpg"), found.landmarks, spec, framed=False)
+    crop, _, to_crop = crop_face(
+        read_image(tmp_path / "photo.jpg"), found.landmarks, spec, framed=False
+    )
     assert np.allclose(sample.to_crop, to_crop)
     difference = np.abs(sample.image.astype(int) - crop)
-    assert difference.max() <= (3 if size == 250 else 2)  # there one of the two is averaged on its way
+    assert difference.max() <= (
+        3 if size == 250 else 2
+    )  # there one of the two is averaged on its way
     assert (difference == 0).all() == whole
 
 
@@ -174,7 +207,13 @@ def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Pat
     for name in ("top/b/1.png", "top/.store/2.png", "other/deep/3.png"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).touch()
-    links = {"a": top / "b", "kept": top / ".store", "more": other, "same": other / "deep", "b/loop": top}
+    links = {
+        "a": top / "b",
+        "kept": top / ".store",
+        "more": other,
+        "same": other / "deep",
+        "b/loop": top,
+    }
     for link, goal in links.items():
         (top / link).symlink_to(goal)
     expected = ["b/1.png", "kept/2.png", "more/deep/3.png"]
@@ -189,13 +228,20 @@ def test_find_images(tmp_path: Path) -> None:
     os.symlink(tmp_path, tmp_path / "deep" / "loop")
 
     def names(*inputs: str) -> list[str]:
-        return [str(path.relative_to(tmp_path)) for path in find_images([tmp_path / item for item in inputs])]
+        return [
+            str(path.relative_to(tmp_path))
+            for path in find_images([tmp_path / item for item in inputs])
+        ]
 
     assert names(".") == ["a.JPG", "b.png", "deep/er/c.webp"]
     assert names("b.png", ".") == ["b.png", "a.JPG", "deep/er/c.webp"]
     assert names("*.png", "notes.txt") == ["b.png", "notes.txt"]
     assert names("**/*.webp") == ["deep/er/c.webp"]
-    for missing, words in (("gone.png", "there is no"), ("*.gif", "there is no"), ("empty", "found none")):
+    for missing, words in (
+        ("gone.png", "there is no"),
+        ("*.gif", "there is no"),
+        ("empty", "found none"),
+    ):
         with pytest.raises(FerVitError, match=words):
             names(missing)
 
@@ -207,6 +253,8 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
     dataset = PhotoDataset(find_images([tmp_path]), SPEC, "detect", lambda _: [])
-    status = {Path(photo.path).name: photo.status for photo, _ in map(dataset.__getitem__, range(7))}
+    status = {
+        Path(photo.path).name: photo.status for photo, _ in map(dataset.__getitem__, range(7))
+    }
     assert status.pop("clip.jpg").startswith("a video, not an image")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}

@@ -51,7 +51,15 @@ def photo(tmp_path: Path) -> Path:
 
 def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path) -> None:
     pixels = astronaut()
-    forms = [photo, str(photo), photo.parent, f"{photo.parent}/*.png", pixels, Pil.fromarray(pixels), [photo]]
+    forms = [
+        photo,
+        str(photo),
+        photo.parent,
+        f"{photo.parent}/*.png",
+        pixels,
+        Pil.fromarray(pixels),
+        [photo],
+    ]
     forms += [np.dstack([pixels, pixels[..., :1]]), Pil.fromarray(pixels).convert("RGBA")]
     expected, *others = map(model.predict, forms)
     (face,) = expected
@@ -70,7 +78,11 @@ def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path)
 def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> None:
     both, empty = np.hstack([astronaut(), astronaut()]), np.full((64, 64, 3), 128, np.uint8)
     faces = model.predict([both, empty, photo], batch_size=2, workers=1)
-    assert [(face.path, face.face) for face in faces] == [("image 0", 0), ("image 0", 1), (str(photo), 0)]
+    assert [(face.path, face.face) for face in faces] == [
+        ("image 0", 0),
+        ("image 0", 1),
+        (str(photo), 0),
+    ]
     assert model.predict(empty) == model.predict([]) == []
 
 
@@ -98,11 +110,19 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
     (face,) = model.predict(photo)
     assert (face.prediction_set(), face.ambiguous) == ([face.label], False)
     among = face.prediction_set(95)
-    assert [face.probabilities[name] >= ranked[-3] for name in model.labels] == [name in among for name in model.labels]
-    assert face.prediction_set(95, by_class=True) == [name for name in model.labels if name != face.label]
+    assert [face.probabilities[name] >= ranked[-3] for name in model.labels] == [
+        name in among for name in model.labels
+    ]
+    assert face.prediction_set(95, by_class=True) == [
+        name for name in model.labels if name != face.label
+    ]
     model.net.settings.thresholds = {"90": [1.0, *each], "95": [0.0, *each]}
     (face,) = model.predict(photo)
-    assert (face.prediction_set(), face.prediction_set(95), face.ambiguous) == ([], model.labels, True)
+    assert (face.prediction_set(), face.prediction_set(95), face.ambiguous) == (
+        [],
+        model.labels,
+        True,
+    )
     with pytest.raises(FerVitError, match="coverage of 90 or 95 percent, but got 80"):
         face.prediction_set(80)
 
@@ -116,7 +136,11 @@ def test_pose_and_warnings(model: Recognizer) -> None:
     assert (row["yaw"], row["pitch"], row["roll"]) == face.pose
     assert 80 < face.pose.roll < 100
     assert row["warning"] == "small face; turned head"
-    for least, label, ambiguous in ((0.0, face.label, None), (0.01, face.label, False), (1.0, None, True)):
+    for least, label, ambiguous in (
+        (0.0, face.label, None),
+        (0.01, face.label, False),
+        (1.0, None, True),
+    ):
         row = next(photo_rows(Photo("a.jpg", "ok", [face]), least))
         assert (row["label"], row["prediction_set"], row["ambiguous"]) == (label, None, ambiguous)
     for unknown in (replace(face, landmarks=None), replace(face, score=0.0)):
@@ -140,10 +164,18 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [np.zeros((8, 8, 3), np.float32), np.zeros((8, 8, 2), np.uint8), b"photo.jpg", torch.zeros(8, 8, 3).byte()]
+    "thing",
+    [
+        np.zeros((8, 8, 3), np.float32),
+        np.zeros((8, 8, 2), np.uint8),
+        b"photo.jpg",
+        torch.zeros(8, 8, 3).byte(),
+    ],
 )
 def test_wrong_inputs(model: Recognizer, thing: object) -> None:
-    with pytest.raises(FerVitError, match=r"Expected (an image as uint8|a path, an image of numpy or PIL)"):
+    with pytest.raises(
+        FerVitError, match=r"Expected (an image as uint8|a path, an image of numpy or PIL)"
+    ):
         model.predict(thing)
 
 
@@ -155,12 +187,17 @@ def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> 
     deep = (np.asarray(Pil.fromarray(astronaut()).convert("L"), np.uint16) << 8) + 7
     Pil.fromarray(deep).save(tmp_path / "deep.png")
     for name in ("turned.png", "deep.png"):
-        (by_path,), (by_image,) = model.predict(tmp_path / name), model.predict(Pil.open(tmp_path / name))
+        (by_path,), (by_image,) = (
+            model.predict(tmp_path / name),
+            model.predict(Pil.open(tmp_path / name)),
+        )
         assert by_image.probabilities == pytest.approx(by_path.probabilities, abs=1e-5)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: Path, mirrored: bool) -> None:
+def test_logits_of_a_manifest_are_those_of_its_images(
+    model: Recognizer, drawn: Path, mirrored: bool
+) -> None:
     logits, target = evaluate_logits(model, drawn / "faces.parquet", "test", mirrored)
     manifest = Manifest.read(drawn / "faces.parquet").split("test")
     assert logits.shape == target.shape == (len(manifest), 8)
@@ -178,15 +215,21 @@ def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: 
 @pytest.fixture
 def with_prior(tmp_path: Path) -> str:
     torch.manual_seed(0)
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, tokens="patch")
+    config = RegionViTConfig(
+        img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, tokens="patch"
+    )
     thresholds = {"90": [0.1] * 9, "95": [0.1] * 9}
-    net = build_model(config, EXPRESSIONS, temperature=1.5, thresholds=thresholds, prior=TRAINED, adjustment=0.2)
+    net = build_model(
+        config, EXPRESSIONS, temperature=1.5, thresholds=thresholds, prior=TRAINED, adjustment=0.2
+    )
     torch.nn.init.normal_(net.vit.head.weight)
     save_network(net, tmp_path / "model")
     return str(tmp_path / "model")
 
 
-def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(with_prior: str, tmp_path: Path) -> None:
+def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(
+    with_prior: str, tmp_path: Path
+) -> None:
     (image,) = example_inputs(load(with_prior, "cpu"), 3)
     net = load(with_prior, "cpu").net
     net.offset = None
@@ -202,7 +245,10 @@ def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(wi
         ({"prior": "even"}, 1 / trained),
         ({"classes": SOME}, member * trained ** (-0.2 / 1.5)),
         ({"classes": SOME, "prior": "even"}, member / trained),
-        ({"classes": SOME, "prior": tmp_path / "prior.json"}, member * [1, 0, 0, 0, 3, 0, 0, 0] / trained),
+        (
+            {"classes": SOME, "prior": tmp_path / "prior.json"},
+            member * [1, 0, 0, 0, 3, 0, 0, 0] / trained,
+        ),
     ):
         changed = load(with_prior, "cpu", **options)
         assert np.allclose(changed(image).detach().numpy(), expected(ratio), atol=1e-6)
@@ -227,7 +273,10 @@ def test_tables_and_pages_record_the_prior(with_prior: str, drawn: Path, tmp_pat
     table = tmp_path / "faces.parquet"
     rows = predict(drawn / "faces" / "val", with_prior, table, *CROPS, *words[2:])
     assert {row["label"] for row in rows} <= set(SOME)
-    assert all(row["p_fear"] == 0 and row["prediction_set"] is None and row["ambiguous"] is None for row in rows)
+    assert all(
+        row["p_fear"] == 0 and row["prediction_set"] is None and row["ambiguous"] is None
+        for row in rows
+    )
     facts = {"classes": "neutral, anger", "prior": "neutral 0.5, anger 0.5"}
     for source, more in ((table, []), (drawn / "faces.parquet", words)):
         run("evaluate", source, *more, "--output", tmp_path / "evaluation", "--overwrite")
@@ -245,8 +294,14 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
     assert 0.7 * (right - left) < whole.size < 1.3 * (bottom - top)
     (half,) = model.predict(cv2.resize(pixels, (256, 256), interpolation=cv2.INTER_AREA))
     assert half.size == pytest.approx(whole.size / 2, rel=0.1)
-    (cut,) = model.predict(pixels[int(whole.landmarks["right_eye"][1]) - 6 :])  # the brows are missing
-    assert {"right_brow", "left_brow"} <= set(cut.outside) <= {"right_brow", "left_brow", "right_eye", "left_eye"}
+    (cut,) = model.predict(
+        pixels[int(whole.landmarks["right_eye"][1]) - 6 :]
+    )  # the brows are missing
+    assert (
+        {"right_brow", "left_brow"}
+        <= set(cut.outside)
+        <= {"right_brow", "left_brow", "right_eye", "left_eye"}
+    )
     (blurred,) = model.predict(cv2.GaussianBlur(pixels, (0, 0), whole.size / 24))
     assert blurred.blur > whole.blur + 1
 
@@ -254,7 +309,9 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
 def test_wrong_devices_and_labels(checkpoint: Path, seven: Path) -> None:
     with pytest.raises(FerVitError, match="Expected an available device"):
         load(checkpoint, "toaster")
-    with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
+    with pytest.raises(
+        FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"
+    ):
         evaluate_logits(load(checkpoint), seven)
 
 
@@ -285,7 +342,13 @@ def test_regions_outside_the_photo() -> None:
     angle = np.deg2rad(30)
     turn = np.array([[np.cos(angle), -np.sin(angle), 5.0], [np.sin(angle), np.cos(angle), -3.0]])
     to_crop = compose([[0.5, 0.0, 0.0], [0.0, 0.5, 0.0]], turn)
-    centres = {"in": (50, 30), "left": (-2, 30), "below": (50, 61), "right": (101, 5), "edge": (99, 59)}
+    centres = {
+        "in": (50, 30),
+        "left": (-2, 30),
+        "below": (50, 61),
+        "right": (101, 5),
+        "edge": (99, 59),
+    }
     boxes = {}
     for name, point in centres.items():
         x, y = to_crop @ np.array([*point, 1.0])
@@ -297,12 +360,29 @@ def test_regions_outside_the_photo() -> None:
 def face(values: Array, track: int | None, seconds: float | None) -> FaceResult:
     probabilities = dict(zip(LABELS, values.tolist(), strict=True))
     result = FaceResult(
-        "", 0.0, probabilities, "a.mp4", 0, None, None, None, Path("a.mp4"), np.zeros(4), 48, {}, {}, 0.0, (), None
+        "",
+        0.0,
+        probabilities,
+        "a.mp4",
+        0,
+        None,
+        None,
+        None,
+        Path("a.mp4"),
+        np.zeros(4),
+        48,
+        {},
+        {},
+        0.0,
+        (),
+        None,
     )
     return replace(result, track=track, seconds=seconds)
 
 
-def clip(times: list[float], values: Array, tracks: list[int], source: int = 0) -> list[Photo[FaceResult]]:
+def clip(
+    times: list[float], values: Array, tracks: list[int], source: int = 0
+) -> list[Photo[FaceResult]]:
     """A video with one face a frame."""
     return [
         Photo("a.mp4", OK, [face(p, track, t)], source, number, t, (track,))
@@ -314,7 +394,9 @@ def smoothed(photos: list[Photo[FaceResult]]) -> Array:
     return np.array([[*photo.faces[0].smoothed.values()] for photo in photos])
 
 
-def smooth_by_loops(times: list[float], values: Array, tracks: list[int], constant: float, causal: bool) -> Array:
+def smooth_by_loops(
+    times: list[float], values: Array, tracks: list[int], constant: float, causal: bool
+) -> Array:
     """Loops over everything in double precision."""
     rows = []
     for now, own in zip(times, tracks, strict=True):
@@ -352,8 +434,12 @@ def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, 
         assert photo.frame == number
         assert given == number or not causal  # no delay
         found.append(photo)
-    assert [[*photo.faces[0].probabilities.values()] for photo in found] == values.tolist()  # unchanged
-    assert np.allclose(smoothed(found), smooth_by_loops(times, values, tracks, 0.3, causal), atol=1e-9)
+    assert [
+        [*photo.faces[0].probabilities.values()] for photo in found
+    ] == values.tolist()  # unchanged
+    assert np.allclose(
+        smoothed(found), smooth_by_loops(times, values, tracks, 0.3, causal), atol=1e-9
+    )
 
 
 def test_photos_and_other_videos_stay_apart() -> None:
@@ -361,8 +447,21 @@ def test_photos_and_other_videos_stay_apart() -> None:
     photo = Photo("a.jpg", OK, [face(sad, None, None)], 1)
     broken: Photo[FaceResult] = Photo("a.mp4", "damaged: 3", [], 0)
     first = clip([0.0, 0.1], np.array([happy, happy]), [0, 0])
-    last = clip([0.2], np.array([sad]), [0], source=2) + clip([0.2], np.array([happy]), [0], source=3)
+    last = clip([0.2], np.array([sad]), [0], source=2) + clip(
+        [0.2], np.array([happy]), [0], source=3
+    )
     found = list(smooth_faces([*first, broken, photo, *last], 1.0))
-    assert [(p.source, p.frame) for p in found] == [(0, 0), (0, 1), (0, None), (1, None), (2, 0), (3, 0)]
+    assert [(p.source, p.frame) for p in found] == [
+        (0, 0),
+        (0, 1),
+        (0, None),
+        (1, None),
+        (2, 0),
+        (3, 0),
+    ]
     assert found[2:4] == [broken, photo]
-    assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [None, "sadness", "happiness"]
+    assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [
+        None,
+        "sadness",
+        "happiness",
+    ]

@@ -34,7 +34,9 @@ def check(plan: dict[Path, list[Path]], facts: dict[str, str] = FACTS) -> dict[P
 def test_images_by_table(tmp_path: Path) -> None:
     clip = Path("photos/3b.mp4")
     plan = plan_tables(tmp_path, [*NAMES[:4], clip, *NAMES[4:]], 3)
-    assert [path.name for path in plan] == [f"part-0000{number}-of-00004.parquet" for number in range(4)]
+    assert [path.name for path in plan] == [
+        f"part-0000{number}-of-00004.parquet" for number in range(4)
+    ]
     assert [*plan.values()] == [NAMES[:3], NAMES[3:4], [clip], NAMES[4:]]
     assert (check(plan), find_tables(tmp_path)) == ({}, ([], 0))
     for table in [*plan][2:0:-1]:
@@ -44,7 +46,11 @@ def test_images_by_table(tmp_path: Path) -> None:
 
 def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
     """The number in a name is input: a huge one must cost neither memory nor time."""
-    names = ["part-00003-of-00009.parquet", "part-00001-of-99999999999999.parquet", f"part-00000-of-{'9' * 30}.parquet"]
+    names = [
+        "part-00003-of-00009.parquet",
+        "part-00001-of-99999999999999.parquet",
+        f"part-00000-of-{'9' * 30}.parquet",
+    ]
     for name in [*names, f"part-{'9' * 30}-of-{'9' * 30}.parquet", "part-00000-of-x.parquet"]:
         (tmp_path / name).touch()
     assert find_tables(tmp_path) == ([tmp_path / names[2]], int("9" * 30) - 1)
@@ -64,17 +70,31 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "facts", "message"),
     [
-        (ONCE[:3], {}, "Expected 3 images from photos/0.jpg on, each once and in order, in .*part-00000-"),
+        (
+            ONCE[:3],
+            {},
+            "Expected 3 images from photos/0.jpg on, each once and in order, in .*part-00000-",
+        ),
         ([*ONCE, ("2", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
         (ONCE[1:], {}, "each once"),
         ([*ONCE[:2], ONCE[2], *ONCE[2:]], {}, "each once"),
-        ([*ONCE, ("3", 0)], {}, "each once.* Repeat the first command with the same images and options, or choose"),
-        (ONCE, {"model": "xyz"}, "part-00000-of-00001.parquet was written with model abc, but now it is xyz. Repeat"),
+        (
+            [*ONCE, ("3", 0)],
+            {},
+            "each once.* Repeat the first command with the same images and options, or choose",
+        ),
+        (
+            ONCE,
+            {"model": "xyz"},
+            "part-00000-of-00001.parquet was written with model abc, but now it is xyz. Repeat",
+        ),
         (ONCE, {"every": "3"}, "was written with every None, but now it is 3"),
     ],
 )
-def test_other_tables(rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_other_tables(
+    rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path
+) -> None:
     (table,) = plan = plan_tables(tmp_path, NAMES[:3], 3)
     write(table, rows)
     with pytest.raises(FerVitError, match=message):
@@ -84,13 +104,31 @@ def test_other_tables(rows: list[tuple[str, int | None]], facts: dict[str, str],
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("thesis.txt", Path.touch, "Expected only part-00000-of-00003.parquet to part-00002-of-.* got thesis.txt"),
-        ("part-00000-of-00004.parquet", Path.touch, "got part-00000-of-00004.parquet. Repeat the first command"),
-        ("part-00000-of-00003.parquet", Path.touch, "part-00000-of-00003.parquet cannot be read. Remove it"),
-        ("part-00000-of-00003.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "cannot be read"),
+        (
+            "thesis.txt",
+            Path.touch,
+            "Expected only part-00000-of-00003.parquet to part-00002-of-.* got thesis.txt",
+        ),
+        (
+            "part-00000-of-00004.parquet",
+            Path.touch,
+            "got part-00000-of-00004.parquet. Repeat the first command",
+        ),
+        (
+            "part-00000-of-00003.parquet",
+            Path.touch,
+            "part-00000-of-00003.parquet cannot be read. Remove it",
+        ),
+        (
+            "part-00000-of-00003.parquet",
+            lambda path: pq.write_table(pa.table({"a": [1]}), path),
+            "cannot be read",
+        ),
     ],
 )
-def test_other_and_damaged_files(name: str, write: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+def test_other_and_damaged_files(
+    name: str, write: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
     write(tmp_path / name)
     with pytest.raises(FerVitError, match=message):
         check(plan_tables(tmp_path, NAMES, 3))

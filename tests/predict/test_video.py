@@ -22,7 +22,9 @@ from tests.helpers.marks import slow
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered
 
 EVEN = [number / float(NTSC) for number in range(30)]
-UNEVEN = np.cumsum([0, *np.random.default_rng(0).choice([0.02, 0.04, 0.2, 0.5], 29)]).round(3).tolist()
+UNEVEN = (
+    np.cumsum([0, *np.random.default_rng(0).choice([0.02, 0.04, 0.2, 0.5], 29)]).round(3).tolist()
+)
 MILLI, TENTH = Fraction(1, 1000), Fraction(1, 100)
 
 
@@ -50,7 +52,10 @@ KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
     "old.wmv": (EVEN, {"codec": "wmv2", "tick": MILLI}),
     "old.flv": (EVEN, {"codec": "flv", "tick": MILLI}),
     "mpeg4.avi": (EVEN, {"codec": "mpeg4", "tick": 1 / NTSC}),
-    "moves.gif": ([n / 10 for n in range(15)], {"codec": "gif", "tick": TENTH, "rate": 10, "pixels": "rgb8"}),
+    "moves.gif": (
+        [n / 10 for n in range(15)],
+        {"codec": "gif", "tick": TENTH, "rate": 10, "pixels": "rgb8"},
+    ),
     "one.mp4": ([0.0], {}),
 }
 
@@ -70,7 +75,9 @@ def test_every_frame_once_with_its_time(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
     found, end = read(write_numbered(tmp_path / name, times, **kind))
     assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(len(times))]
-    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)  # some count milliseconds
+    assert np.allclose(
+        [seconds for *_, seconds in found], times, atol=6e-4
+    )  # some count milliseconds
     assert end == ""
     assert is_video(tmp_path / name)
 
@@ -87,7 +94,9 @@ def test_every_frame_once_with_its_time(name: str, tmp_path: Path) -> None:
         ("b.h264", {"tick": 1 / NTSC}),
     ],
 )
-def test_times_that_start_late_or_are_guessed(name: str, kind: dict[str, object], tmp_path: Path) -> None:
+def test_times_that_start_late_or_are_guessed(
+    name: str, kind: dict[str, object], tmp_path: Path
+) -> None:
     found, end = read(write_numbered(tmp_path / name, EVEN, **kind))
     steps = np.diff([seconds for *_, seconds in found])
     assert [shown for shown, *_ in found] == [*range(30)]
@@ -106,8 +115,12 @@ def test_times_continue_in_joined_files(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-@pytest.mark.parametrize("shape", [Fraction(1), Fraction(64, 45), Fraction(8, 9)], ids=["square", "wide DVD", "NTSC"])
-def test_pixels_become_square_before_they_are_turned(shape: Fraction, degrees: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape", [Fraction(1), Fraction(64, 45), Fraction(8, 9)], ids=["square", "wide DVD", "NTSC"]
+)
+def test_pixels_become_square_before_they_are_turned(
+    shape: Fraction, degrees: int, tmp_path: Path
+) -> None:
     flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2], shape=shape)
     (frame, _) = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
     expected = np.rot90(cv2.resize(numbered(0), (round(160 * shape), 120)), -degrees // 90)
@@ -119,7 +132,10 @@ def test_pixels_of_absurd_shapes_take_no_memory(tmp_path: Path) -> None:
     data = write_numbered(tmp_path / "a.mp4", EVEN[:2], shape=Fraction(4, 3)).read_bytes()
     old, new = (b"pasp" + struct.pack(">II", *shape) for shape in ((4, 3), (60_000, 1)))
     (tmp_path / "b.mp4").write_bytes(data.replace(old, new))
-    assert read(tmp_path / "b.mp4") == ([], "too large: 9,600,000 x 120 pixels, the limit is 36 megapixels")
+    assert read(tmp_path / "b.mp4") == (
+        [],
+        "too large: 9,600,000 x 120 pixels, the limit is 36 megapixels",
+    )
 
 
 def test_huge_frames_are_not_decoded(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +160,18 @@ def test_choice_of_frames(options: dict[str, float], expected: list[int], tmp_pa
 
 
 def test_choice_by_times(clip: Path, tmp_path: Path) -> None:
-    found, _ = read(write_numbered(tmp_path / "late.mp4", [0.5 + t for t in EVEN]), start=0.1, end=0.3)
+    found, _ = read(
+        write_numbered(tmp_path / "late.mp4", [0.5 + t for t in EVEN]), start=0.1, end=0.3
+    )
     assert [number for _, number, _ in found] == [3, 4, 5, 6, 7, 8]
     assert found[0][2] == pytest.approx(0.6, abs=0.002)  # seconds in the file
     for times in ({"start": UNEVEN[-1] + 0.01}, {"end": -1}, {"start": 0.021, "end": 0.0211}):
         assert read(clip, **times) == ([], "no frame between start and end")
     times = [seconds for *_, seconds in read(clip, fps=5)[0]]
     slots = np.floor(np.array(UNEVEN) * 5 + 1e-6)
-    assert times == pytest.approx([t for t, new in zip(UNEVEN, np.diff(slots, prepend=-1) > 0, strict=True) if new])
+    assert times == pytest.approx(
+        [t for t, new in zip(UNEVEN, np.diff(slots, prepend=-1) > 0, strict=True) if new]
+    )
 
 
 @pytest.mark.parametrize("name", ["index first.mp4", *slow("vp9.webm", "h264.mkv")])
@@ -162,7 +182,9 @@ def test_cut_off_files_keep_their_frames(name: str, tmp_path: Path) -> None:
     found, end = read(tmp_path / name)
     assert 0 < len(found) < len(times)
     assert [number for _, number, _ in found] == [*range(len(found))]
-    assert [seconds for *_, seconds in found] == pytest.approx([times[shown] for shown, *_ in found], abs=6e-4)
+    assert [seconds for *_, seconds in found] == pytest.approx(
+        [times[shown] for shown, *_ in found], abs=6e-4
+    )
     assert end.startswith("damaged: ")
 
 
@@ -190,7 +212,10 @@ def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_damage_gives_frames_or_an_error(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
-    data, path = write_numbered(tmp_path / name, times, **kind).read_bytes(), tmp_path / f"odd{Path(name).suffix}"
+    data, path = (
+        write_numbered(tmp_path / name, times, **kind).read_bytes(),
+        tmp_path / f"odd{Path(name).suffix}",
+    )
     rng, ends = np.random.default_rng(0), set()
     for _ in range(100):
         odd = bytearray(data[: rng.choice([len(data), rng.integers(len(data))])])
@@ -207,7 +232,9 @@ def test_random_damage_gives_frames_or_an_error(name: str, tmp_path: Path) -> No
 def only_sound(path: Path) -> None:
     with av.open(str(path), "w") as file:
         stream = file.add_stream("aac", rate=44100)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        frame = av.AudioFrame.from_ndarray(
+            np.zeros((1, 44100), np.float32), format="fltp", layout="mono"
+        )
         frame.rate, frame.pts = 44100, 0
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
@@ -244,9 +271,22 @@ def concatenation(path: Path) -> None:
         (playlist, video.UNREADABLE),
         (concatenation, video.UNREADABLE),
     ],
-    ids=["text", "noise", "picture", "gone", "folder", "pipe", "sound", "none", "playlist", "concatenation"],
+    ids=[
+        "text",
+        "noise",
+        "picture",
+        "gone",
+        "folder",
+        "pipe",
+        "sound",
+        "none",
+        "playlist",
+        "concatenation",
+    ],
 )
-def test_files_that_are_not_videos(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
+def test_files_that_are_not_videos(
+    make: Callable[[Path], object], reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "clip.mp4"
     make(path)
     assert read(path) == ([], reason)
@@ -262,16 +302,24 @@ def test_a_wrong_suffix_and_names_that_are_no_unicode(clip: Path, tmp_path: Path
 def test_videos_without_pyav(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     monkeypatch.delitem(sys.modules, "fer_vit.predict.video", raising=False)
-    with pytest.raises(FerVitError, match=r'^Videos need one more package: pip install .* "\.\[video\]"\.$'):
+    with pytest.raises(
+        FerVitError, match=r'^Videos need one more package: pip install .* "\.\[video\]"\.$'
+    ):
         load(device="cpu").predict(clip, face="crop", detector="none")
     assert load(device="cpu").predict(numbered(0), face="crop", detector="none")
 
 
 def test_which_files_are_videos(tmp_path: Path) -> None:
-    still = write_numbered(tmp_path / "still.gif", [0.0], codec="gif", tick=TENTH, rate=10, pixels="rgb8")
-    moving = write_numbered(tmp_path / "a.gif", [0.0, 0.1], codec="gif", tick=TENTH, rate=10, pixels="rgb8")
+    still = write_numbered(
+        tmp_path / "still.gif", [0.0], codec="gif", tick=TENTH, rate=10, pixels="rgb8"
+    )
+    moving = write_numbered(
+        tmp_path / "a.gif", [0.0, 0.1], codec="gif", tick=TENTH, rate=10, pixels="rgb8"
+    )
     (tmp_path / "torn.gif").write_bytes(moving.read_bytes()[:20])
-    assert [is_video(path) for path in (still, moving, tmp_path / "torn.gif", tmp_path / "none.gif")] == [0, 1, 0, 0]
+    assert [
+        is_video(path) for path in (still, moving, tmp_path / "torn.gif", tmp_path / "none.gif")
+    ] == [0, 1, 0, 0]
     assert is_video(Path("CLIP.MOV"))
     assert is_video(Path("list.m3u8"))
     assert not is_video(Path("photo.jpg"))

@@ -8,7 +8,13 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.report.charts import attention_figure, draw_confusion, prediction_figure, rasterize, strongest_pairs
+from fer_vit.report.charts import (
+    attention_figure,
+    draw_confusion,
+    prediction_figure,
+    rasterize,
+    strongest_pairs,
+)
 from fer_vit.report.draw import REGION, Attention, FaceView
 from fer_vit.sources.drawn import draw_face
 
@@ -29,7 +35,9 @@ def test_the_diagonal_is_dark_where_all_is_right() -> None:
 
 REGIONS = ("right_eye", "nose", "mouth")
 BOXES = {"right_eye": np.array([8.0, 8, 16, 16]), "mouth": np.array([40.0, 40, 56, 56])}
-VIEW = FaceView(np.full((64, 64, 3), 90, np.uint8), np.eye(2, 3), 64, BOXES, probabilities={"$x$": 0.75})
+VIEW = FaceView(
+    np.full((64, 64, 3), 90, np.uint8), np.eye(2, 3), 64, BOXES, probabilities={"$x$": 0.75}
+)
 
 
 def attention(patches: tuple[int, int] = (0, 0)) -> Attention:
@@ -80,7 +88,11 @@ def test_pairs_are_of_regions_that_are_there_strongest_first() -> None:
     [
         {"box": np.array([2.0, 2, 60, 60])},
         {"photo": np.zeros((4000, 6000, 3), np.uint8)},
-        {"regions": {}, "name": "line\nbreak \udcff \x00 $漢_$" + "x" * 5000, "probabilities": {"$a_$ long " * 9: 1.0}},
+        {
+            "regions": {},
+            "name": "line\nbreak \udcff \x00 $漢_$" + "x" * 5000,
+            "probabilities": {"$a_$ long " * 9: 1.0},
+        },
         {"probabilities": {f"{number}": number / 190 for number in range(20)}},
     ],
 )

@@ -22,7 +22,10 @@ def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> Array:
 
 
 TURNED = rotation(25, 0.7, (0, 0))
-TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (100, 80)  # the crop's centre is the photo's, all of it lies inside
+TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (
+    100,
+    80,
+)  # the crop's centre is the photo's, all of it lies inside
 
 
 def make_view(**changes: Any) -> draw.FaceView:
@@ -34,7 +37,10 @@ def make_view(**changes: Any) -> draw.FaceView:
         box=np.array([70.0, 60.0, 150.0, 140.0]),
         to_crop=TURNED,
         crop_size=CROP,
-        regions={"mouth": np.array([20.0, 40.0, 44.0, 56.0]), "nose": np.array([26.0, 24.0, 38.0, 36.0])},
+        regions={
+            "mouth": np.array([20.0, 40.0, 44.0, 56.0]),
+            "nose": np.array([26.0, 24.0, 38.0, 36.0]),
+        },
         probabilities={"neutral": 0.2, "happiness": 0.7, "fear": 0.1},
     )
     return replace(view, **changes)
@@ -49,18 +55,27 @@ def make_view(**changes: Any) -> draw.FaceView:
         (100, 100, rotation(0, 1, (60, 60))),  # the crop reaches far over the upper left corner
     ],
 )
-def test_zoom_shows_the_photo_where_the_matrix_says(height: int, width: int, to_crop: Array) -> None:
+def test_zoom_shows_the_photo_where_the_matrix_says(
+    height: int, width: int, to_crop: Array
+) -> None:
     y, x = np.mgrid[:height, :width] + 0.5
-    photo = np.stack([255 * x / width, 255 * y / height, np.zeros_like(x)], -1).round().astype(np.uint8)
+    photo = (
+        np.stack([255 * x / width, 255 * y / height, np.zeros_like(x)], -1).round().astype(np.uint8)
+    )
     close = draw.zoom(make_view(photo=photo, box=None, to_crop=to_crop), 160)
     assert max(close.photo.shape[:2]) == 160
     rows, columns = close.photo.shape[:2]
-    pixels = np.array([[columns // 2, rows // 2], [columns // 4, rows // 4], [3 * columns // 4, rows // 3]])
+    pixels = np.array(
+        [[columns // 2, rows // 2], [columns // 4, rows // 4], [3 * columns // 4, rows // 3]]
+    )
     on_photo = apply(invert(to_crop), apply(close.to_crop, pixels + 0.5))
     expected = 255 * on_photo / [width, height]
     np.testing.assert_allclose(close.photo[pixels[:, 1], pixels[:, 0], :2], expected, atol=4)
     view = make_view()  # the face box, seen from the crop, is the same before and after
-    before, after = (apply(each.to_crop, np.array(each.box).reshape(2, 2)) for each in (view, draw.zoom(view, 320)))
+    before, after = (
+        apply(each.to_crop, np.array(each.box).reshape(2, 2))
+        for each in (view, draw.zoom(view, 320))
+    )
     np.testing.assert_allclose(after, before, atol=1e-9)
 
 
@@ -81,7 +96,12 @@ def test_box_corners_are_drawn_where_they_belong() -> None:
 
 def test_percent() -> None:
     assert [draw.percent(value, 1) for value in (-0.0004, 0.1264)] == ["0.0%", "12.6%"]
-    assert [draw.percent(value) for value in (-0.004, 0.126, -0.3, 1)] == ["0%", "13%", "-30%", "100%"]
+    assert [draw.percent(value) for value in (-0.004, 0.126, -0.3, 1)] == [
+        "0%",
+        "13%",
+        "-30%",
+        "100%",
+    ]
 
 
 def test_fitted_keeps_the_end_of_a_path() -> None:
@@ -103,7 +123,8 @@ def pixels(image: Image, colour: str) -> int:
 def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression() -> None:
     box = np.array([50.0, 80, 120, 150])
     full, half = (
-        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSIONS["happiness"]) for p in (1.0, 0.5)
+        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSIONS["happiness"])
+        for p in (1.0, 0.5)
     )
     assert full > 0
     assert 0.45 < half / full < 0.6
@@ -127,9 +148,21 @@ def test_any_box_and_any_label_can_be_drawn() -> None:
 
 MACHADO = {
     "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 """Machado et al., "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1, for
 linear RGB."""

@@ -35,8 +35,12 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
     for number, name in enumerate(NAMES):
         view = make_view(name)
         probabilities = dict(zip(labels, np.roll((0.1, 0.7, 0.2), number), strict=True))
-        view = replace(view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number))
-        evidence = make_evidence()._replace(order=np.argsort([-p for p in probabilities.values()]).tolist())
+        view = replace(
+            view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number)
+        )
+        evidence = make_evidence()._replace(
+            order=np.argsort([-p for p in probabilities.values()]).tolist()
+        )
         records.append(save_face(folder, number, view, evidence, REGIONS))
     write_page(folder / "index.html", {"Model": NAMES[1]}, labels, records, title=NAMES[0], **VIEWS)
     page, wrong = opened(chrome, (folder / "index.html").as_uri())
@@ -47,9 +51,10 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
     cards, dialog = page.locator(".card"), page.locator("dialog")
     assert cards.locator(".name").all_text_contents() == [name.rpartition("/")[2] for name in names]
     assert [card.get_attribute("title") for card in cards.all()] == names
-    assert [text.split("\xa0")[0].rpartition(" ")[0] for text in cards.locator(".label").all_text_contents()] == [
-        shown[json.loads(record.data)["order"][0]] for record in records
-    ]
+    assert [
+        text.split("\xa0")[0].rpartition(" ")[0]
+        for text in cards.locator(".label").all_text_contents()
+    ] == [shown[json.loads(record.data)["order"][0]] for record in records]
     for number, name in enumerate(names):
         page.get_by_placeholder("contains …").fill(name)
         expect(page.locator(".card:visible")).to_have_count(sum(name in other for other in names))
@@ -73,5 +78,8 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
     assert page.locator("output").text_content().endswith(f"of {len(names)} faces")
     assert page.title() == NAMES[0]
     assert page.locator("script").count() == 3
-    assert page.locator("[src=x], [onload], [onerror], [onmouseover], body i:not([class])").count() == 0
+    assert (
+        page.locator("[src=x], [onload], [onerror], [onmouseover], body i:not([class])").count()
+        == 0
+    )
     assert wrong == []

@@ -16,7 +16,15 @@ from playwright.sync_api import Browser, Page, expect
 from fer_vit.report.html import Evidence, FaceRecord, average_data, heat_maps, save_face
 from fer_vit.report.table import Interval
 from tests.helpers.browser import loaded, opened
-from tests.helpers.reports import ATTENTION, LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
+from tests.helpers.reports import (
+    ATTENTION,
+    LABELS,
+    REGIONS,
+    VIEWS,
+    make_evidence,
+    make_view,
+    write_page,
+)
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
@@ -29,17 +37,27 @@ SHOWN = """() => Promise.all([...document.querySelectorAll("dialog image")].map(
 
 
 def write(folder: Path) -> Path:
-    views = [make_view(HOSTILE), make_view(QUOTES, (0.6, 0.3, 0.1)), make_view("broken \udcff.png", (0.0, 0.1, 0.9))]
+    views = [
+        make_view(HOSTILE),
+        make_view(QUOTES, (0.6, 0.3, 0.1)),
+        make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
+    ]
     evidence = [
         make_evidence(),
         make_evidence()._replace(order=[0, 1, 2]),
         make_evidence()._replace(order=[2, 1, 0], labels={2: (np.ones(3), np.ones((32, 32)))}),
     ]
-    records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
+    records = [
+        save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)
+    ]
     found = [Interval(mean=0.2, low=0.1, high=0.3, faces=40)] * (3 + 3 + 9)
     mean = replace(make_view(""), probabilities={LABELS[2]: 1.0})
     average = average_data(
-        40, mean, make_evidence()._replace(order=[0], labels={0: make_evidence().labels[0]}), REGIONS, found
+        40,
+        mean,
+        make_evidence()._replace(order=[0], labels={0: make_evidence().labels[0]}),
+        REGIONS,
+        found,
     )
     write_page(
         folder / "index.html", FACTS, LABELS, records, title="A <title>", averages=[average], **VIEWS,
@@ -59,7 +77,9 @@ def page(file: Path) -> str:
 
 
 def data(page: str) -> dict[str, Any]:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (found,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
+    )
     return json.loads(found)
 
 
@@ -69,7 +89,9 @@ def browser(chrome: Browser, file: Path) -> tuple[Page, list[str]]:
     return opened(chrome, file.as_uri())
 
 
-def open_records(chrome: Browser, folder: Path, records: list[FaceRecord]) -> tuple[Page, list[str]]:
+def open_records(
+    chrome: Browser, folder: Path, records: list[FaceRecord]
+) -> tuple[Page, list[str]]:
     """A page of these faces, and its errors."""
     write_page(folder / "index.html", {}, LABELS, records, **VIEWS)
     return opened(chrome, (folder / "index.html").as_uri())
@@ -77,7 +99,9 @@ def open_records(chrome: Browser, folder: Path, records: list[FaceRecord]) -> tu
 
 def test_names_are_text_and_the_page_needs_only_the_pictures_beside_it(page: str) -> None:
     assert page.count("<script") == 3  # two of data, the program, none from a name
-    assert not any(text in page for text in ("A <title>", "<best>.ckpt", LABELS[2], HOSTILE, QUOTES))
+    assert not any(
+        text in page for text in ("A <title>", "<best>.ckpt", LABELS[2], HOSTILE, QUOTES)
+    )
     faces, tags = data(page)["faces"], page.partition("<body>")[2].partition("<script")[0]
     assert [face["name"] for face in faces] == [HOSTILE, QUOTES, "broken ?.png"]
     assert data(page)["labels"] == list(LABELS)
@@ -135,7 +159,9 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     ]
     assert rows(page) == [["mouth", "25%"], ["chin", "-50%"]]  # the nose is not there
     assert rows(page, 1) == [["mouth, chin", "100%"]]
-    assert dialog.locator("svg .arc title").all_text_contents() == ["mouth and chin, 100% of the interactions"]
+    assert dialog.locator("svg .arc title").all_text_contents() == [
+        "mouth and chin, 100% of the interactions"
+    ]
     assert rows(page, 2) == [["happiness", "70%"], ['"><i>x', "20%"], ["neutral", "10%"]]
     heat = dialog.locator("svg .heat")
     assert heat.get_attribute("viewBox") == "0 1 1 1"  # happiness
@@ -152,7 +178,10 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     page.keyboard.press("ArrowRight")
     assert dialog.locator(".name").text_content() == QUOTES
     page.keyboard.press("ArrowRight")
-    assert choice.locator("option").all_text_contents() == ['"><i>x', '"><i>x rather than happiness']
+    assert choice.locator("option").all_text_contents() == [
+        '"><i>x',
+        '"><i>x rather than happiness',
+    ]
     page.keyboard.press("ArrowRight")
     assert dialog.locator(".name").text_content() == "broken ?.png"  # the last
     page.keyboard.press("Escape")
@@ -170,7 +199,9 @@ def test_one_click_shows_where_the_model_looks(browser: tuple[Page, list[str]]) 
     assert dialog.locator(".meaning").text_content() == "Attention <b>."
     assert rows(page) == [["mouth", "80%"], ["chin", "20%"]]
     assert rows(page, 1) == [["mouth, chin", "40%", "30%"]]
-    assert dialog.locator(".arc title").all_text_contents() == ["mouth takes 40% from chin, which takes 30%"]
+    assert dialog.locator(".arc title").all_text_contents() == [
+        "mouth takes 40% from chin, which takes 30%"
+    ]
     assert dialog.locator("svg text").all_text_contents() == ["mouth", "chin"]
     assert "widest: mouth and chin, 70%" in (dialog.locator(".legend").text_content() or "")
     # From the middle of the mouth to the middle of the chin, in the picture: 2 (x - 4), then zoomed.
@@ -179,8 +210,12 @@ def test_one_click_shows_where_the_model_looks(browser: tuple[Page, list[str]]) 
     path = re.findall(r"[\d.]+", dialog.locator(".arc").get_attribute("d") or "")
     assert [float(number) for number in (*path[:2], *path[-2:])] == pytest.approx(ends, abs=0.01)
     large, small = (float(disc.get_attribute("r") or 0) for disc in dialog.locator(".disc").all())
-    assert (small - 2) / (large - 2) == pytest.approx(0.5, abs=0.01)  # discs have a radius of 2 and more
-    with Image.open(io.BytesIO(base64.b64decode((dialog.locator(".soft").get_attribute("href") or "")[22:]))) as soft:
+    assert (small - 2) / (large - 2) == pytest.approx(
+        0.5, abs=0.01
+    )  # discs have a radius of 2 and more
+    with Image.open(
+        io.BytesIO(base64.b64decode((dialog.locator(".soft").get_attribute("href") or "")[22:]))
+    ) as soft:
         assert [soft.getpixel((x, 0))[3] for x in (0, 1)] == [190, 0]
     dialog.locator("select[name=view]").select_option("block 1, head 1: 9 px")
     assert rows(page) == [["mouth", "25%"], ["chin", "75%"]]
@@ -190,11 +225,15 @@ def test_one_click_shows_where_the_model_looks(browser: tuple[Page, list[str]]) 
     assert wrong == []
 
 
-def test_averages_have_the_same_picture_with_intervals_on_demand(browser: tuple[Page, list[str]]) -> None:
+def test_averages_have_the_same_picture_with_intervals_on_demand(
+    browser: tuple[Page, list[str]],
+) -> None:
     page, wrong = browser
     means = page.locator("#averages")
     assert means.locator("figcaption").all_text_contents() == ['"><i>x 40 faces']
-    assert "Too few faces for an average (below 30): neutral 1, happiness 1." in (means.text_content() or "")
+    assert "Too few faces for an average (below 30): neutral 1, happiness 1." in (
+        means.text_content() or ""
+    )
     assert not means.locator("table").first.is_visible()
     means.get_by_text("numbers, 95% intervals").click()
     assert means.locator("tbody").first.inner_text().split() == [
@@ -225,7 +264,9 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(browser: tuple[
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_no_violation(scheme: str, width: int, chrome: Browser, file: Path) -> None:
-    context = chrome.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True)
+    context = chrome.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
+    )
     page = context.new_page()
     page.goto(file.as_uri())
     page.locator(".help summary").click()
@@ -239,16 +280,25 @@ def test_axe_finds_no_violation(scheme: str, width: int, chrome: Browser, file: 
     context.close()
 
 
-def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(chrome: Browser, tmp_path: Path) -> None:
-    records = [save_face(tmp_path, 0, replace(make_view("alone.png"), face=0), make_evidence(), REGIONS)]
+def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
+    chrome: Browser, tmp_path: Path
+) -> None:
+    records = [
+        save_face(tmp_path, 0, replace(make_view("alone.png"), face=0), make_evidence(), REGIONS)
+    ]
     for number, left in enumerate((10.0, 60.0), 1):
-        view = replace(make_view("a/b.png"), face=number - 1, box=np.array([left, 10, left + 20, 30]))
+        view = replace(
+            make_view("a/b.png"), face=number - 1, box=np.array([left, 10, left + 20, 30])
+        )
         view = replace(view, photo=np.full((50, 100, 3), 90, np.uint8))
         records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
     assert [path.name for path in (tmp_path / "photos").glob("*-whole.jpg")] == ["000001-whole.jpg"]
     page, _ = open_records(chrome, tmp_path, records)
     assert loaded(page.locator(".whole img"))
-    whole, second = page.locator(".whole img").bounding_box(), page.locator(".whole button").nth(1).bounding_box()
+    whole, second = (
+        page.locator(".whole img").bounding_box(),
+        page.locator(".whole button").nth(1).bounding_box(),
+    )
     assert page.locator(".whole").count() == 1
     assert whole
     assert second
@@ -279,11 +329,16 @@ def test_heat_maps_stand_one_below_the_other_in_colour() -> None:
         assert shown[0, 0, 3] == 0
 
 
-def test_the_heat_of_the_label_is_shown_where_its_pixels_are(chrome: Browser, tmp_path: Path) -> None:
+def test_the_heat_of_the_label_is_shown_where_its_pixels_are(
+    chrome: Browser, tmp_path: Path
+) -> None:
     heat = np.zeros((32, 32))
     heat[24:, :8] = 1.0  # the lower left corner of the crop
     evidence = Evidence(
-        [1, 0, 2], {0: (np.ones(3), np.zeros((32, 32))), 1: (np.ones(3), heat)}, (np.ones(3), 0 * heat), ATTENTION
+        [1, 0, 2],
+        {0: (np.ones(3), np.zeros((32, 32))), 1: (np.ones(3), heat)},
+        (np.ones(3), 0 * heat),
+        ATTENTION,
     )
     view = replace(make_view("a.png"), to_crop=np.eye(2, 3) * 32 / 48)
     records = [save_face(tmp_path, 0, view, evidence, REGIONS)]
@@ -291,14 +346,21 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(chrome: Browser, tm
     page.locator(".card").click()
     dialog = page.locator("dialog")
     # The second label is the model's, here not the one with the second probability.
-    assert dialog.locator("select[name=label] option").last.text_content() == "happiness rather than neutral"
+    assert (
+        dialog.locator("select[name=label] option").last.text_content()
+        == "happiness rather than neutral"
+    )
     dialog.get_by_label("regions").uncheck()
     shown = []
     for label in ("1", "0"):
         dialog.locator("select[name=label]").select_option(label)
         page.evaluate(SHOWN)
         with Image.open(io.BytesIO(dialog.locator("svg").first.screenshot())) as picture:
-            shown.append(np.asarray(picture.convert("RGB").resize((48, 48), Image.Resampling.BOX)).astype(int))
+            shown.append(
+                np.asarray(picture.convert("RGB").resize((48, 48), Image.Resampling.BOX)).astype(
+                    int
+                )
+            )
     changed = np.abs(shown[0] - shown[1]).sum(-1) > 30
     assert changed[38:46, 2:10].all()
     assert not changed[:34].any()
@@ -308,7 +370,10 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(chrome: Browser, tm
 
 def test_thousands_of_faces_stay_usable(chrome: Browser, tmp_path: Path) -> None:
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
-    records = [record._replace(data=record.data.replace("a.png", f"{number:05d}.png")) for number in range(2000)]
+    records = [
+        record._replace(data=record.data.replace("a.png", f"{number:05d}.png"))
+        for number in range(2000)
+    ]
     large, wrong = open_records(chrome, tmp_path, records)
     expect(large.locator(".card")).to_have_count(2000, timeout=30_000)
     large.get_by_placeholder("contains …").fill("01999")

@@ -36,7 +36,9 @@ def write(folder: Path) -> Path:
                 NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
                 "happiness" if seconds > 5 else "<i>fear",
             )  # fmt: skip
-            attention = Attention(np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(2))
+            attention = Attention(
+                np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(2)
+            )
             order = [0, 1] if seconds > 5 else [1, 0]
             shares = (np.array([0.75, -0.25]), np.ones((8, 8)))
             evidence = Evidence(order, {0: shares, 1: shares}, shares, attention)
@@ -44,7 +46,9 @@ def write(folder: Path) -> Path:
     photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
     people = [person(track, 30 - track) for track in range(10)]
-    write_page(folder / "index.html", {"Method": "x"}, LABELS, records, regions=REGIONS, people=people)
+    write_page(
+        folder / "index.html", {"Method": "x"}, LABELS, records, regions=REGIONS, people=people
+    )
     return folder / "index.html"
 
 
@@ -59,7 +63,13 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     line, dialog = page.get_by_role("slider", name="person 1 over time"), page.locator("dialog")
     assert line.get_attribute("aria-valuetext") == "0:00.0  <i>fear 100%"
     line.focus()
-    for key, seconds in (("ArrowRight", 2.5), ("ArrowRight", 5), ("ArrowLeft", 2.5), ("End", 10), ("ArrowRight", 10)):
+    for key, seconds in (
+        ("ArrowRight", 2.5),
+        ("ArrowRight", 5),
+        ("ArrowLeft", 2.5),
+        ("End", 10),
+        ("ArrowRight", 10),
+    ):
         page.keyboard.press(key)
         assert float(line.get_attribute("aria-valuenow") or -1) == seconds
     page.keyboard.press("Home")
@@ -77,7 +87,9 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     assert dialog.locator(".numbers tbody tr").all_text_contents() == ["mouth75%", "nose-25%"]
     page.keyboard.press("Escape")
     expect(line).to_be_focused()
-    assert line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"  # where the arrows ended
+    assert (
+        line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"
+    )  # where the arrows ended
     assert wrong == []
 
 
@@ -93,7 +105,9 @@ def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str
     line.click(position={"x": 5, "y": 50})
     when = dialog.locator(".timeline").bounding_box()
     assert when
-    dialog.locator(".timeline").click(position={"x": 0.9 * when["width"], "y": 30})  # the one below the face as well
+    dialog.locator(".timeline").click(
+        position={"x": 0.9 * when["width"], "y": 30}
+    )  # the one below the face as well
     assert dialog.locator(".number").text_content() == "person 0 at 0:10.0"
     page.keyboard.press("Escape")
     page.locator(".card", has_text="a.jpg").click()  # a photo has no time
@@ -120,23 +134,37 @@ def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> N
         return float(path[1:-1].split("L")[corner].split()[1])
 
     for corner in range(58):  # a step has two corners
-        assert top(0, "happiness", corner) == pytest.approx(100 - 100 * (corner // 2) / 28, abs=0.06)
+        assert top(0, "happiness", corner) == pytest.approx(
+            100 - 100 * (corner // 2) / 28, abs=0.06
+        )
         assert top(0, "<i>fear", corner) == pytest.approx(0, abs=0.06)
     cells = areas.nth(1).locator("rect[class]")  # two regions at each of four times
     assert cells.locator("title").all_text_contents() == ["mouth 75%", "nose -25%"] * 4
     colours = [cell.get_attribute("class") for cell in cells.all()[:2]]
     assert colours == ["for", "against"]
-    assert [float(cell.get_attribute("fill-opacity") or 0) for cell in cells.all()[:2]] == [1, 0.333]
-    edges = [tuple(float(cell.get_attribute(name) or 0) for name in ("x", "width")) for cell in cells.all()[::2]]
+    assert [float(cell.get_attribute("fill-opacity") or 0) for cell in cells.all()[:2]] == [
+        1,
+        0.333,
+    ]
+    edges = [
+        tuple(float(cell.get_attribute(name) or 0) for name in ("x", "width"))
+        for cell in cells.all()[::2]
+    ]
     assert edges == [(0, 125), (125, 250), (375, 375), (750, 250)]
     absent = areas.nth(0).locator("rect")
     assert (absent.get_attribute("x"), absent.get_attribute("width")) == ("400.0", "200")
 
 
-def test_the_gallery_has_the_changes_of_a_clip_and_all_pictures_when_asked(browser: tuple[Page, list[str]]) -> None:
+def test_the_gallery_has_the_changes_of_a_clip_and_all_pictures_when_asked(
+    browser: tuple[Page, list[str]],
+) -> None:
     page, _ = browser
     visible = page.locator(".card:visible .where")
-    assert visible.all_text_contents()[:3] == ["person 0 at 0:00.0", "person 0 at 0:10.0", "person 1 at 0:00.0"]
+    assert visible.all_text_contents()[:3] == [
+        "person 0 at 0:00.0",
+        "person 0 at 0:10.0",
+        "person 1 at 0:00.0",
+    ]
     assert visible.count() == 2 + 2 + 8
     page.get_by_label("all pictures of clips").check()
     assert visible.count() == 16
@@ -146,7 +174,9 @@ def test_the_gallery_has_the_changes_of_a_clip_and_all_pictures_when_asked(brows
 def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None:
     page, wrong = browser
     shown = page.locator(".person:visible h3")
-    assert shown.all_text_contents() == [f"person {n}" for n in range(8)]  # the eight who are seen longest
+    assert shown.all_text_contents() == [
+        f"person {n}" for n in range(8)
+    ]  # the eight who are seen longest
     page.locator(".tracks label", has_text="person 9").click()
     page.locator(".tracks label", has_text="person 0").click()
     assert shown.all_text_contents() == [f"person {n}" for n in (*range(1, 8), 9)]

@@ -77,7 +77,9 @@ def test_after_an_error_nothing_is_left(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 0
 
 
-@pytest.mark.parametrize("name", ["=1+1.jpg", "+1.jpg", "-1.jpg", "@SUM(1).jpg", "\t=1.jpg", "\r=1.jpg"])
+@pytest.mark.parametrize(
+    "name", ["=1+1.jpg", "+1.jpg", "-1.jpg", "@SUM(1).jpg", "\t=1.jpg", "\r=1.jpg"]
+)
 def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
     rows = [{"path": name, "=x": -1.5}, {"path": "a=b-c.jpg", "=x": None}]
     for suffix in (".csv", ".jsonl", ".parquet"):
@@ -92,7 +94,16 @@ def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [*SUFFIXES, ".CSV", ".Parquet", ".JSONL"])
 def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
-    names = ["a.png", "=1+1.png", "'quoted.png", "-", "two\nlines.png", 'comma, "quote".png', "ünï.png", "007"]
+    names = [
+        "a.png",
+        "=1+1.png",
+        "'quoted.png",
+        "-",
+        "two\nlines.png",
+        'comma, "quote".png',
+        "ünï.png",
+        "007",
+    ]
     names.append("a\u2028b.png")  # JSON does not escape this end of a line
     with TableWriter(path, {"path": str, "score": float, "face": int, "-1": float}) as writer:
         writer.write([{"path": name, "score": 0.25, "face": 3} for name in names])
@@ -100,7 +111,9 @@ def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
     table = read_table(path)
     assert list(table) == ["path", "score", "face", "-1"]
     assert table["path"].tolist() == [*names, "none.png"]
-    assert [None if cell is None else float(cell) for cell in table["score"]] == [0.25] * len(names) + [None]
+    assert [None if cell is None else float(cell) for cell in table["score"]] == [0.25] * len(
+        names
+    ) + [None]
     assert table["face"][-1] is None
     assert is_table(path)
 
@@ -110,7 +123,9 @@ BROKEN += [("t.jsonl", data) for data in (b'{"a": 1\n', b"[1]\n", b"5\n", b"null
 
 
 @pytest.mark.parametrize(("name", "data"), [*BROKEN, ("t.parquet", b"PAR1"), ("gone.csv", None)])
-def test_what_is_no_table_is_said_in_one_line(name: str, data: bytes | None, tmp_path: Path) -> None:
+def test_what_is_no_table_is_said_in_one_line(
+    name: str, data: bytes | None, tmp_path: Path
+) -> None:
     path = tmp_path / name
     if data is not None:
         path.write_bytes(data)
@@ -119,7 +134,10 @@ def test_what_is_no_table_is_said_in_one_line(name: str, data: bytes | None, tmp
 
 
 def test_blank_rows_are_left_out_and_an_empty_table_has_columns(tmp_path: Path) -> None:
-    for text, rows in (("a,b\n1,2\n,\n\n , \n3,\n,\n", [["1", "3"], ["2", None]]), ("a,b\n", [[], []])):
+    for text, rows in (
+        ("a,b\n1,2\n,\n\n , \n3,\n,\n", [["1", "3"], ["2", None]]),
+        ("a,b\n", [[], []]),
+    ):
         (tmp_path / "t.csv").write_text(text)
         assert [cells.tolist() for cells in read_table(tmp_path / "t.csv").values()] == rows
 
@@ -150,7 +168,9 @@ def test_markdown_keeps_cells_apart() -> None:
 def test_the_table_says_which_way_is_better() -> None:
     one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
     found = {method: {"deletion": one, "insertion": none} for method in ("relevance", "random")}
-    table = faithfulness_table(found, {"relevance": found["relevance"]}, {"deletion": -1, "insertion": 1}).splitlines()
+    table = faithfulness_table(
+        found, {"relevance": found["relevance"]}, {"deletion": -1, "insertion": 1}
+    ).splitlines()
     assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
     assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
     assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
@@ -158,7 +178,10 @@ def test_the_table_says_which_way_is_better() -> None:
 
 def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    with pytest.raises(FerVitError, match="exists already"), TableWriter(path, COLUMNS, overwrite=False):
+    with (
+        pytest.raises(FerVitError, match="exists already"),
+        TableWriter(path, COLUMNS, overwrite=False),
+    ):
         path.write_text("another run's")
     assert path.read_text() == "another run's"
     assert [*tmp_path.iterdir()] == [path]

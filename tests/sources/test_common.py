@@ -12,13 +12,25 @@ from fer_vit.errors import FerVitError
 from fer_vit.geometry import Image
 from fer_vit.labels import canonical, check_labels
 from fer_vit.sources import common
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates, hold_out, not_found, read_table
+from fer_vit.sources.common import (
+    add_landmarks,
+    drop_near_duplicates,
+    hold_out,
+    not_found,
+    read_table,
+)
 
 
 def reading(**counts: int) -> Reading:
     """A reading with so many training images of every class, and one test image of each."""
-    rows = [Row(b"", f"{label}/{i}.png", "train", label) for label, count in counts.items() for i in range(count)]
-    return Reading(tuple(counts), rows + [Row(b"", f"test/{label}", "test", label) for label in counts])
+    rows = [
+        Row(b"", f"{label}/{i}.png", "train", label)
+        for label, count in counts.items()
+        for i in range(count)
+    ]
+    return Reading(
+        tuple(counts), rows + [Row(b"", f"test/{label}", "test", label) for label in counts]
+    )
 
 
 def counts(found: Reading, split: str) -> dict[str | None, int]:
@@ -47,10 +59,14 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
     turned = Reading(rows.names, rows.rows[::-1])
     held, again = hold_out(rows), hold_out(turned)
-    assert {r.name for r in held.rows if r.split == "val"} == {r.name for r in again.rows if r.split == "val"}
+    assert {r.name for r in held.rows if r.split == "val"} == {
+        r.name for r in again.rows if r.split == "val"
+    }
     assert [r.name for r in held.rows] == [r.name for r in rows.rows]
     # Fixed: a change would mix training images into the validation of earlier models.
-    assert [r.name for r in held.rows if r.split == "val"] == [f"fear/{i}.png" for i in (1, 8, 11, 18, 42)]
+    assert [r.name for r in held.rows if r.split == "val"] == [
+        f"fear/{i}.png" for i in (1, 8, 11, 18, 42)
+    ]
     assert all(r.split != "val" for r in rows.rows), "the given reading is unchanged"
 
 
@@ -62,7 +78,10 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
         ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
-        ("file,age\n" + 200_000 * "x", "line 2: expected comma-separated values, but got `field larger than"),
+        (
+            "file,age\n" + 200_000 * "x",
+            "line 2: expected comma-separated values, but got `field larger than",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
@@ -77,9 +96,14 @@ def test_not_found_lists_the_content(tmp_path: Path) -> None:
     assert f"Expected X in {tmp_path}, but got a, b." in str(not_found(tmp_path, "X"))
 
 
-def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_keep_the_order_and_count_what_they_drop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
-    rows = [Row(b"broken" if i % 5 == 0 else encoded(picture(i)), f"{i}.png", "train", "fear") for i in range(22)]
+    rows = [
+        Row(b"broken" if i % 5 == 0 else encoded(picture(i)), f"{i}.png", "train", "fear")
+        for i in range(22)
+    ]
     reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
     assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
     assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
@@ -109,7 +133,9 @@ SAME = {
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_marked(split: str) -> None:
+def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_marked(
+    split: str,
+) -> None:
     rows = [Row(encoded(picture(1)), "held, single", split), Row(encoded(HELD), "held", split)]
     rows += [Row(image, name, "train") for name, image in SAME.items()]
     rows += [Row(encoded(picture(seed)), str(seed), "train") for seed in range(2, 20)]
@@ -124,22 +150,33 @@ def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_mar
 
 def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
     grey = encoded(np.full((50, 40, 3), 90, np.uint8))
-    given = add_landmarks(Reading(("fear",), [Row(grey, "a", "train"), Row(grey, "b", "val")]), None, 1)
+    given = add_landmarks(
+        Reading(("fear",), [Row(grey, "a", "train"), Row(grey, "b", "val")]), None, 1
+    )
     assert [row.near_duplicate for row in drop_near_duplicates(given).rows] == [None, False]
 
 
 def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "BLOCK", 7)
     rng = np.random.default_rng(0)
-    drawn = [cv2.cvtColor(picture(seed // 4, common.SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]
+    drawn = [
+        cv2.cvtColor(picture(seed // 4, common.SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)
+    ]
     pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
-    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (80, 1, 1))  # correlations on both sides of the limit
+    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(
+        0, 20, (80, 1, 1)
+    )  # correlations on both sides of the limit
     pixels = pixels.clip(0, 255).astype(np.uint8)
     trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
     flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)
-    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][:, ~trained]
-    expected[trained], expected[~trained] = (best >= common.CORRELATION).any(1), (best >= common.CORRELATION).any(0)
+    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
+        :, ~trained
+    ]
+    expected[trained], expected[~trained] = (
+        (best >= common.CORRELATION).any(1),
+        (best >= common.CORRELATION).any(0),
+    )
     assert np.abs(best - common.CORRELATION).min() > 1e-5
     assert 5 < expected.sum() < 75
     assert (common.find_near_duplicates(pixels, trained) == expected).all()
@@ -150,14 +187,25 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("Happy", "happiness"), (" angry ", "anger"), ("fear", "fear"), ("Boredom", "boredom"), ("Ge\u0301ne", "g\xe9ne")],
+    [
+        ("Happy", "happiness"),
+        (" angry ", "anger"),
+        ("fear", "fear"),
+        ("Boredom", "boredom"),
+        ("Ge\u0301ne", "g\xe9ne"),
+    ],
 )
 def test_canonical(name: str, expected: str) -> None:
     assert canonical(name) == expected
 
 
 def test_labels_of_every_script() -> None:
-    check_labels(["calm", "ruhig \xfc", "\u0628\u06cc\u200c\u062a\u0641\u0627\u0648\u062a", "\u6012"], "photos")
+    check_labels(
+        ["calm", "ruhig \xfc", "\u0628\u06cc\u200c\u062a\u0641\u0627\u0648\u062a", "\u6012"],
+        "photos",
+    )
     for odd in ("a\nb", "", "a\u202eb", "\u200c", 1, "a" * 101):
-        with pytest.raises(FerVitError, match="photos: expected labels of 1 to 100 printable characters"):
+        with pytest.raises(
+            FerVitError, match="photos: expected labels of 1 to 100 printable characters"
+        ):
             check_labels(["calm", odd], "photos")

@@ -16,7 +16,9 @@ from fer_vit.sources.drawn import differing_regions, draw_face, read
 
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
-    first, again, other = (read(tmp_path / str(n), count=80, seed=seed, size=48) for n, seed in enumerate((0, 0, 8)))
+    first, again, other = (
+        read(tmp_path / str(n), count=80, seed=seed, size=48) for n, seed in enumerate((0, 0, 8))
+    )
     assert first.names == EXPRESSIONS
     assert Counter(row.split for row in first.rows) == {"train": 56, "val": 12, "test": 12}
     for split in SPLITS:
@@ -41,7 +43,9 @@ def test_a_folder_of_others_is_refused_and_one_drawn_before_is_taken_again(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
     rows = read(tmp_path / "faces", count=9, size=32).rows
     again = read(tmp_path / "faces", count=9, size=32).rows
-    assert [(row.image, row.split, row.label) for row in again] == [(row.image, row.split, row.label) for row in rows]
+    assert [(row.image, row.split, row.label) for row in again] == [
+        (row.image, row.split, row.label) for row in rows
+    ]
     for other in ({"seed": 1}, {"size": 33}, {"colour": True}, {"count": 10}):
         with pytest.raises(FerVitError, match="holds something else"):
             read(tmp_path / "faces", **{"count": 9, "size": 32} | other)  # type: ignore[arg-type]
@@ -99,7 +103,9 @@ def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
     """Aligned by their landmarks, the mean of many faces has pupils and mouth corners at the template's points."""
     size = 96
     faces = [draw_face("neutral", seed) for seed in range(40)]
-    mean = np.mean([warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0)
+    mean = np.mean(
+        [warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0
+    )
     for x, y in np.array(TEMPLATE[:2]) * size:
         left, top = int(x) - 8, int(y) - 3
         row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
@@ -108,4 +114,7 @@ def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
     mouth = mean[int(0.70 * size) : int(0.82 * size)]
     assert abs(int(0.70 * size) + mouth[:, size // 2].argmin() + 0.5 - TEMPLATE[3][1] * size) < 3
     dark = np.flatnonzero(mouth.min(0) < (mouth.min(0).min() + mouth.max()) / 2) + 0.5
-    assert np.abs(np.array([dark.min(), dark.max()]) / size - (TEMPLATE[3][0], TEMPLATE[4][0])).max() < 0.04
+    assert (
+        np.abs(np.array([dark.min(), dark.max()]) / size - (TEMPLATE[3][0], TEMPLATE[4][0])).max()
+        < 0.04
+    )

@@ -56,7 +56,9 @@ def test_rules_agree_with_their_text() -> None:
     kept = Counter[str]()
     for _ in range(4000):
         # Ten people; concentrations from nearly unanimous to nearly even, so that ties and rejections are common.
-        counts = rng.multinomial(10, rng.dirichlet(np.full(10, rng.choice([0.1, 0.3, 1.0])))).tolist()
+        counts = rng.multinomial(
+            10, rng.dirichlet(np.full(10, rng.choice([0.1, 0.3, 1.0])))
+        ).tolist()
         expected, label = by_the_text(counts, "majority"), majority(counts)
         assert (label is None) == (expected is None), counts
         if label is not None:
@@ -84,9 +86,18 @@ NO_FACE = f"c.png,{BOX},0,0,0,0,0,0,0,0,0,10"
 
 
 def test_read_majority(tmp_path: Path) -> None:
-    draw(tmp_path / "FER2013Train", MIXED, CLEAR, NO_FACE, CLEAR.replace("a.png", "gone.png"), images=3)
+    draw(
+        tmp_path / "FER2013Train",
+        MIXED,
+        CLEAR,
+        NO_FACE,
+        CLEAR.replace("a.png", "gone.png"),
+        images=3,
+    )
     draw(tmp_path / "FER2013Valid", CLEAR)
-    (tmp_path / "fer2013new.csv").mkdir()  # the votes of the test images as well: reading it would raise an error
+    (
+        tmp_path / "fer2013new.csv"
+    ).mkdir()  # the votes of the test images as well: reading it would raise an error
     found = ferplus.read(tmp_path)
     assert [row.extra for row in found.rows] == [{"label_votes": "8"}] * 2
     assert found.names == EXPRESSIONS
@@ -127,16 +138,24 @@ def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
 )
 def test_malformed_line(tmp_path: Path, line: str) -> None:
     draw(tmp_path / "FER2013Train", CLEAR, line)
-    with pytest.raises(FerVitError, match=r"label\.csv, line 2: expected (12 columns|file name, .*), but got `a"):
+    with pytest.raises(
+        FerVitError, match=r"label\.csv, line 2: expected (12 columns|file name, .*), but got `a"
+    ):
         ferplus.read(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("labels", "before", "dropped", "marked"), [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)]
+    ("labels", "before", "dropped", "marked"),
+    [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)],
 )
 def test_real_near_duplicates(
-    ferplus_zip: Path, labels: Literal["majority", "soft"], before: int, dropped: int, marked: int, tmp_path: Path
+    ferplus_zip: Path,
+    labels: Literal["majority", "soft"],
+    before: int,
+    dropped: int,
+    marked: int,
+    tmp_path: Path,
 ) -> None:
     with unpacked(ferplus_zip, tmp_path / "m.parquet") as base:
         given = add_landmarks(ferplus.read(base, labels), None, 1)
@@ -145,5 +164,8 @@ def test_real_near_duplicates(
     assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
     assert found.dropped["near-duplicate of a val or test image"] == dropped
     assert sum(row.near_duplicate is True for row in found.rows) == marked
-    pixels = {split: [row.thumbnail for row in found.rows if row.split == split] for split in ("train", "val")}
+    pixels = {
+        split: [row.thumbnail for row in found.rows if row.split == split]
+        for split in ("train", "val")
+    }
     assert not set(pixels["train"]) & set(pixels["val"])

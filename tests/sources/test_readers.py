@@ -34,7 +34,16 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "train_set", ["3"] * 20)
     draw_affectnet(tmp_path / "val_set", ["0", 1, "2", 3, np.int8(4), [5], 6.0, b"7"])
     found = affectnet.read(tmp_path)
-    assert found.names == ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
+    assert found.names == (
+        "neutral",
+        "happiness",
+        "sadness",
+        "surprise",
+        "fear",
+        "disgust",
+        "anger",
+        "contempt",
+    )
     assert tuple(row.label for row in found.rows if row.split == "test") == found.names
     assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2, "test": 8}
     assert {row.label for row in found.rows if row.split != "test"} == {"surprise"}
@@ -64,12 +73,17 @@ def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path
     assert found.dropped == {"image missing": 1, "annotation missing": 1}
 
 
-@pytest.mark.parametrize("label", ["8", "happy", [1, 2], np.nan, b"not an array", b"\x93NUMPY\x01\x00"])
+@pytest.mark.parametrize(
+    "label", ["8", "happy", [1, 2], np.nan, b"not an array", b"\x93NUMPY\x01\x00"]
+)
 def test_affectnet_wrong_annotation(tmp_path: Path, label: object) -> None:
     draw_affectnet(tmp_path / "val_set", ["0", "0"])
     path = tmp_path / "val_set" / "annotations" / "1_exp.npy"
     path.write_bytes(label) if isinstance(label, bytes) else np.save(path, np.asarray(label))
-    with pytest.raises(FerVitError, match=r"1_exp\.npy: expected an array that holds one number from 0 to 7, but got"):
+    with pytest.raises(
+        FerVitError,
+        match=r"1_exp\.npy: expected an array that holds one number from 0 to 7, but got",
+    ):
         affectnet.read(tmp_path)
 
 
@@ -88,9 +102,16 @@ def draw_fairface(base: Path, tables: dict[str, list[str]], *images: str) -> Pat
 
 
 def test_fairface_one_table(tmp_path: Path) -> None:
-    lines = ["path,age,gender,race", "train/1.jpg,50-59,male,East Asian", "train/3.jpg,3-9,female,Black"]
+    lines = [
+        "path,age,gender,race",
+        "train/1.jpg,50-59,male,East Asian",
+        "train/3.jpg,3-9,female,Black",
+    ]
     draw_fairface(
-        tmp_path / "fairface", {"labels.csv": [*lines, "train/2.jpg,0-2,male,White"]}, "train/1.jpg", "train/3.jpg"
+        tmp_path / "fairface",
+        {"labels.csv": [*lines, "train/2.jpg,0-2,male,White"]},
+        "train/1.jpg",
+        "train/3.jpg",
     )
     found = fairface.read(tmp_path)
     assert found.names == EXPRESSIONS
@@ -110,12 +131,17 @@ def test_fairface_the_official_tables(tmp_path: Path) -> None:
         "fairface_label_val.csv": [OFFICIAL, "val/1.jpg,20-29,Female,Indian,False"],
     }
     found = fairface.read(draw_fairface(tmp_path, tables, "train/1.jpg", "val/1.jpg"))
-    assert [(row.name, row.split) for row in found.rows] == [("train/1.jpg", "train"), ("val/1.jpg", "val")]
+    assert [(row.name, row.split) for row in found.rows] == [
+        ("train/1.jpg", "train"),
+        ("val/1.jpg", "val"),
+    ]
     assert found.rows[0].extra == {"age": "more than 70", "gender": "Male", "race": "White"}
 
 
 def test_fairface_no_image_outside_of_the_folder_is_read(tmp_path: Path) -> None:
-    draw_fairface(tmp_path, {"labels.csv": ["path,age,gender,race", "../x.jpg,0-2,male,White"]}, "../x.jpg")
+    draw_fairface(
+        tmp_path, {"labels.csv": ["path,age,gender,race", "../x.jpg,0-2,male,White"]}, "../x.jpg"
+    )
     with pytest.raises(FerVitError, match="and the images in train"):
         fairface.read(tmp_path)
 
@@ -144,7 +170,15 @@ def test_fer2013_table(tmp_path: Path) -> None:
     path = tmp_path / "fer2013.csv"
     path.write_text(table(*lines))
     found = fer2013.read(tmp_path)
-    assert found.names == ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
+    assert found.names == (
+        "anger",
+        "disgust",
+        "fear",
+        "happiness",
+        "sadness",
+        "surprise",
+        "neutral",
+    )
     assert [(row.name, row.split, row.label) for row in found.rows] == [
         ("fer2013.csv:2", "train", "happiness"),
         ("fer2013.csv:3", "val", "anger"),
@@ -161,8 +195,14 @@ def test_fer2013_table(tmp_path: Path) -> None:
     ("line", "message"),
     [
         (GOOD.replace("3,", "7,", 1), "line 3: expected an emotion from 0 to 6, but got `7`"),
-        (GOOD.replace("Training", "Train"), "line 3: expected a Usage from Training, .*, but got `Train`"),
-        (f"3,{pixels(FACES[0][1:])},Training", "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: "),
+        (
+            GOOD.replace("Training", "Train"),
+            "line 3: expected a Usage from Training, .*, but got `Train`",
+        ),
+        (
+            f"3,{pixels(FACES[0][1:])},Training",
+            "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: ",
+        ),
         (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: expected 2304 pixels from 0 to 255"),
         (f"3,{pixels(FACES[0])} x,Training", "line 3: expected 2304 pixels from 0 to 255"),
     ],
@@ -219,10 +259,18 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
 
 
 def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)), "readme.jpg")
+    touch(
+        tmp_path,
+        *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)),
+        "readme.jpg",
+    )
     found = folder.read(tmp_path)
     for label in ("calm", "test"):
-        assert Counter(row.split for row in found.rows if row.label == label) == {"train": 16, "val": 2, "test": 2}
+        assert Counter(row.split for row in found.rows if row.label == label) == {
+            "train": 16,
+            "val": 2,
+            "test": 2,
+        }
     assert "held out as val, another as test" in found.notes[1]
     assert found.names == ("calm", "test")
     touch(tmp_path / "alone", "test/calm/1.jpg")
@@ -231,19 +279,45 @@ def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
 
 def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
     people = [f"person {number}" for number in range(20)]
-    touch(tmp_path, *(f"{name}/{person}/{i}.jpg" for name in ("happy", "sad") for person in people for i in range(3)))
+    touch(
+        tmp_path,
+        *(
+            f"{name}/{person}/{i}.jpg"
+            for name in ("happy", "sad")
+            for person in people
+            for i in range(3)
+        ),
+    )
     touch(tmp_path, *(f"happy/{i}.jpg" for i in range(10)))
     found = folder.read(tmp_path)
     assert found.extra == ("person",)
-    splits = {person: {row.split for row in found.rows if row.extra.get("person") == person} for person in people}
-    assert Counter(split for one in splits.values() for split in one) == {"train": 16, "val": 2, "test": 2}
-    assert Counter(row.split for row in found.rows if not row.extra) == {"train": 8, "val": 1, "test": 1}
+    splits = {
+        person: {row.split for row in found.rows if row.extra.get("person") == person}
+        for person in people
+    }
+    assert Counter(split for one in splits.values() for split in one) == {
+        "train": 16,
+        "val": 2,
+        "test": 2,
+    }
+    assert Counter(row.split for row in found.rows if not row.extra) == {
+        "train": 8,
+        "val": 1,
+        "test": 1,
+    }
     assert "A fixed tenth of the persons of train is held out" in found.notes[1]
 
 
 def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
     people = ("Anna", "jos\xe9", "ben"), ("anna", "Jose\u0301", "Ben ")
-    touch(tmp_path, *(f"{name}/{who}/1.jpg" for name, some in zip(("awe", "sad"), people, strict=True) for who in some))
+    touch(
+        tmp_path,
+        *(
+            f"{name}/{who}/1.jpg"
+            for name, some in zip(("awe", "sad"), people, strict=True)
+            for who in some
+        ),
+    )
     rows = folder.read(tmp_path).rows
     assert sorted(row.extra["person"] for row in rows) == sorted(["Anna", "ben", "jos\xe9"] * 2)
 
@@ -265,7 +339,15 @@ FEATURES = ("female", "Asian", "70+"), ("unclear", "Caucasian", "0-3")
 def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *(f"train_{i:05d}.jpg 4" for i in range(1, 21)), *SEVEN)
     found = rafdb.read(tmp_path)
-    assert found.names == ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
+    assert found.names == (
+        "surprise",
+        "fear",
+        "disgust",
+        "happiness",
+        "sadness",
+        "anger",
+        "neutral",
+    )
     assert tuple(row.label for row in found.rows if row.split == "test") == found.names
     assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2, "test": 7}
     assert found.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
@@ -289,7 +371,9 @@ def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     assert [row.extra for row in found.rows] == [first, *[{}] * 5, last]
     for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
         (manual / "test_0007_manu_attri.txt").write_text(text)
-        with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: expected the numbers of gender"):
+        with pytest.raises(
+            FerVitError, match=r"test_0007_manu_attri\.txt, line 6: expected the numbers of gender"
+        ):
             rafdb.read(tmp_path)
 
 
@@ -302,8 +386,12 @@ def test_rafdb_missing_image_is_counted(tmp_path: Path) -> None:
     assert not any("held out" in note for note in found.notes), "there is no train to hold out from"
 
 
-@pytest.mark.parametrize("line", ["train_00001.jpg 8", "train_00001.jpg", "train_00001.jpg happy", "val_1.jpg 3"])
+@pytest.mark.parametrize(
+    "line", ["train_00001.jpg 8", "train_00001.jpg", "train_00001.jpg happy", "val_1.jpg 3"]
+)
 def test_rafdb_malformed_line(tmp_path: Path, line: str) -> None:
     draw_rafdb(tmp_path, SEVEN[0], line)
-    with pytest.raises(FerVitError, match=rf"label\.txt, line 2: expected (.* 1 to 7|2 columns), but got `{line}`"):
+    with pytest.raises(
+        FerVitError, match=rf"label\.txt, line 2: expected (.* 1 to 7|2 columns), but got `{line}`"
+    ):
         rafdb.read(tmp_path)

@@ -32,7 +32,13 @@ from fer_vit.store.folder import (
 from fer_vit.store.hub import push
 
 NETWORK = RegionViTConfig(
-    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
+    img_size=32,
+    patch_size=8,
+    embed_dim=32,
+    depth=2,
+    num_heads=2,
+    regions=("mouth", "nose"),
+    keep_rate=(1.0, 0.5),
 )
 THRESHOLDS = {"90": [0.4, 0.3, 0.2, 0.1], "95": [0.2, 0.1, 0.05, 0.0]}
 TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
@@ -41,14 +47,19 @@ TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
 @pytest.fixture
 def net() -> RegionViT:
     torch.manual_seed(0)
-    net = build_model(NETWORK, ["sadness", "fear", "anger"], align="crop", template=TEMPLATE, temperature=1.5).eval()
+    net = build_model(
+        NETWORK, ["sadness", "fear", "anger"], align="crop", template=TEMPLATE, temperature=1.5
+    ).eval()
     use_fused_attention(net, fused=False)
     return net
 
 
 def logits(net: RegionViT) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    return net(torch.rand(2, 3, 32, 32, generator=generator), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4))
+    return net(
+        torch.rand(2, 3, 32, 32, generator=generator),
+        torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4),
+    )
 
 
 def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) -> None:
@@ -63,7 +74,9 @@ def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) ->
 
 def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> None:
     save_network(copy.deepcopy(net).half(), tmp_path)
-    assert {str(value.dtype) for value in load_file(tmp_path / "model.safetensors").values()} == {"torch.float16"}
+    assert {str(value.dtype) for value in load_file(tmp_path / "model.safetensors").values()} == {
+        "torch.float16"
+    }
     again = load_network(tmp_path)
     assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
     assert torch.allclose(logits(again), logits(net), atol=5e-3)
@@ -76,9 +89,14 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
         network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
         one = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in one.state_dict().values():
-            value.copy_(torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed))
+            value.copy_(
+                torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed)
+            )
         save_network(one, Path(name))
-    soup, states = average_networks(names), [load_file(f"{name}/model.safetensors") for name in names]
+    soup, states = (
+        average_networks(names),
+        [load_file(f"{name}/model.safetensors") for name in names],
+    )
     assert (soup.settings.temperature, soup.settings.thresholds, soup.training) == (1.0, {}, False)
     assert soup.config.standardize
     found = soup.state_dict()
@@ -86,7 +104,10 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     assert any(key.endswith("running_var") for key in found)
     for key, value in found.items():
         flat = [state[key].double().flatten().tolist() for state in states]
-        expected = [math.fsum(parts) / 3 if value.is_floating_point() else 7 for parts in zip(*flat, strict=True)]
+        expected = [
+            math.fsum(parts) / 3 if value.is_floating_point() else 7
+            for parts in zip(*flat, strict=True)
+        ]
         assert np.array_equal(value.flatten().numpy(), np.array(expected, value.numpy().dtype))
 
 
@@ -99,13 +120,17 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
         ("template", {"template": TEMPLATE[::-1]}),
     ],
 )
-def test_models_that_cannot_be_averaged(what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path) -> None:
+def test_models_that_cannot_be_averaged(
+    what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path
+) -> None:
     save_network(net, tmp_path / "one")
     own = {"config": NETWORK, "labels": net.settings.labels, "align": "crop", "template": TEMPLATE}
     save_network(build_model(**{**own, **change}), tmp_path / "other")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     assert average_networks([one, one]).settings.labels == net.settings.labels
-    with pytest.raises(FerVitError, match=f"^{other} has another {what} than {one}. Average models of one config"):
+    with pytest.raises(
+        FerVitError, match=f"^{other} has another {what} than {one}. Average models of one config"
+    ):
         average_networks([one, other])
 
 
@@ -124,7 +149,9 @@ def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, hub: Mock) -> Non
     save_network(net, tmp_path / "model")
     assert push(str(tmp_path / "model"), "somebody/model", private=True, token="hf_x") == commit
     hub.assert_called_once_with(token="hf_x")
-    hub.return_value.create_repo.assert_called_once_with("somebody/model", private=True, exist_ok=True)
+    hub.return_value.create_repo.assert_called_once_with(
+        "somebody/model", private=True, exist_ok=True
+    )
     sent = hub.return_value.upload_folder.call_args.kwargs
     assert (sent["repo_id"], Path(sent["folder_path"])) == ("somebody/model", tmp_path / "model")
     (tmp_path / "model" / "notes.txt").write_text("mine")
@@ -133,10 +160,14 @@ def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, hub: Mock) -> Non
     assert pushed == files - {"notes.txt"} == {"config.json", "model.safetensors", "README.md"}
 
 
-def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_models_come_out_of_its_cache(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: dict[str, object] = {}
 
-    def snapshot(repo: str, dry_run: bool = False, **options: object) -> str | list[SimpleNamespace]:
+    def snapshot(
+        repo: str, dry_run: bool = False, **options: object
+    ) -> str | list[SimpleNamespace]:
         if dry_run:
             raise DryRunError("the hub does not answer")
         sent.update(options, repo=repo)
@@ -153,11 +184,19 @@ def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (RuntimeError("403 Forbidden\nfrom a proxy"), r"cannot get somebody/model from the hub \(403 Forbidden\)\.$"),
-        ([6_000_000_000, None, 6_000_000_000], "at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,"),
+        (
+            RuntimeError("403 Forbidden\nfrom a proxy"),
+            r"cannot get somebody/model from the hub \(403 Forbidden\)\.$",
+        ),
+        (
+            [6_000_000_000, None, 6_000_000_000],
+            "at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,",
+        ),
     ],
 )
-def test_errors_of_a_download_are_one_line(answer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_download_are_one_line(
+    answer: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def snapshot(*_: object, dry_run: bool = False, **__: object) -> list[SimpleNamespace]:
         assert dry_run, "it is fetched"
         if isinstance(answer, Exception):  # the HTTP client's types differ by version
@@ -169,28 +208,38 @@ def test_errors_of_a_download_are_one_line(answer: Any, message: str, monkeypatc
         read_model("somebody/model")
 
 
-def test_the_hub_is_sent_over_https_alone(net: RegionViT, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hub_is_sent_over_https_alone(
+    net: RegionViT, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
     save_network(net, tmp_path / "model")
     with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
         push(tmp_path / "model", "somebody/model")
-    with pytest.raises(FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"):
+    with pytest.raises(
+        FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"
+    ):
         read_model("somebody/model")
     with pytest.raises(FerVitError, match="cannot get somebody/model"):  # no request
         read_model("somebody/model", local_files_only=True, cache_dir=tmp_path)
 
 
-def test_weights_of_the_hub_have_its_sha256(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_the_hub_have_its_sha256(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the hub's cache lays them out: a link to a file that has the sha256 as its name."""
     save_network(net, tmp_path / "snapshot")
     weights = tmp_path / "snapshot" / "model.safetensors"
     blob = tmp_path / hashlib.sha256(weights.read_bytes()).hexdigest()
     weights.replace(blob)
     weights.symlink_to(blob)
-    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
+    monkeypatch.setattr(
+        "fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot"
+    )
     read_model("somebody/model", local_files_only=True)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
-    with pytest.raises(FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and fetch it again"):
+    with pytest.raises(
+        FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and fetch it again"
+    ):
         read_model("somebody/model", local_files_only=True)
 
 
@@ -207,29 +256,43 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
     assert asdict(net.config) == saved["hyper_parameters"]["network"]
     assert net.settings.labels == saved["hyper_parameters"]["labels"]
     assert net.settings.template == saved["hyper_parameters"]["template"]
-    assert all(torch.equal(saved["state_dict"][f"net.{name}"], value) for name, value in net.state_dict().items())
+    assert all(
+        torch.equal(saved["state_dict"][f"net.{name}"], value)
+        for name, value in net.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"labels": ["a", "a", "b"]}, "labels that differ"),
-        ({"labels": ["a", "b"]}, r"`vit.head.weight`: float \(3, 32\), but its settings require float \(2, 32\)"),
+        (
+            {"labels": ["a", "b"]},
+            r"`vit.head.weight`: float \(3, 32\), but its settings require float \(2, 32\)",
+        ),
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
         ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
         ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness to be one number or three"),
         ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be from 0 to 1"),
-        ({"thresholds": {**THRESHOLDS, "95": [0.2]}}, "thresholds to be from 0 to 1"),  # one for each label
-        ({"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}}, "thresholds to be from 0 to 1"),
+        (
+            {"thresholds": {**THRESHOLDS, "95": [0.2]}},
+            "thresholds to be from 0 to 1",
+        ),  # one for each label
+        (
+            {"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}},
+            "thresholds to be from 0 to 1",
+        ),
         ({"temperature": 0}, "temperature to be from 0.001"),
         ({"temperature": 10**400}, "does not fit this version"),
         ({"prior": [0.5, 0.5]}, "prior to be empty or one share per label"),
         ({"adjustment": 0.5}, "adjustment to be from 0 to 1, and 0 without a prior"),
     ],
 )
-def test_invalid_settings(change: dict[str, object], words: str, net: RegionViT, tmp_path: Path) -> None:
+def test_invalid_settings(
+    change: dict[str, object], words: str, net: RegionViT, tmp_path: Path
+) -> None:
     save_network(net, tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | change))
@@ -274,7 +337,10 @@ def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
     saved = load_checkpoint(checkpoint)
-    for name, key in (("newer", "unheard_of"), ("odd", 1)):  # keys of a foreign file need not be text
+    for name, key in (
+        ("newer", "unheard_of"),
+        ("odd", 1),
+    ):  # keys of a foreign file need not be text
         saved["hyper_parameters"]["network"][key] = 1
         torch.save(saved, tmp_path / f"{name}.ckpt")
     for name, message in (

@@ -18,23 +18,38 @@ LAID_OVER = {
     "ferplus_fairface_finish": "ferplus_fairface_small",
 }
 """Configs that change a part of another one."""
-QUICK = ["--data.num_workers=0", "--data.batch_size=8", "--trainer.accelerator=cpu", "--trainer.fast_dev_run=true"]
+QUICK = [
+    "--data.num_workers=0",
+    "--data.batch_size=8",
+    "--trainer.accelerator=cpu",
+    "--trainer.fast_dev_run=true",
+]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_config_takes_a_step(
+    name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = []
     task = MaskedPretraining if name == "pretrain" else FERTask
     step = task.training_step
-    monkeypatch.setattr(task, "training_step", lambda *args: steps.append((args[0], loss := step(*args))) or loss)
+    monkeypatch.setattr(
+        task, "training_step", lambda *args: steps.append((args[0], loss := step(*args))) or loss
+    )
     more = []
     if name == "pretrained_vit":  # random weights of one block where ImageNet's would be
         network = yaml.safe_load((CONFIGS / "pretrained_vit.yaml").read_text())["model"]["network"]
-        torch.save(timm.create_model(network["backbone"], depth=1).state_dict(), tmp_path / "weights.pth")
+        torch.save(
+            timm.create_model(network["backbone"], depth=1).state_dict(), tmp_path / "weights.pth"
+        )
         more = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}"]
-    if name == "ddp":  # batch norms synchronise on GPUs only; test_distributed starts several processes
+    if (
+        name == "ddp"
+    ):  # batch norms synchronise on GPUs only; test_distributed starts several processes
         more = ["--trainer.devices=1", "--trainer.sync_batchnorm=false"]
-    configs = [f"--config={CONFIGS / f'{config}.yaml'}" for config in (LAID_OVER.get(name), name) if config]
+    configs = [
+        f"--config={CONFIGS / f'{config}.yaml'}" for config in (LAID_OVER.get(name), name) if config
+    ]
     main(["fit", *configs, *QUICK, f"--data.manifest={drawn / 'faces.parquet'}", *more])
     ((module, loss),) = steps
     assert loss.isfinite()
@@ -48,4 +63,6 @@ def test_options_in_the_documentation_exist(page: str) -> None:
     words += sorted(set(re.findall(r"`(\w+): (\w+)`", text)))
     for option, value in words:
         found = parse_fit(f"--model.network.{option}={value}").model.network[option]
-        assert (list(found) if isinstance(found, tuple) else found) == yaml.safe_load(value), f"{option}: {value}"
+        assert (list(found) if isinstance(found, tuple) else found) == yaml.safe_load(value), (
+            f"{option}: {value}"
+        )

@@ -65,7 +65,10 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
     def rows(fold: str | None) -> dict[str, list[str]]:
         data = build(drawn / "faces.parquet", 1, fold=fold)
         counts = data.class_counts().sum().item()
-        found = {split: [name(data, split, i) for i in range(len(data.dataset(split)))] for split in SPLITS}
+        found = {
+            split: [name(data, split, i) for i in range(len(data.dataset(split)))]
+            for split in SPLITS
+        }
         assert counts == len(found["train"]) == len(data.train_dataloader())
         return found
 
@@ -86,13 +89,26 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
     [
         *(
             ({name: value}, f"middle of an epoch with {name} {value}, but now it is ")
-            for name, value in (("batch_size", 25), ("seed_everything", 7), ("balanced", True), ("world_size", 2))
+            for name, value in (
+                ("batch_size", 25),
+                ("seed_everything", 7),
+                ("balanced", True),
+                ("world_size", 2),
+            )
         ),
-        *((change, "Resume from another") for change in ({"epoch": "x"}, {"batches": 10**30}, {"epoch": -5})),
-        ({"fold": "0/3", "batches": 0}, "trained with data.fold 0/3, but now it is None. Use the same"),
+        *(
+            (change, "Resume from another")
+            for change in ({"epoch": "x"}, {"batches": 10**30}, {"epoch": -5})
+        ),
+        (
+            {"fold": "0/3", "batches": 0},
+            "trained with data.fold 0/3, but now it is None. Use the same",
+        ),
     ],
 )
-def test_positions_at_which_no_run_can_resume(change: dict[str, object], words: str, drawn: Path) -> None:
+def test_positions_at_which_no_run_can_resume(
+    change: dict[str, object], words: str, drawn: Path
+) -> None:
     data = build(drawn / "faces.parquet")
     data.load_state_dict({"epoch": 1, "batches": 1, **data._order(), **change})
     with pytest.raises(FerVitError, match=words):
@@ -105,7 +121,9 @@ def test_a_position_counts_once(drawn: Path) -> None:
     data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first
-    data.load_state_dict({"epoch": 1, "batches": 0, **data._order(), "batch_size": 50})  # the end of an epoch
+    data.load_state_dict(
+        {"epoch": 1, "batches": 0, **data._order(), "batch_size": 50}
+    )  # the end of an epoch
     assert len(list(data.train_dataloader())) == len(first)
 
 
@@ -118,7 +136,9 @@ def test_a_split_without_rows_or_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cores", "devices", "workers"), [(1, 2, 1), (64, 4, 8), (12, 4, 3)])
-def test_workers_by_cores(cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_by_cores(
+    cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fer_vit.train.datamodule.cores", lambda: cores)
     data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
     data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]

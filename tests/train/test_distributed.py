@@ -27,7 +27,12 @@ BOUND = 600
 
 
 def options(manifest: Path, folder: Path, *more: str) -> list[str]:
-    return [*TINY, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
+    return [
+        *TINY,
+        f"--data.manifest={manifest}",
+        f"--trainer.logger.init_args.save_dir={folder}",
+        *more,
+    ]
 
 
 def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
@@ -37,17 +42,29 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
     """
     environment = os.environ | {"PYTHONPATH": FOUND}
     command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.slow
 def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
-    recipe = ["--model.logit_adjust=1", "--model.layer_decay=0.8", "--trainer.gradient_clip_val=0.5"]
-    whole = ["--trainer.limit_train_batches=1.0", "--trainer.limit_val_batches=1.0", "--trainer.max_epochs=2"]
+    recipe = [
+        "--model.logit_adjust=1",
+        "--model.layer_decay=0.8",
+        "--trainer.gradient_clip_val=0.5",
+    ]
+    whole = [
+        "--trainer.limit_train_batches=1.0",
+        "--trainer.limit_val_batches=1.0",
+        "--trainer.max_epochs=2",
+    ]
     ema = "--trainer.callbacks+=fer_vit.train.module.EMA"
     faces = read(tmp_path / "faces", count=167, size=48)
-    assert sum(row.split == "val" for row in faces.rows) == 25  # an odd number: one process has a repeat
+    assert (
+        sum(row.split == "val" for row in faces.rows) == 25
+    )  # an odd number: one process has a repeat
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")
     curves, states, weights = {}, {}, {}
     for name, processes, more in (("one", 1, []), ("ddp", 2, TWO)):
@@ -65,7 +82,9 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
         version = tmp_path / name / "default" / "version_0"
         assert (version / "config.yaml").is_file()
         events = EventAccumulator(str(version)).Reload()
-        curves[name] = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        curves[name] = {
+            tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        }
         saved = load_checkpoint(version / "checkpoints" / "last.ckpt")
         states[name] = saved["state_dict"]
         weights[name] = saved["current_model_state"]
@@ -90,9 +109,15 @@ def one_val_face(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
-def test_a_killed_process_ends_a_run_that_resumes(launcher: list[str], one_val_face: Path, tmp_path: Path) -> None:
-    words = options(one_val_face, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3")
-    status, _, err = run("fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne", launcher=launcher)
+def test_a_killed_process_ends_a_run_that_resumes(
+    launcher: list[str], one_val_face: Path, tmp_path: Path
+) -> None:
+    words = options(
+        one_val_face, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3"
+    )
+    status, _, err = run(
+        "fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne", launcher=launcher
+    )
     assert status != 0, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
     assert load_checkpoint(last)["global_step"] == 3
@@ -106,7 +131,9 @@ def test_a_killed_process_ends_a_run_that_resumes(launcher: list[str], one_val_f
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_process_ends_all_at_the_same_step(one_val_face: Path, tmp_path: Path) -> None:
+def test_sigterm_to_one_process_ends_all_at_the_same_step(
+    one_val_face: Path, tmp_path: Path
+) -> None:
     words = options(one_val_face, tmp_path, *TWO, "--trainer.limit_train_batches=3")
     signal_options = [
         "--trainer.callbacks+=tests.helpers.callbacks.Terminate",
@@ -116,7 +143,12 @@ def test_sigterm_to_one_process_ends_all_at_the_same_step(one_val_face: Path, tm
     status, out, err = run("fit", *words, *signal_options)
     assert status == 128 + signal.SIGTERM, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
-    assert out.count(f"Ended by SIGTERM. Resume with the same command; `fit` needs `--ckpt_path {last}`.") == 1
+    assert (
+        out.count(
+            f"Ended by SIGTERM. Resume with the same command; `fit` needs `--ckpt_path {last}`."
+        )
+        == 1
+    )
     assert load_checkpoint(last)["global_step"] == 2
 
 
@@ -129,7 +161,16 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prediction(faces: Path, output: Path, *more: str) -> list[str]:
-    return ["predict", str(faces), "--output", str(output), "--face=crop", "--detector=none", "--part_size=7", *more]
+    return [
+        "predict",
+        str(faces),
+        "--output",
+        str(output),
+        "--face=crop",
+        "--detector=none",
+        "--part_size=7",
+        *more,
+    ]
 
 
 def table(folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,14 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
-from fer_vit.train.module import EMA, Symmetry, asymmetry, make_symmetric, mirror_image, moving_average
+from fer_vit.train.module import (
+    EMA,
+    Symmetry,
+    asymmetry,
+    make_symmetric,
+    mirror_image,
+    moving_average,
+)
 from fer_vit.train.task import MaskedPretraining
 from tests.train.test_task import NETWORK, batch, build, with_trainer
 
@@ -41,13 +48,21 @@ def test_rates_and_decays_of_parameters(pretraining: bool) -> None:
         task = MaskedPretraining(NETWORK, weight_decay=0.1)
     made = with_trainer(task, estimated_stepping_batches=100).configure_optimizers()
     named = {id(value): name.removeprefix("net.") for name, value in task.named_parameters()}
-    groups = {named[id(p)]: group for group in made["optimizer"].param_groups for p in group["params"]}
+    groups = {
+        named[id(p)]: group for group in made["optimizer"].param_groups for p in group["params"]
+    }
     assert groups.keys() == set(named.values())
-    factors = {"vit.blocks.1.attn.qkv.weight": 0.5, "vit.blocks.0.attn.qkv.weight": 0.25, "vit.cls_token": 0.125}
+    factors = {
+        "vit.blocks.1.attn.qkv.weight": 0.5,
+        "vit.blocks.0.attn.qkv.weight": 0.25,
+        "vit.cls_token": 0.125,
+    }
     factors |= {"region_embed.patch_embed.late.1.weight": 0.125}
     factors |= {"mask_token": 1, "decoder.weight": 1} if pretraining else {"vit.head.weight": 1}
     for name, factor in factors.items():
-        assert groups[name]["initial_lr"] == pytest.approx(1e-3 * (1 if pretraining else factor)), name
+        assert groups[name]["initial_lr"] == pytest.approx(1e-3 * (1 if pretraining else factor)), (
+            name
+        )
     assert groups["vit.blocks.0.attn.qkv.weight"]["weight_decay"] == 0.1
     plain = {"region_embed.name_embed.mouth", "vit.pos_embed", "vit.cls_token", "vit.norm.weight"}
     plain |= {"mask_token", "decoder.weight"} if pretraining else {"vit.head.bias"}
@@ -87,7 +102,9 @@ def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
     (factor, *_) = schedule.lr_lambdas
     assert 0.01 < factor(40) < 1
     assert {group["weight_decay"] for group in optimiser.param_groups} == {0.0, 0.2}
-    assert {group["initial_lr"] for group in optimiser.param_groups} == set(schedule.base_lrs) == {0.5}
+    assert (
+        {group["initial_lr"] for group in optimiser.param_groups} == set(schedule.base_lrs) == {0.5}
+    )
     rates = [group["lr"] for group in optimiser.param_groups]
     assert rates == pytest.approx([0.5 * factor(40)] * len(rates))
     optimiser.step()
@@ -105,13 +122,17 @@ class Tiny(L.LightningModule):
 def test_the_average_is_made_on_the_device_to_which_the_model_goes() -> None:
     model, ema = Tiny(), EMA()
     assert model.device.type == "cpu"
-    ema.setup(SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta"))), model, "fit")
+    ema.setup(
+        SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta"))), model, "fit"
+    )
     assert {value.device.type for value in ema._average_model.parameters()} == {"meta"}
 
 
 def test_the_decay_reaches_the_average() -> None:
     model, ema = Tiny(), EMA(decay=0.2)
-    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")), global_step=0)
+    trainer = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=torch.device("cpu")), global_step=0
+    )
     ema.setup(trainer, model, "fit")
     for step in (1, 2, 3):
         with torch.no_grad():
@@ -121,7 +142,9 @@ def test_the_decay_reaches_the_average() -> None:
     # The first value is taken whole; then 2/11 of it is kept, and then 1/5, which is less than 3/12.
     second = 1 * 2 / 11 + 2 * 9 / 11
     assert ema._average_model.module.weight.tolist() == pytest.approx([0.2 * second + 0.8 * 3] * 2)
-    assert moving_average(torch.tensor(3), torch.tensor(8), torch.tensor(5), decay=0.9) == 8  # a counter
+    assert (
+        moving_average(torch.tensor(3), torch.tensor(8), torch.tensor(5), decay=0.9) == 8
+    )  # a counter
 
 
 SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
@@ -151,7 +174,9 @@ def network(**changes: Any) -> RegionViT:
     net = build_model(replace(CONFIG, **changes), ["a", "b", "c"])
     for value in net.state_dict().values():
         if value.is_floating_point():
-            value.copy_(torch.randn_like(value).abs() if value.ndim == 1 else torch.randn_like(value) / 4)
+            value.copy_(
+                torch.randn_like(value).abs() if value.ndim == 1 else torch.randn_like(value) / 4
+            )
     return net.eval()
 
 
@@ -160,7 +185,9 @@ def faces(number: int, size: int) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(0)
     landmarks = size * (np.array(TEMPLATE) + rng.normal(0, 0.03, (number, 5, 2)))
     boxes = np.stack([region_boxes(points, tuple(REGIONS)) for points in landmarks])
-    return torch.from_numpy(rng.random((number, 3, size, size), np.float32)), torch.from_numpy(boxes)
+    return torch.from_numpy(rng.random((number, 3, size, size), np.float32)), torch.from_numpy(
+        boxes
+    )
 
 
 def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,14 +231,20 @@ def test_training_keeps_the_weights_symmetric() -> None:
             optimizer.step()
             optimizer.zero_grad()
     state = net.state_dict()
-    assert all(torch.equal(value, mirror_image(name, state)) for name, value in state.items() if value.ndim)
+    assert all(
+        torch.equal(value, mirror_image(name, state)) for name, value in state.items() if value.ndim
+    )
     assert not any(torch.equal(value, start[name]) for name, value in state.items() if value.ndim)
     net.eval()
     assert torch.allclose(net(image, boxes), net(*mirrored(image, boxes)), atol=1e-5)
 
 
 def test_networks_and_runs_that_cannot_be_symmetric() -> None:
-    for change in ({"img_size": 24}, {"num_heads": 3, "embed_dim": 24}, {"regions": ("right_eye", "mouth")}):
+    for change in (
+        {"img_size": 24},
+        {"num_heads": 3, "embed_dim": 24},
+        {"regions": ("right_eye", "mouth")},
+    ):
         net = build_model(replace(CONFIG, **change), ["a", "b", "c"])
         with pytest.raises(FerVitError, match="cannot be symmetric"):
             Symmetry().on_fit_start(NEW, SimpleNamespace(net=net))
@@ -225,7 +258,9 @@ def test_networks_and_runs_that_cannot_be_symmetric() -> None:
 def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
     task, drawn = build(), []
     for rank, epoch, step in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
-        with_trainer(task, global_rank=rank, current_epoch=epoch).on_train_batch_start(batch(), step)
+        with_trainer(task, global_rank=rank, current_epoch=epoch).on_train_batch_start(
+            batch(), step
+        )
         drawn.append(torch.rand(()).item())
     assert len(set(drawn)) == 4
     assert drawn[0] == drawn[-1]

@@ -28,12 +28,16 @@ def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
         )
         main(["fit", *TINY[5:], f"--data.manifest={drawn / 'faces.parquet'}", *map(str, words)])
         ((verb, trainer, model, options),) = built
-        return SimpleNamespace(verb=verb, trainer=trainer, model=model, data=options.pop("datamodule"), options=options)
+        return SimpleNamespace(
+            verb=verb, trainer=trainer, model=model, data=options.pop("datamodule"), options=options
+        )
 
     return build_run
 
 
-def test_words_win_over_configs_and_configs_over_the_checkpoint(build: Build, checkpoint: Path, tmp_path: Path) -> None:
+def test_words_win_over_configs_and_configs_over_the_checkpoint(
+    build: Build, checkpoint: Path, tmp_path: Path
+) -> None:
     network = {"dropout": 0.1, "drop_path_rate": 0.1}
     config = {"model": {"warmup": 0.3, "min_lr": 0.3, "network": network}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
@@ -41,13 +45,25 @@ def test_words_win_over_configs_and_configs_over_the_checkpoint(build: Build, ch
     run = build("--config", tmp_path / "mine.yaml", *words)
     assert Path(run.trainer.logger.root_dir) == Path("runs/mine")
     assert run.options == {"ckpt_path": str(checkpoint)}
-    assert (run.model.hparams["warmup"], run.model.hparams["min_lr"], run.model.hparams["lr"]) == (0.3, 0.4, 1e-3)
+    assert (run.model.hparams["warmup"], run.model.hparams["min_lr"], run.model.hparams["lr"]) == (
+        0.3,
+        0.4,
+        1e-3,
+    )
     net = run.model.net.config
     assert (net.dropout, net.drop_path_rate) == (0.2, 0.1)
-    assert (net.img_size, net.patch_size, net.embed_dim, net.depth, net.num_heads) == (32, 8, 32, 2, 2)
+    assert (net.img_size, net.patch_size, net.embed_dim, net.depth, net.num_heads) == (
+        32,
+        8,
+        32,
+        2,
+        2,
+    )
 
 
-def test_checkpoints_of_configs(build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_checkpoints_of_configs(
+    build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     (tmp_path / "resume.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
     words = [*TINY[:5], "--config", tmp_path / "resume.yaml"]
     assert build(*words).options == {"ckpt_path": str(checkpoint)}
@@ -68,7 +84,11 @@ def test_the_task_is_that_of_the_option_or_of_the_last_config(
     words: str, task: type, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, content in (("a", "task: pretraining"), ("b", "task: classification"), ("c", "trainer: {}")):
+    for name, content in (
+        ("a", "task: pretraining"),
+        ("b", "task: classification"),
+        ("c", "trainer: {}"),
+    ):
         Path(f"{name}.yaml").write_text(content)
     assert type(build(*TINY[:5], *words.split()).model) is task
 
@@ -76,19 +96,36 @@ def test_the_task_is_that_of_the_option_or_of_the_last_config(
 def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> None:
     assert build(f"--ckpt_path={checkpoint}").data.spec == load(checkpoint).crop_spec
     points = [[0.3, 0.4], [0.7, 0.4], [0.5, 0.6], [0.4, 0.8], [0.6, 0.8]]
-    words = ["--model.network.img_size=64", "--model.network.regions=[nose,chin]", "--model.align=crop"]
+    words = [
+        "--model.network.img_size=64",
+        "--model.network.regions=[nose,chin]",
+        "--model.align=crop",
+    ]
     run = build(*TINY[1:5], *words, f"--model.template={points}")
     assert run.data.spec == CropSpec(64, ("nose", "chin"), "crop", tuple((x, y) for x, y in points))
-    assert (run.model.net.settings.align, run.model.net.settings.template) == ("crop", run.data.spec.template)
+    assert (run.model.net.settings.align, run.model.net.settings.template) == (
+        "crop",
+        run.data.spec.template,
+    )
     assert run.model.labels == run.data.labels
 
 
-@pytest.mark.parametrize(("name", "value"), [("lr", "high"), ("template", [[0.1, 0.2, 0.3]]), ("colour", 1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", "high"), ("template", [[0.1, 0.2, 0.3]]), ("colour", 1)]
+)
 def test_settings_in_a_checkpoint_are_checked_like_words(
-    name: str, value: object, build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    name: str,
+    value: object,
+    build: Build,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     saved = torch.load(checkpoint, weights_only=True)
-    torch.save({**saved, "hyper_parameters": saved["hyper_parameters"] | {name: value}}, tmp_path / "bad.ckpt")
+    torch.save(
+        {**saved, "hyper_parameters": saved["hyper_parameters"] | {name: value}},
+        tmp_path / "bad.ckpt",
+    )
     with pytest.raises(SystemExit):
         build(f"--ckpt_path={tmp_path / 'bad.ckpt'}")
     error = capsys.readouterr().err
@@ -101,7 +138,9 @@ def test_bf16_is_emulated_nowhere(build: Build, monkeypatch: pytest.MonkeyPatch)
     assert build(*TINY[:5], "--trainer.precision=bf16-mixed").trainer.precision == "32-true"
 
 
-def test_a_resumed_run_needs_no_pretrained_weights(build: Build, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_no_pretrained_weights(
+    build: Build, checkpoint: Path, tmp_path: Path
+) -> None:
     words = [f"--model.network.pretrained={tmp_path / 'gone.pth'}", f"--ckpt_path={checkpoint}"]
     assert build(*words).model.net.config.pretrained is False
 
@@ -112,9 +151,16 @@ def test_a_resumed_run_needs_no_pretrained_weights(build: Build, checkpoint: Pat
         ("--data.batch_size=0", "data.batch_size to be 1 or more, but got 0"),
         ("--model.network.num_heads=0", "network.num_heads to be from 1 to 1024"),
         ("--trainer.devices=0", "devices"),
-        ("--trainer.precision=bf16-true", "trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true."),
+        (
+            "--trainer.precision=bf16-true",
+            "trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true.",
+        ),
         ("--trainer.precision=64", "trainer.precision bf16-mixed, 16-mixed or 32, but got 64."),
     ],
 )
-def test_options_out_of_range(option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture) -> None:
-    assert words in fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option)
+def test_options_out_of_range(
+    option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert words in fails(
+        capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option
+    )

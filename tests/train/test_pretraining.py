@@ -23,7 +23,13 @@ from tests.helpers.commands import TINY, fails, fit, main
 from tests.helpers.marks import slow
 
 CONFIG = RegionViTConfig(
-    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), region_grid=1
+    img_size=32,
+    patch_size=8,
+    embed_dim=32,
+    depth=2,
+    num_heads=2,
+    regions=("mouth", "nose"),
+    region_grid=1,
 )
 MODELS = {
     "patch": {"tokens": "patch"},
@@ -34,7 +40,12 @@ MODELS = {
     "standardised": {"standardize": True, "stem": "conv"},
     "conv, regions of the image": {"stem": "conv", "tokens": "region"},
     "conv, regions of the stem": {"stem": "conv", "region_source": "stem"},
-    "conv, regions of the stem alone": {"stem": "conv", "region_source": "stem", "tokens": "region", "in_chans": 1},
+    "conv, regions of the stem alone": {
+        "stem": "conv",
+        "region_source": "stem",
+        "tokens": "region",
+        "in_chans": 1,
+    },
     "no class token": {"backbone": "vit_medium_patch16_gap_256", "pool": "avg"},
     "computed positions": {"pos_embed": "sincos_2d", "pool": "query", "causal": True},
 }
@@ -73,8 +84,13 @@ def test_nothing_hidden_reaches_the_encoder(name: str, training: bool) -> None:
     pixels = covered(hide(net, image, boxes, valid, noise, 0.6).seen, image)
     token = torch.rand(net.vit.embed_dim)
     before = encode(net, image, noise, token)
-    assert torch.equal(encode(net, torch.where(pixels, torch.rand(image.shape) * 9 - 4, image), noise, token), before)
-    assert not torch.equal(encode(net, torch.where(pixels, image, 1 - image**2), noise, token), before)
+    assert torch.equal(
+        encode(net, torch.where(pixels, torch.rand(image.shape) * 9 - 4, image), noise, token),
+        before,
+    )
+    assert not torch.equal(
+        encode(net, torch.where(pixels, image, 1 - image**2), noise, token), before
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -92,7 +108,9 @@ def test_hidden_tokens_keep_their_positions_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "number"), [(0.6, 10), (0.05, 1), (0.95, 15)])
-def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(ratio: float, number: int) -> None:
+def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(
+    ratio: float, number: int
+) -> None:
     image, boxes, valid, noise = faces()
     hidden = hide(build(), image, boxes, valid, noise, ratio)
     expected = image.clone()
@@ -111,16 +129,30 @@ def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(ratio: floa
 def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:
     net = build(tokens="region")
     boxes = BOXES[:1].repeat(1, 2, 1)  # the four patches in the middle: 5, 6, 9, 10
-    for first, expected in (((5,), False), ((5, 6), False), ((5, 6, 9), True), ((0, 1, 2, 3), False)):
+    for first, expected in (
+        ((5,), False),
+        ((5, 6), False),
+        ((5, 6, 9), True),
+        ((0, 1, 2, 3), False),
+    ):
         noise = torch.ones(1, 16)
         noise[0, list(first)] = 0
-        hidden = hide(net, torch.rand(1, 3, 32, 32), boxes, torch.ones(1, 2, dtype=torch.bool), noise, len(first) / 16)
+        hidden = hide(
+            net,
+            torch.rand(1, 3, 32, 32),
+            boxes,
+            torch.ones(1, 2, dtype=torch.bool),
+            noise,
+            len(first) / 16,
+        )
         assert hidden.tokens.tolist() == [[expected] * 2]
         # The 16 x 16 pixels of the box become 8 x 8.
         assert hidden.weights.sum() == len({5, 6, 9, 10} & set(first)) * 16 * 3 * 2
 
 
-@pytest.mark.parametrize("name", ["both", "grid", "grey", "patch", "conv, regions of the stem alone"])
+@pytest.mark.parametrize(
+    "name", ["both", "grid", "grey", "patch", "conv, regions of the stem alone"]
+)
 def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
     net = build(**MODELS[name])
     image, boxes, valid, noise = faces()
@@ -144,10 +176,15 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
         for region in range(net.layout.num_regions):
             left, top = (int(value) for value in boxes[face, region, :2])
             for cell in range(net.config.region_grid**2):
-                row, column = top + 16 * (cell // net.config.region_grid), left + 16 * (cell % net.config.region_grid)
+                row, column = (
+                    top + 16 * (cell // net.config.region_grid),
+                    left + 16 * (cell % net.config.region_grid),
+                )
                 part = pixels[face][:, row : row + 16, column : column + 16]
                 part = part.reshape(len(part), 8, 2, 8, 2).mean((2, 4))
-                off = seen[face][row : row + 16, column : column + 16].reshape(8, 2, 8, 2).any((1, 3))
+                off = (
+                    seen[face][row : row + 16, column : column + 16].reshape(8, 2, 8, 2).any((1, 3))
+                )
                 if valid[face, region]:
                     total, count = add_errors(total, count, part, ~off, preds[face, token])
                 token += 1
@@ -155,7 +192,9 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
     assert pixel_loss(preds, hidden).item() == pytest.approx(total / count, rel=1e-4)
 
 
-def add_errors(total: float, count: int, part: np.ndarray, gone: np.ndarray, preds: Tensor) -> tuple[float, int]:
+def add_errors(
+    total: float, count: int, part: np.ndarray, gone: np.ndarray, preds: Tensor
+) -> tuple[float, int]:
     """Adds the squared errors of a token's hidden pixels: its pixels (C, 8, 8), which are hidden (8, 8)."""
     normal = (part - part.mean()) / np.sqrt(part.var() + 1e-6)
     errors = (preds.double().numpy().reshape(part.shape) - normal) ** 2
@@ -165,7 +204,9 @@ def add_errors(total: float, count: int, part: np.ndarray, gone: np.ndarray, pre
 def test_patches_at_the_edges_may_be_cut_off() -> None:
     name, (image, boxes, valid, noise) = "conv, regions of the stem alone", faces()
     whole = hide(build(**MODELS[name]), image, boxes, valid, noise, 0.6).seen
-    seen = hide(build(**MODELS[name], img_size=29), image[..., :29, :29], boxes, valid, noise, 0.6).seen
+    seen = hide(
+        build(**MODELS[name], img_size=29), image[..., :29, :29], boxes, valid, noise, 0.6
+    ).seen
     assert torch.equal(covered(seen, image[..., :29, :29]), covered(whole, image)[..., :29, :29])
 
 
@@ -186,7 +227,9 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(unlabelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fit(unlabelled / "faces.parquet", tmp_path_factory.mktemp("pretrained"), *TINY, *PRETRAIN)
+    return fit(
+        unlabelled / "faces.parquet", tmp_path_factory.mktemp("pretrained"), *TINY, *PRETRAIN
+    )
 
 
 def drawn_batch(drawn: Path) -> Batch:
@@ -230,20 +273,29 @@ def test_validation_depends_on_the_faces_alone(drawn: Path) -> None:
     task.on_validation_epoch_end()  # raises if row 0 does not count
 
 
-def test_by_the_command_line(pretrained: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_by_the_command_line(
+    pretrained: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     saved = load_checkpoint(pretrained)
     assert "labels" not in saved["hyper_parameters"]
     assert not any("head" in name or "pool" in name for name in saved["state_dict"])
     best = {state.get("best_model_path") for state in saved["callbacks"].values()}
     assert str(pretrained.parent / "best.ckpt") in best  # recorded before last.ckpt is saved
     assert "val/loss" in EventAccumulator(str(pretrained.parents[1])).Reload().Tags()["scalars"]
-    manifest, logs = f"--data.manifest={unlabelled / 'shards'}", f"--trainer.logger.init_args.save_dir={tmp_path}"
+    manifest, logs = (
+        f"--data.manifest={unlabelled / 'shards'}",
+        f"--trainer.logger.init_args.save_dir={tmp_path}",
+    )
     main(["validate", f"--ckpt_path={pretrained}", manifest, logs, "--data.num_workers=0"])
     assert "val/loss" in capsys.readouterr().out
 
 
-def test_it_is_no_classifier(pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(FerVitError, match=r"has no expressions. Train a classifier from it with `--model.init`"):
+def test_it_is_no_classifier(
+    pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(
+        FerVitError, match=r"has no expressions. Train a classifier from it with `--model.init`"
+    ):
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     line = fails(capsys, "fit", "--task=classification", f"--ckpt_path={pretrained}", manifest)
@@ -255,16 +307,25 @@ def test_it_is_no_classifier(pretrained: Path, drawn: Path, unlabelled: Path, ca
     assert "task" in fails(capsys, "fit", "--task=dreaming", manifest)
 
 
-def test_a_classifier_uses_it(pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_classifier_uses_it(
+    pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = [f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"]
     last = fit(drawn / "faces.parquet", tmp_path, *TINY[5:], *words)
     out = capsys.readouterr().out
-    assert f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise" in out
+    assert (
+        f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise"
+        in out
+    )
     net, before = load_network(last), load_checkpoint(pretrained)
     assert load_checkpoint(last)["starts_from"] is None  # it has learned no labels
     assert net.config.stem == "conv"
     state = net.state_dict()
-    taken = {name.removeprefix("net."): value for name, value in before["state_dict"].items() if "net." in name}
+    taken = {
+        name.removeprefix("net."): value
+        for name, value in before["state_dict"].items()
+        if "net." in name
+    }
     assert len(taken) == 148
     assert all(torch.equal(state[name], value) for name, value in taken.items())
 
@@ -287,6 +348,8 @@ def test_faces_are_held_out_when_there_is_no_val_split(tmp_path: Path) -> None:
     data = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
     assert (len(data.dataset("train")), len(data.dataset("val"))) == (107, 3)
     again = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
-    assert [sample.path for sample in data.dataset("val")] == [sample.path for sample in again.dataset("val")]
+    assert [sample.path for sample in data.dataset("val")] == [
+        sample.path for sample in again.dataset("val")
+    ]
     with pytest.raises(FerVitError, match="no rows with split val"):
         FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32)).dataset("val")

@@ -35,10 +35,17 @@ RECIPE = [
 
 def keep(name: str, every: str) -> list[str]:
     """Options that keep what is otherwise replaced."""
-    options = {"filename": name, every.partition("=")[0]: every.partition("=")[2], "save_top_k": "-1"}
+    options = {
+        "filename": name,
+        every.partition("=")[0]: every.partition("=")[2],
+        "save_top_k": "-1",
+    }
     options |= {"save_on_train_epoch_end": "false", "auto_insert_metric_name": "false"}
     callback = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
-    return [callback, *(f"--trainer.callbacks.{option}={value}" for option, value in options.items())]
+    return [
+        callback,
+        *(f"--trainer.callbacks.{option}={value}" for option, value in options.items()),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,10 @@ MIDDLE = 6
 def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an uninterrupted run, with the checkpoints of a step and of every epoch."""
     folder = tmp_path_factory.mktemp("whole")
-    kept = [*keep("step{step}", f"every_n_train_steps={MIDDLE}"), *keep("epoch{epoch}", "every_n_epochs=1")]
+    kept = [
+        *keep("step{step}", f"every_n_train_steps={MIDDLE}"),
+        *keep("epoch{epoch}", "every_n_epochs=1"),
+    ]
     fit(faces / "faces.parquet", folder, *LOGGED, *kept)
     return folder
 
@@ -74,9 +84,18 @@ def fit(manifest: Path, folder: Path, *more: str) -> dict[str, Any]:
 def differences(first: Any, second: Any, place: str = "") -> list[str]:
     """Lists where two trees of plain values and tensors differ."""
     if isinstance(first, dict) and isinstance(second, dict):
-        pairs = [(f"{place}/{key}", first.get(key), second.get(key)) for key in first.keys() | second.keys()]
-    elif isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
-        pairs = [(f"{place}/{key}", *pair) for key, pair in enumerate(zip(first, second, strict=True))]
+        pairs = [
+            (f"{place}/{key}", first.get(key), second.get(key))
+            for key in first.keys() | second.keys()
+        ]
+    elif (
+        isinstance(first, list | tuple)
+        and isinstance(second, list | tuple)
+        and len(first) == len(second)
+    ):
+        pairs = [
+            (f"{place}/{key}", *pair) for key, pair in enumerate(zip(first, second, strict=True))
+        ]
     elif isinstance(first, Tensor) and isinstance(second, Tensor):
         return [] if torch.equal(first, second) else [place]
     else:
@@ -87,16 +106,28 @@ def differences(first: Any, second: Any, place: str = "") -> list[str]:
 def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     """Figures of a run by step, from a step on."""
     events = EventAccumulator(str(folder / "default" / "version_0")).Reload()
-    every = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    every = {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
     return {tag: [point for point in points if point[0] >= first] for tag, points in every.items()}
 
 
 def assert_resumes(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
     """Resumes from a checkpoint, and compares the end with an uninterrupted run."""
     step = load_checkpoint(path)["global_step"]
-    again, last = fit(manifest, folder, *more, f"--ckpt_path={path}"), load_checkpoint(newest(whole))
+    again, last = (
+        fit(manifest, folder, *more, f"--ckpt_path={path}"),
+        load_checkpoint(newest(whole)),
+    )
     assert again["global_step"] == last["global_step"] > step
-    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+    for part in (
+        "state_dict",
+        "current_model_state",
+        "averaging_state",
+        "optimizer_states",
+        "lr_schedulers",
+    ):
         assert part in last
         assert differences(again[part], last[part]) == []
     assert curves(folder, step) == curves(whole, step)
@@ -108,7 +139,9 @@ def test_a_run_resumes_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path
     assert_resumes(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
 
 
-def test_a_worse_epoch_after_resuming_is_not_the_best(whole: Path, faces: Path, tmp_path: Path) -> None:
+def test_a_worse_epoch_after_resuming_is_not_the_best(
+    whole: Path, faces: Path, tmp_path: Path
+) -> None:
     (path,), (best,) = whole.rglob("epoch1.ckpt"), whole.rglob("best.ckpt")
     checkpoint = load_checkpoint(path)
     (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
@@ -131,21 +164,32 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(whole: Path, faces: Path, 
     ("data", "middle", "more"),
     [
         ("faces.parquet", 6, ["--data.num_workers=2", "--data.balanced=true"]),
-        ("faces.parquet", 3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
+        (
+            "faces.parquet",
+            3,
+            ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"],
+        ),
         ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
     ],
     ids=["workers", "often", "stream"],
 )
-def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+def test_any_run_resumes_bit_for_bit(
+    data: str, middle: int, more: list[str], faces: Path, tmp_path: Path
+) -> None:
     more = [*more, "--trainer.log_every_n_steps=1"]
-    kept = [*keep("step{step}", f"every_n_train_steps={middle}"), *keep("epoch{epoch}", "every_n_epochs=1")]
+    kept = [
+        *keep("step{step}", f"every_n_train_steps={middle}"),
+        *keep("epoch{epoch}", "every_n_epochs=1"),
+    ]
     fit(faces / data, tmp_path / "whole", *more, *kept)
     for name in (f"step{middle}", "epoch0", "epoch1"):
         (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
         assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
 
 
-def test_ctrl_c(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_ctrl_c(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     step, handler = FERTask.training_step, signal.getsignal(signal.SIGINT)
 
     def interrupted(task: FERTask, batch: Batch, index: int) -> Tensor:
@@ -183,15 +227,25 @@ def test_sigterm_saves_the_step_that_it_came_at(
     ("moment", "step", "more"),
     [
         ("epoch=1,batch=3", 8, ["--trainer.check_val_every_n_epoch=3"]),
-        ("epoch=0,batch=0", 1, ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"]),
+        (
+            "epoch=0,batch=0",
+            1,
+            ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"],
+        ),
     ],
 )
-def test_sigterm_saves_a_step_of_any_run(moment: str, step: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+def test_sigterm_saves_a_step_of_any_run(
+    moment: str, step: int, more: list[str], faces: Path, tmp_path: Path
+) -> None:
     fit(faces / "faces.parquet", tmp_path / "whole", *LOGGED, *more)
-    assert_saved(moment, step, tmp_path / "whole", faces / "faces.parquet", tmp_path, *LOGGED, *more)
+    assert_saved(
+        moment, step, tmp_path / "whole", faces / "faces.parquet", tmp_path, *LOGGED, *more
+    )
 
 
-def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str) -> None:
+def assert_saved(
+    moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str
+) -> None:
     """Ends a run by SIGTERM, resumes it, and compares both with an uninterrupted run."""
     handler = signal.getsignal(signal.SIGTERM)
     ends = ["--trainer.callbacks+=tests.helpers.callbacks.Terminate"]
@@ -203,7 +257,9 @@ def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: 
     assert load_checkpoint(path)["global_step"] == step
     assert signal.getsignal(signal.SIGTERM) == handler
     assert_resumes(path, manifest, whole, tmp_path / "again", *more)
-    before, after, all_of_it = (curves(folder) for folder in (tmp_path / "ended", tmp_path / "again", whole))
+    before, after, all_of_it = (
+        curves(folder) for folder in (tmp_path / "ended", tmp_path / "again", whole)
+    )
     for tag, points in all_of_it.items():
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
 
@@ -211,15 +267,22 @@ def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "step"),
-    [(["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12), (["--trainer.max_steps=6"], 6)],
+    [
+        (["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12),
+        (["--trainer.max_steps=6"], 6),
+    ],
 )
-def test_the_last_checkpoint_is_the_last_step(more: list[str], step: int, faces: Path, tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_the_last_step(
+    more: list[str], step: int, faces: Path, tmp_path: Path
+) -> None:
     saved = fit(faces / "faces.parquet", tmp_path, *more)
     assert saved["global_step"] == step
 
 
 @pytest.mark.slow
-def test_a_compiled_run_is_the_same(whole: Path, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_run_is_the_same(
+    whole: Path, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # All of torch.compile but its code generator, which needs a C++ compiler and a minute.
     calls, real = [], torch.compile
 

@@ -45,7 +45,10 @@ def ranking(tokens: int) -> int:
         ({"tokens": "region"}, R * PATCH + 3 * block(1 + R)),
         ({"attention": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R)),
         ({"pool": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R) + 25 * (D * D + D)),
-        ({"keep_rate": (1.0, 0.5, 0.5)}, (N + R) * PATCH + sum(map(block, (25, 17, 13))) + ranking(25) + ranking(17)),
+        (
+            {"keep_rate": (1.0, 0.5, 0.5)},
+            (N + R) * PATCH + sum(map(block, (25, 17, 13))) + ranking(25) + ranking(17),
+        ),
     ],
 )
 def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expected: int) -> None:
@@ -59,17 +62,26 @@ def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expec
 @pytest.mark.parametrize(
     ("capabilities", "gpu", "has"),
     [
-        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, None, (False, False)),  # would be emulated
+        (
+            {"avx512_f": True, "avx512_bf16": False, "amx_bf16": False},
+            None,
+            (False, False),
+        ),  # would be emulated
         ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, None, (True, True)),
         ({"neon": True, "bf16": True}, False, (False, True)),
         ({}, True, (True, False)),
     ],
 )
 def test_bf16_is_used_where_the_hardware_has_instructions(
-    capabilities: dict[str, bool], gpu: bool | None, has: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+    capabilities: dict[str, bool],
+    gpu: bool | None,
+    has: tuple[bool, bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: gpu or including_emulation)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: gpu or including_emulation
+    )
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert (has_bf16("auto"), has_bf16("cpu")) == has

@@ -25,7 +25,9 @@ def build(labels: str = "abc", **change: object) -> RegionViT:
 
 
 def start(net: RegionViT, other: RegionViT) -> str:
-    return take_weights(net, {"config": other.config, "labels": other.settings.labels}, other.state_dict(), "other")
+    return take_weights(
+        net, {"config": other.config, "labels": other.settings.labels}, other.state_dict(), "other"
+    )
 
 
 @pytest.mark.parametrize("pool", ["token", "additive", "query"])
@@ -40,12 +42,18 @@ def test_classes_of_the_same_name_keep_their_rows(pool: str) -> None:
         assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
         assert torch.equal(after[name][1], fresh[name][1])
     rows = ("vit.head.weight", "vit.head.bias", "pool.query")
-    assert all(torch.equal(value, before[name]) for name, value in after.items() if name not in rows)
+    assert all(
+        torch.equal(value, before[name]) for name, value in after.items() if name not in rows
+    )
 
 
 def encoder(net: RegionViT) -> list[str]:
     fixed = {name for name, value in net.named_parameters() if not value.requires_grad}
-    return [name for name in net.state_dict() if not name.startswith(("pool.", "vit.head.")) and name not in fixed]
+    return [
+        name
+        for name in net.state_dict()
+        if not name.startswith(("pool.", "vit.head.")) and name not in fixed
+    ]
 
 
 def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
@@ -55,7 +63,11 @@ def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
     ):
         fresh = {name: value.clone() for name, value in net.state_dict().items()}
         assert "; new a, b, c" in start(net, other)
-        assert all(torch.equal(net.state_dict()[name], fresh[name]) for name in fresh if name not in encoder(net))
+        assert all(
+            torch.equal(net.state_dict()[name], fresh[name])
+            for name in fresh
+            if name not in encoder(net)
+        )
         assert torch.equal(net.vit.blocks[0].attn.qkv.weight, other.vit.blocks[0].attn.qkv.weight)
 
 
@@ -78,7 +90,9 @@ def test_differences_are_listed() -> None:
 def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
     net = build(**change)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    with pytest.raises(FerVitError, match=rf"Expected nine tenths .* different settings: {next(iter(change))}\."):
+    with pytest.raises(
+        FerVitError, match=rf"Expected nine tenths .* different settings: {next(iter(change))}\."
+    ):
         start(net, build())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
@@ -86,7 +100,9 @@ def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
 def test_weights_that_are_not_finite_are_refused() -> None:
     other = build()
     other.vit.norm.weight.data[3] = torch.nan
-    with pytest.raises(FerVitError, match=r"other holds weights that are not finite \(`vit.norm.weight`\)"):
+    with pytest.raises(
+        FerVitError, match=r"other holds weights that are not finite \(`vit.norm.weight`\)"
+    ):
         start(build(), other)
 
 
@@ -96,7 +112,12 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
     names = {"calm": "neutral", "happiness": "happiness", "anger": "anger"}
     rows = [
-        Row(encode_png(draw_face(drawn, seed, 48)[0]), f"{name}-{seed}", "val" if seed % 4 == 3 else "train", name)
+        Row(
+            encode_png(draw_face(drawn, seed, 48)[0]),
+            f"{name}-{seed}",
+            "val" if seed % 4 == 3 else "train",
+            name,
+        )
         for name, drawn in names.items()
         for seed in range(16)
     ]
@@ -104,11 +125,17 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine.parquet"
 
 
-def test_a_start_from_a_folder_and_resuming_alone(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_start_from_a_folder_and_resuming_alone(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     network = replace(NETWORK, regions=("mouth", "nose", "chin"))
     other = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
     save_network(other, tmp_path / "other")
-    words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
+    words = [
+        f"--model.init={tmp_path / 'other'}",
+        "--model.network.dropout=0.1",
+        "--model.freeze=encoder",
+    ]
     first = fit(mine, tmp_path / "first", *TINY[5:], *words)
     out = capsys.readouterr().out
     assert "kept happiness, anger; new calm; different settings: dropout." in out
@@ -118,7 +145,14 @@ def test_a_start_from_a_folder_and_resuming_alone(mine: Path, tmp_path: Path, ca
     assert torch.equal(net.vit.norm.weight, other.vit.norm.weight)
     assert load_checkpoint(first)["hyper_parameters"]["init"] is None
     (tmp_path / "other" / "model.safetensors").unlink()
-    again = fit(mine, tmp_path / "again", *TINY[5:], *words, "--trainer.max_epochs=2", f"--ckpt_path={first}")
+    again = fit(
+        mine,
+        tmp_path / "again",
+        *TINY[5:],
+        *words,
+        "--trainer.max_epochs=2",
+        f"--ckpt_path={first}",
+    )
     assert load_checkpoint(again)["epoch"] == 1
     assert "Started from" not in capsys.readouterr().out
     FERTask.load_from_checkpoint(again, weights_only=True)
@@ -130,7 +164,9 @@ def test_python_starts_from_the_shipped_model() -> None:
     assert task.net.config == shipped.config
     assert task.net.settings.template == shipped.settings.template
     assert torch.equal(task.net.vit.head.weight[0], shipped.vit.head.weight[6])
-    assert torch.equal(task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight)
+    assert torch.equal(
+        task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight
+    )
     assert task.hparams["init"] is None
     again, saved = FERTask(**task.hparams), {"state_dict": task.state_dict()}
     assert again.hparams == task.hparams
@@ -146,7 +182,11 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     task = FERTask(NETWORK, list(EXPRESSIONS))
     save_network(task.net, tmp_path / "other")
     before = task.net.state_dict()
-    words = ["--model.layer_decay=0.5", "--trainer.callbacks+=fer_vit.train.module.EMA", "--trainer.max_epochs=2"]
+    words = [
+        "--model.layer_decay=0.5",
+        "--trainer.callbacks+=fer_vit.train.module.EMA",
+        "--trainer.max_epochs=2",
+    ]
     words += [f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}"]
     last = fit(mine, tmp_path / "run", *TINY[5:], *words)
     saved = load_checkpoint(last)
@@ -159,15 +199,26 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
             assert torch.equal(after[name], value) == stays, name
     learned = sum(len(group["params"]) for group in saved["optimizer_states"][0]["param_groups"])
     names = [name for name, _ in task.net.named_parameters()]
-    expected = [n for n in names if ("patch_embed" not in n if freeze == "stem" else n.startswith("vit.head"))]
+    expected = [
+        n
+        for n in names
+        if ("patch_embed" not in n if freeze == "stem" else n.startswith("vit.head"))
+    ]
     assert learned == len(saved["optimizer_states"][0]["state"]) == len(expected)
 
 
 def test_frozen_parts_evaluate() -> None:
-    for freeze, stem, block in (("none", True, True), ("stem", False, True), ("encoder", False, False)):
+    for freeze, stem, block in (
+        ("none", True, True),
+        ("stem", False, True),
+        ("encoder", False, False),
+    ):
         task = FERTask(NETWORK, ["a", "b"], freeze=freeze)
         for _ in range(2):
-            assert (task.net.vit.patch_embed.early[0][1].training, task.net.vit.blocks[1].training) == (stem, block)
+            assert (
+                task.net.vit.patch_embed.early[0][1].training,
+                task.net.vit.blocks[1].training,
+            ) == (stem, block)
             assert task.net.region_embed is not None
             assert task.net.region_embed.patch_embed.early[0][1].training == stem
             assert task.net.vit.head.training

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    recall_score,
+)
 from torch.utils.data import DataLoader
 
 from fer_vit.data.dataset import Batch
@@ -21,7 +27,13 @@ from fer_vit.model.tokens import drop_regions
 from fer_vit.train.task import FERTask, class_recall, expression_loss, expression_metrics
 
 NETWORK = RegionViTConfig(
-    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
+    img_size=32,
+    patch_size=8,
+    embed_dim=32,
+    depth=2,
+    num_heads=2,
+    regions=("mouth", "nose"),
+    stem="conv",
 )
 
 
@@ -99,7 +111,9 @@ def test_repeats_do_not_count() -> None:
     task.validation_step(data, 0)
     figures = {**task.metrics.compute(), "loss": task.loss.compute()}
     task.on_validation_start()
-    repeated = Batch(*(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data))
+    repeated = Batch(
+        *(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data)
+    )
     repeated.row[6:] = -1
     task.validation_step(repeated, 0)
     task.validation_step(data._replace(row=torch.full((6,), -1)), 0)
@@ -111,7 +125,10 @@ def test_repeats_do_not_count() -> None:
 def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
     """What starts, adds to, and ends the evaluation of a split."""
     names = ("on_validation_start", "validation_step", "on_validation_epoch_end")
-    return tuple(getattr(task, name if stage == "val" else name.replace("validation", "test")) for name in names)
+    return tuple(
+        getattr(task, name if stage == "val" else name.replace("validation", "test"))
+        for name in names
+    )
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -127,8 +144,13 @@ def test_metrics_of_a_stage(stage: str) -> None:
     preds, true = torch.cat(logits).argmax(1), target.argmax(1)
     assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
     # Every image counts once, in any batch.
-    assert logged[f"{stage}/loss"][0] == pytest.approx(expression_loss(torch.cat(logits), target).item(), rel=1e-5)
-    assert logged[f"{stage}/accuracy"] == (pytest.approx((preds == true).float().mean().item()), {"prog_bar": True})
+    assert logged[f"{stage}/loss"][0] == pytest.approx(
+        expression_loss(torch.cat(logits), target).item(), rel=1e-5
+    )
+    assert logged[f"{stage}/accuracy"] == (
+        pytest.approx((preds == true).float().mean().item()),
+        {"prog_bar": True},
+    )
     with warnings.catch_warnings(action="ignore"):
         assert logged[f"{stage}/uar"][0] == pytest.approx(balanced_accuracy_score(true, preds))
     assert (task.confusion.numpy() == confusion_matrix(true, preds, labels=range(3))).all()
@@ -136,23 +158,31 @@ def test_metrics_of_a_stage(stage: str) -> None:
     step(small, 0)
     end()
     assert task.confusion.sum() == 2  # and nothing of the epoch before
-    assert logged[f"{stage}/loss"][0] == pytest.approx(expression_loss(logits[1], small.target).item(), rel=1e-5)
+    assert logged[f"{stage}/loss"][0] == pytest.approx(
+        expression_loss(logits[1], small.target).item(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
     marks = np.array([True, False, False, True, False, False, True, True])
     manifest = SimpleNamespace(near_duplicates=lambda split: marks if split == stage else marks[:0])
-    task = with_trainer(build().eval(), datamodule=SimpleNamespace(manifest=manifest), testing=stage == "test")
+    task = with_trainer(
+        build().eval(), datamodule=SimpleNamespace(manifest=manifest), testing=stage == "test"
+    )
     logged, (start, step, end), data = log_into(task), hooks(task, stage), batch(8)
     for rows in (list(range(8)), [3, 5, 4, 6, -1, 2, 1, 0]):  # in any order, and with a repeat
         start()
         for some in data._replace(row=torch.tensor(rows)).split(3):
             step(some, 0)
         end()
-        hit = (task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)).numpy()
+        hit = (
+            task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
+        ).numpy()
         single = [place for place, row in enumerate(rows) if row >= 0 and not marks[row]]
-        assert logged[f"{stage}/accuracy_without_near_duplicates"][0] == pytest.approx(hit[single].mean())
+        assert logged[f"{stage}/accuracy_without_near_duplicates"][0] == pytest.approx(
+            hit[single].mean()
+        )
     logged.clear()
     marks[:] = False
     start()
@@ -162,12 +192,18 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
 
 
 @pytest.mark.parametrize(("checking", "logged"), [(True, []), (False, [("val/confusion", 7)])])
-def test_the_confusion_matrix_is_a_picture_in_tensorboard(checking: bool, logged: list[tuple[str, int]]) -> None:
+def test_the_confusion_matrix_is_a_picture_in_tensorboard(
+    checking: bool, logged: list[tuple[str, int]]
+) -> None:
     pictures: list[tuple[str, int]] = []
     logger = TensorBoardLogger("")
-    writer = SimpleNamespace(add_image=lambda name, image, step, dataformats: pictures.append((name, step)))
+    writer = SimpleNamespace(
+        add_image=lambda name, image, step, dataformats: pictures.append((name, step))
+    )
     logger._experiment = writer  # type: ignore[assignment]
-    task = with_trainer(build().eval(), testing=False, sanity_checking=checking, is_global_zero=True, global_step=7)
+    task = with_trainer(
+        build().eval(), testing=False, sanity_checking=checking, is_global_zero=True, global_step=7
+    )
     task.trainer.logger = logger
     log_into(task)
     task.validation_step(batch(), 0)
@@ -176,7 +212,9 @@ def test_the_confusion_matrix_is_a_picture_in_tensorboard(checking: bool, logged
 
 
 def test_a_loader_of_your_own_is_enough_to_evaluate() -> None:
-    trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False
+    )
     task, data = build(), batch()
     (found,) = trainer.validate(task, DataLoader([data], batch_size=None), verbose=False)
     right = task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
@@ -201,15 +239,25 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     )
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     other = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
-    assert "`net.vit.norm.bias` is missing in it, but float (32,) in this model" in refusal(state_dict=less)
-    assert "`net.vit.pos_embed` is float (1, 5, 32) in it, but float (1, 17, 32) in this model" in other
+    assert "`net.vit.norm.bias` is missing in it, but float (32,) in this model" in refusal(
+        state_dict=less
+    )
+    assert (
+        "`net.vit.pos_embed` is float (1, 5, 32) in it, but float (1, 17, 32) in this model"
+        in other
+    )
 
 
 def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     change = {"align": "crop", "lr": 0.5, "logit_adjust": 1.0, "warmup": 0.0}
     task = build(**change)
     defaults = {name: one.default for name, one in inspect.signature(FERTask).parameters.items()}
-    assert dict(task.hparams) == {**defaults, "network": asdict(NETWORK), "labels": ["a", "b", "c"], **change}
+    assert dict(task.hparams) == {
+        **defaults,
+        "network": asdict(NETWORK),
+        "labels": ["a", "b", "c"],
+        **change,
+    }
     again = FERTask(**task.hparams)
     assert again.hparams == task.hparams
     assert again.net.config == NETWORK
@@ -247,7 +295,9 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     torch.nn.init.constant_(task.net.vit.norm.weight, torch.nan)
     task.validation_step(batch(), 0)
     logged = log_into(task)
-    with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are unusable"):
+    with pytest.raises(
+        FerVitError, match="The loss on the val split is nan: the weights are unusable"
+    ):
         task.on_validation_epoch_end()
     assert logged == {}
 
@@ -263,7 +313,9 @@ def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
     return error
 
 
-@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
+@pytest.mark.filterwarnings(
+    "ignore:y_pred contains classes not in y_true", "ignore:A single label was found"
+)
 @pytest.mark.parametrize("samples", [1, 5, 100])
 @pytest.mark.parametrize("true", [(3,), (0, 2), (0, 1, 2, 3)])
 def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
@@ -281,7 +333,9 @@ def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
     recall = class_recall(values["confusion"])
     expected = recall_score(target, label, labels=range(4), average=None, zero_division=np.nan)
     assert recall.numpy() == pytest.approx(expected, abs=1e-6, nan_ok=True)
-    assert recall.nanmean().item() == pytest.approx(balanced_accuracy_score(target, label), abs=1e-6)
+    assert recall.nanmean().item() == pytest.approx(
+        balanced_accuracy_score(target, label), abs=1e-6
+    )
     assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
 
 
@@ -294,7 +348,9 @@ def test_the_temperature_is_found_again(temperature: float) -> None:
     assert found == pytest.approx(temperature, rel=0.03)
     # No temperature on a fine grid does better.
     grid = torch.linspace(0.8, 1.2, 41) * found
-    losses = [torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid]
+    losses = [
+        torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid
+    ]
     assert int(np.argmin(losses)) == 20
 
 
@@ -307,7 +363,9 @@ def test_the_loss_is_computed_in_float32() -> None:
 
 def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    monkeypatch.setattr("fer_vit.train.task.build_model", lambda *a, **_: built.append(a) or torch.nn.Linear(1, 1))
+    monkeypatch.setattr(
+        "fer_vit.train.task.build_model", lambda *a, **_: built.append(a) or torch.nn.Linear(1, 1)
+    )
     network = replace(NETWORK, pretrained="weights.pth")
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
     assert built == [(network, ["a", "b"])]

@@ -38,7 +38,11 @@ def movements() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for face in range(8):
             brow, nose, mouth = face & 1, face >> 1 & 1, face >> 2 & 1
-            patch.setitem(TABLE, str(face), Parameters(1.6 * brow - 0.6, nose_wrinkle=nose, mouth_curve=2 * mouth - 1))
+            patch.setitem(
+                TABLE,
+                str(face),
+                Parameters(1.6 * brow - 0.6, nose_wrinkle=nose, mouth_curve=2 * mouth - 1),
+            )
         yield
 
 
@@ -51,7 +55,9 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
     for seed in seeds:
         face = (seed * 2654435761 >> 7) % 8
         _, landmarks = draw_face("neutral", seed, size=64)
-        crop, points, _ = crop_face(draw_face(str(face), seed, size=64)[0], landmarks, spec, framed=False)
+        crop, points, _ = crop_face(
+            draw_face(str(face), seed, size=64)[0], landmarks, spec, framed=False
+        )
         box, hide = place_regions(points, spec)[0], seed % 10 < 10 * covered
         if hide:
             left, top, right, bottom = box[MOUTH].round().astype(int).clip(0, spec.size)
@@ -70,7 +76,9 @@ def net(movements: None) -> RegionViT:
     net = build_model(CONFIG, ("alike", "different"))
     image, boxes, label = drawn_faces(range(1600), 0.5)
     optimizer = torch.optim.AdamW(net.parameters(), LR, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=EPOCHS * len(label) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, LR, total_steps=EPOCHS * len(label) // BATCH
+    )
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(label)).split(BATCH):
             valid = torch.rand(BATCH, len(REGIONS)) >= HIDDEN
@@ -84,22 +92,32 @@ def net(movements: None) -> RegionViT:
     return net.eval()
 
 
-def first_pairs(net: RegionViT, covered: float, measure: Callable[[RegionViT, Trace], Tensor]) -> float:
+def first_pairs(
+    net: RegionViT, covered: float, measure: Callable[[RegionViT, Trace], Tensor]
+) -> float:
     """Returns how often the strongest arc joins brow and mouth, of faces that are classified correctly."""
     image, boxes, label = drawn_faces(range(10_000, 10_160), covered)
     seen = trace(net, image, boxes, torch.ones(len(label), len(REGIONS), dtype=torch.bool))
     assert (seen.logits.argmax(1) == label).float().mean() > 0.95
-    arcs = [strongest_pairs(one.double().numpy(), range(len(REGIONS))) for one in measure(net, seen)]
+    arcs = [
+        strongest_pairs(one.double().numpy(), range(len(REGIONS))) for one in measure(net, seen)
+    ]
     return sum(face[0][1:] == (BROW, MOUTH) for face in arcs if face) / len(arcs)
 
 
 def test_an_interaction_is_first_where_two_regions_must_be_combined(net: RegionViT) -> None:
     assert first_pairs(net, 0.0, interactions) > 0.9  # of 15 pairs
-    assert first_pairs(net, 1.0, interactions) < 0.4  # the mouth is covered, and the label depends on the brow alone
+    assert (
+        first_pairs(net, 1.0, interactions) < 0.4
+    )  # the mouth is covered, and the label depends on the brow alone
 
 
-def test_attention_joins_two_regions_more_often_than_by_chance_but_covered_ones_as_well(net: RegionViT) -> None:
+def test_attention_joins_two_regions_more_often_than_by_chance_but_covered_ones_as_well(
+    net: RegionViT,
+) -> None:
     # In half of the faces another pair is first: a weak arc is enough to pass a sign on.
     # Attention follows position, not content.
     for covered in (0.0, 1.0):
-        assert first_pairs(net, covered, lambda _, seen: attention_views(seen).relations[:, 0]) > 0.3
+        assert (
+            first_pairs(net, covered, lambda _, seen: attention_views(seen).relations[:, 0]) > 0.3
+        )

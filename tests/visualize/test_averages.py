@@ -25,7 +25,9 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
         photo = rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
         view = FaceView(photo, np.eye(2, 3) * 32 / SIDE, 32, boxes, probabilities={"a": 1.0})
         distance = np.array([np.nan, 5.0, 7.0]) + number
-        attention = Attention(rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance)
+        attention = Attention(
+            rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
+        )
         own = (rng.normal(size=3), rng.normal(size=(4, 4)))
         found.append((view, Evidence([0], {0: own}, own, attention)))
     return found
@@ -46,14 +48,19 @@ def means(faces: list[tuple[FaceView, Evidence]], *regions: int) -> tuple[list[A
     return [one.attention for one in own], np.stack([one.labels[0][0] for one in own])
 
 
-def test_tables_hold_means_over_faces(faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path) -> None:
+def test_tables_hold_means_over_faces(
+    faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path
+) -> None:
     write_tables(tmp_path, {"a": average}, REGIONS)
     write_heads(tmp_path, average, blocks=2)
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}
     assert [row["region"] for row in tables["shares"]] == list(REGIONS)
     for r, row in enumerate(tables["shares"]):
         _, shares = means(faces, r)
-        assert (int(row["faces"]), float(row["mean"])) == (len(shares), pytest.approx(shares[:, r].mean(), abs=1e-6))
+        assert (int(row["faces"]), float(row["mean"])) == (
+            len(shares),
+            pytest.approx(shares[:, r].mean(), abs=1e-6),
+        )
         assert float(row["low"]) < float(row["mean"]) < float(row["high"])
     assert len(tables["relations"]) == 3 + 9
     for row in tables["relations"]:
@@ -63,22 +70,40 @@ def test_tables_hold_means_over_faces(faces: list[tuple[FaceView, Evidence]], av
         else:
             a = REGIONS.index(row["region"])
             expected = [one.relations[0, a, b] for one in means(faces, a, b)[0]]
-        assert (int(row["faces"]), float(row["mean"])) == (len(expected), pytest.approx(np.mean(expected), abs=1e-6))
+        assert (int(row["faces"]), float(row["mean"])) == (
+            len(expected),
+            pytest.approx(np.mean(expected), abs=1e-6),
+        )
     assert [(row["block"], row["head"]) for row in tables["heads"]] == [("1", "1"), ("2", "1")]
     for view, row in enumerate(tables["heads"], 1):
         assert float(row["distance_px"]) == pytest.approx(3 + 2 * view + (FACES - 1) / 2)
-        assert float(row["mouth"]) == pytest.approx(np.mean([one.output[view, 2] for one in means(faces, 2)[0]]))
-    row = next(row for row in tables["heads_relations"] if (row["block"], row["takes_from"]) == ("2", "mouth"))
+        assert float(row["mouth"]) == pytest.approx(
+            np.mean([one.output[view, 2] for one in means(faces, 2)[0]])
+        )
+    row = next(
+        row
+        for row in tables["heads_relations"]
+        if (row["block"], row["takes_from"]) == ("2", "mouth")
+    )
     expected = [one.relations[2, 0, 2] for one in means(faces, 0, 2)[0]]
     assert float(row["mean"]) == pytest.approx(np.mean(expected))
 
 
-def test_the_mean_face_has_the_means_of_its_faces(faces: list[tuple[FaceView, Evidence]], average: Average) -> None:
+def test_the_mean_face_has_the_means_of_its_faces(
+    faces: list[tuple[FaceView, Evidence]], average: Average
+) -> None:
     view, evidence = average.face("a", 32)
-    assert np.abs(view.photo - np.mean([one.photo.astype(float) for one, _ in faces], axis=0)).max() <= 0.5
+    assert (
+        np.abs(view.photo - np.mean([one.photo.astype(float) for one, _ in faces], axis=0)).max()
+        <= 0.5
+    )
     for name, box in view.regions.items():
-        assert np.allclose(box, np.mean([one.regions[name] for one, _ in faces if name in one.regions], axis=0))
+        assert np.allclose(
+            box, np.mean([one.regions[name] for one, _ in faces if name in one.regions], axis=0)
+        )
     heat = [one.labels[0][1] / np.abs(one.labels[0][1]).sum() for _, one in faces]
     assert np.allclose(evidence.labels[0][1], np.mean(heat, axis=0))
-    assert np.allclose(evidence.attention.patches, np.mean([one.attention.patches for _, one in faces], axis=0))
+    assert np.allclose(
+        evidence.attention.patches, np.mean([one.attention.patches for _, one in faces], axis=0)
+    )
     assert len(average.intervals()) == 3 + 3 + 9

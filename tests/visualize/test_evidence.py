@@ -17,7 +17,15 @@ from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.sources.drawn import draw_face
-from fer_vit.visualize.evidence import PICTURES, LabelChoice, explain_faces, explain_labels, limit, pictures, watch
+from fer_vit.visualize.evidence import (
+    PICTURES,
+    LabelChoice,
+    explain_faces,
+    explain_labels,
+    limit,
+    pictures,
+    watch,
+)
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
 
@@ -39,7 +47,12 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("labels", ["predicted", "all"])
 @pytest.mark.parametrize(("method", "bf16"), [*((one, False) for one in METHODS), ("pixels", True)])
 def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_second(
-    method: str, bf16: bool, labels: LabelChoice, net: RegionViT, faces: Faces, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    bf16: bool,
+    labels: LabelChoice,
+    net: RegionViT,
+    faces: Faces,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(explain_labels.__globals__, "has_bf16", lambda device: bf16)
     seen, error = trace(net, *faces), 0.02 if bf16 else 1e-5
@@ -53,15 +66,21 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
         for label, (shares, heat) in found[row].labels.items():
             expected = explain(net, *faces, method, eye[label].expand(2, 4))
             assert np.allclose(shares, expected.shares[row], atol=error)
-            cells = torch.nn.functional.adaptive_avg_pool2d(expected.heat[row, None], 24)[0]  # 24 x 24 means
+            cells = torch.nn.functional.adaptive_avg_pool2d(expected.heat[row, None], 24)[
+                0
+            ]  # 24 x 24 means
             assert np.allclose(heat, cells, atol=error)
         assert list(found[row].labels) == order[row].tolist()[: 4 if labels == "all" else 1]
         why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
-        assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=error)
+        assert np.allclose(
+            found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=error
+        )
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, tmp_path: Path) -> None:
+def test_a_face_is_shown_in_its_photo_as_predicted(
+    gone: bool, net: RegionViT, tmp_path: Path
+) -> None:
     paths = [tmp_path / f"{label}.png" for label in ("happiness", "anger", "fear")]
     for seed, path in enumerate(paths):
         path.write_bytes(encode_png(draw_face(path.stem, seed, 48)[0]))
@@ -79,11 +98,17 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert (view.face, view.box, view.crop_size) == (0, None, 32)
-        assert view.probabilities == face.probabilities == pytest.approx(result.probabilities, abs=1e-6)
+        assert (
+            view.probabilities
+            == face.probabilities
+            == pytest.approx(result.probabilities, abs=1e-6)
+        )
         assert view.regions.keys() == result.regions.keys()
         assert all(np.array_equal(box, result.regions[name]) for name, box in view.regions.items())
         if gone:  # as the model saw it
-            assert np.allclose(view.photo.transpose(2, 0, 1) / 255, chunks[0].image[row], atol=0.5 / 255)
+            assert np.allclose(
+                view.photo.transpose(2, 0, 1) / 255, chunks[0].image[row], atol=0.5 / 255
+            )
             assert np.array_equal(view.to_crop, np.eye(2, 3))
         else:
             assert np.array_equal(view.photo, pixels[row])
@@ -129,7 +154,10 @@ def test_a_long_curve_has_means_of_equal_spans() -> None:
 
 @pytest.mark.parametrize("count", [1, 50, 119, 240, 5000])
 def test_pictures_are_spread_evenly(count: int) -> None:
-    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * count, period=400))[0]["a.mp4"].pictures()]
+    numbers = [
+        face.frame
+        for face in watch(frames("a.mp4", [[0]] * count, period=400))[0]["a.mp4"].pictures()
+    ]
     assert len(numbers) == min(count, PICTURES)
     steps = np.diff(np.array(numbers, float))
     assert len(steps) == 0 or steps.max() <= 3 * max(steps.min(), count / PICTURES / 2)
@@ -141,16 +169,30 @@ def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
     numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * 5000))[0]["a.mp4"].pictures()]
     assert len(numbers) == PICTURES
     assert numbers == sorted(numbers)
-    assert {number + half for number in range(0, 5000, 1000) for half in (0, 500)} - {0} <= set(numbers)
+    assert {number + half for number in range(0, 5000, 1000) for half in (0, 500)} - {0} <= set(
+        numbers
+    )
 
 
 def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
-    model, options = load("ferplus-small", "cpu"), PhotoOptions(face="crop", detector="landmarks", workers=0)
-    moved = [np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)]
+    model, options = (
+        load("ferplus-small", "cpu"),
+        PhotoOptions(face="crop", detector="landmarks", workers=0),
+    )
+    moved = [
+        np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)
+    ]
     found = [*model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
     assert {face.score for photo in found for face in photo.faces} == {None}
-    again = [row for _, chunks in pictures(model, watch(found)[0], options) for one in chunks for row in one.to_crop]
-    assert np.allclose(np.stack(again), [face.to_crop for photo in found for face in photo.faces], atol=1e-4)
+    again = [
+        row
+        for _, chunks in pictures(model, watch(found)[0], options)
+        for one in chunks
+        for row in one.to_crop
+    ]
+    assert np.allclose(
+        np.stack(again), [face.to_crop for photo in found for face in photo.faces], atol=1e-4
+    )
 
 
 def test_in_a_crowd_everyone_has_a_picture() -> None:
@@ -166,10 +208,19 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
     assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
     limit(videos.values(), 15)
-    shown = {path: [(face.track, face.frame) for face in video.pictures()] for path, video in videos.items()}
+    shown = {
+        path: [(face.track, face.frame) for face in video.pictures()]
+        for path, video in videos.items()
+    }
     alone = [(0, frame) for frame in (0, 10, 20, 30, 40)]
-    assert shown == {"a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)], "b.mp4": alone}
+    assert shown == {
+        "a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)],
+        "b.mp4": alone,
+    }
     limit(videos.values(), 2)
     shown = {path: [face.track for face in video.pictures()] for path, video in videos.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
-    assert [line["frames"] for path, video in videos.items() for line in video.lines(path)] == [41, 41]
+    assert [line["frames"] for path, video in videos.items() for line in video.lines(path)] == [
+        41,
+        41,
+    ]
