@@ -31,7 +31,7 @@ HOMES = {
         "predict/tables.py",
         "report/table.py",
     },
-    "av": {"predict/annotate.py", "predict/video.py"},
+    "av": {"predict/annotate.py", "predict/frames.py"},
     "cv2": {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/faces.py",

@@ -141,7 +141,7 @@ def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> N
 
 def count_pixels(path: Path, end: float) -> int:
     """Returns the pixels of all frames of a clip up to a time in seconds; 0 if it cannot be read."""
-    from fer_vit.predict.video import open_video  # only here: PyAV may not be installed
+    from fer_vit.predict.frames import open_video  # only here: PyAV may not be installed
 
     frames, first = 0, None
     with suppress(ImageError), open_video(path) as (container, stream):

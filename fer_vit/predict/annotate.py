@@ -14,8 +14,8 @@ from av.video.reformatter import ColorRange, Interpolation
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
+from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.video import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.report.draw import Marked, draw_faces
 
 CODECS = (

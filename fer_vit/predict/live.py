@@ -17,10 +17,11 @@ from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
+from fer_vit.predict.frames import Frame, play
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, smooth_faces
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.video import Frame, play, track_faces
+from fer_vit.predict.video import track_faces
 
 
 class Seen(NamedTuple):

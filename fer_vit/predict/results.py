@@ -185,7 +185,7 @@ class FaceResult:
         try:
             if self.frame is None:
                 return read_image(self.source)
-            from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+            from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
 
             if frame := next(read_frames(self.source, only={self.frame}), None):
                 return frame.image

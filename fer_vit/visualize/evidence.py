@@ -154,7 +154,7 @@ def pictures(
     """Yields the faces to show, in the frames that are read again, and as the model's input."""
     photos = PhotoDataset((), model.crop_spec, options.face, None)
     for path, video in videos.items():
-        from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+        from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
 
         wanted: defaultdict[int, list[FaceResult]] = defaultdict(list)
         for result in video.pictures():

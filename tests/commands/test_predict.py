@@ -18,8 +18,8 @@ from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict.frames import read_frames
 from fer_vit.predict.tables import fingerprint
-from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import CROPS, assert_same, fails, predict, read, run

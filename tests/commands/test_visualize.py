@@ -11,7 +11,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import encode_png
-from fer_vit.predict.video import read_frames
+from fer_vit.predict.frames import read_frames
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from fer_vit.visualize import writer

@@ -12,8 +12,8 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.predict import annotate
 from fer_vit.predict.annotate import annotate_video
+from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.video import read_frames
 from fer_vit.report.draw import Marked
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
 

@@ -9,8 +9,9 @@ import pytest
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import Detector, Face, FaceDetector
 from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
-from fer_vit.predict.video import MAX_GAP, Frame, Tracker, VideoDataset, track_faces
+from fer_vit.predict.video import MAX_GAP, Tracker, VideoDataset, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 

@@ -19,11 +19,11 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
 from fer_vit.predict import live, video
+from fer_vit.predict.frames import Frame, play, read_frames
 from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
 from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.video import Frame, play, read_frames
 from tests.helpers.marks import slow
 from tests.helpers.videos import Blobs, number_of, numbered, write_numbered, write_video
 

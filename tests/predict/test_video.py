@@ -15,9 +15,9 @@ import pytest
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_png
-from fer_vit.predict import video
+from fer_vit.predict import frames as video
+from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import is_video
-from fer_vit.predict.video import read_frames
 from tests.helpers.marks import slow
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered
 
@@ -301,7 +301,8 @@ def test_a_wrong_suffix_and_names_that_are_no_unicode(clip: Path, tmp_path: Path
 
 def test_videos_without_pyav(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    monkeypatch.delitem(sys.modules, "fer_vit.predict.video", raising=False)
+    for module in ("frames", "video"):
+        monkeypatch.delitem(sys.modules, f"fer_vit.predict.{module}", raising=False)
     with pytest.raises(
         FerVitError, match=r'^Videos need one more package: pip install .* "\.\[video\]"\.$'
     ):
