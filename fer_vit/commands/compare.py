@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from fer_vit.commands import accept_text
-from fer_vit.compare import make_study, write_comparison
+from fer_vit.compare.page import write_comparison
+from fer_vit.compare.study import make_study
 from fer_vit.evaluate.tables import add_columns, check_options, read_predictions
 from fer_vit.evaluate.writer import FILES
 from fer_vit.files import check_output

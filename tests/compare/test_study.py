@@ -1,0 +1,111 @@
+"""Averages against pandas, and episodes of clips against values counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fer_vit.compare.study import Study, make_study
+from fer_vit.evaluate.tables import read_predictions
+
+
+def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
+    path = folder / "faces.csv"
+    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
+    return make_study(read_predictions(path, videos=True), "condition", "subject", baseline)
+
+
+def photos(rng: np.random.Generator) -> pd.DataFrame:
+    """Photos with two faces each, of ten persons; the last one is in one condition only."""
+    rows = [
+        {
+            "path": f"{person}{condition}{photo}.png",
+            "subject": person,
+            "condition": condition,
+            "face": face,
+        }
+        for person in range(10)
+        for condition in ("rest", "film")[: 1 if person == 9 else 2]
+        for photo in range(1 + person % 3)
+        for face in (0, 1)
+    ]
+    happy = rng.uniform(size=len(rows))
+    table = pd.DataFrame(rows).assign(
+        p_calm=1 - happy, p_happy=happy, label=np.where(happy > 0.5, "happy", "calm")
+    )
+    table.loc[3, "label"] = None  # below `--min_confidence`
+    return table
+
+
+def test_photos_are_averaged_by_person_and_condition(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    table = photos(rng)
+    found = study(table, tmp_path, baseline="rest")
+    assert [*found.conditions] == ["rest", "film"]
+    assert [kind.title for kind in found.kinds] == [
+        "Mean probability",
+        "Share of faces with the label",
+    ]
+    table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
+    by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
+    for kind, column in zip(found.kinds, ("p_happy", "named"), strict=True):
+        expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
+        for condition, means in found.cells(kind.values["happy"]).items():
+            assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
+    assert found.counts()["film"] == {"persons": 9, "photos or clips": 18, "faces": 36}
+
+
+def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
+    """A clip at 4 frames per second; "-" is a frame without a face."""
+    rows = []
+    for frame, letter in enumerate(labels):
+        happy = 0.9 if letter == "h" else 0.1
+        label = None if letter == "-" else "happy" if letter == "h" else "calm"
+        face = {
+            "path": path,
+            "frame": frame,
+            "seconds": frame / 4,
+            "condition": condition,
+            "subject": path[0],
+        }
+        cells = {"face": 0, "track": 1, "p_calm": 1 - happy, "p_happy": happy, "label": label}
+        cells |= {"label_smoothed": label, "smoothed_calm": 1 - happy, "smoothed_happy": happy}
+        rows.append(face | (dict.fromkeys(cells) if letter == "-" else cells))
+    return pd.DataFrame(rows)
+
+
+def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
+    others = [clip(f"{person}2.mp4", "cchc", "film") for person in "bcdef"]
+    table = pd.concat(
+        [clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others]
+    )
+    found = study(table, tmp_path)
+    kinds = {kind.title: kind.values for kind in found.kinds}
+
+    def of_a(title: str) -> list[list[float]]:
+        """The values of the first person: a list for each condition, with a number for each measure."""
+        return np.transpose(
+            [[row[0] for row in found.cells(one).values()] for one in kinds[title].values()]
+        ).tolist()
+
+    assert [*found.conditions] == ["film", "rest"]
+    assert of_a("Seconds per episode") == [[0.5, 0.5], [1.0, 0.375]]
+    assert of_a("Episodes per minute") == [[60, 60], pytest.approx([120 / 2.75, 120 / 2.75])]
+    assert list(kinds["Transitions per minute"]) == ["calm to happy", "happy to calm"]
+    # The frame without a face ends an episode, and is no transition.
+    assert of_a("Transitions per minute") == [[0, 60], pytest.approx([60 / 2.75, 60 / 2.75])]
+    assert np.isnan(found.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
+
+
+def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
+    table = clip("a1.mp4", "cccchhhhcccc", "rest")
+    table.loc[6:9, "condition"] = "film"
+    found = study(table, tmp_path)
+    seconds, rates = (kind.values for kind in found.kinds[2:4])
+    for label, expected in (("calm", (0.5, 0.75, 60, 60)), ("happy", (0.5, 0.5, 60, 30))):
+        cells = [
+            values[0] for kind in (seconds, rates) for values in found.cells(kind[label]).values()
+        ]
+        assert cells == pytest.approx(expected)
