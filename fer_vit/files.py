@@ -92,6 +92,10 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     Empty folders are accepted. A folder is only replaced if it contains nothing but `names`, the files that the command
     writes; without `names` any folder is replaced.
     """
+    if path.name == "-":
+        raise FerVitError(
+            "Expected a file or folder to write, but got `-`. Name one, such as faces.csv."
+        )
     remove_stale(path)
     if names and path.is_file():
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
@@ -113,33 +117,6 @@ def remove_stale(path: Path) -> None:
             if free:
                 _restore(path, stale)
                 shutil.rmtree(stale, ignore_errors=True)
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the visible files below a folder in order, and follows links; raises FerVitError if it cannot read one."""
-    top = Path(os.path.realpath(folder))
-    seen = {*map(str, top.parents)}  # links to parents are not followed
-    for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
-        real = os.path.realpath(parent)
-        below = (
-            os.path.islink(parent)
-            and top in Path(real).parents
-            and f"{os.sep}." not in real.removeprefix(str(top))
-        )
-        if (
-            real in seen or below
-        ):  # a link to a folder below the top, which is read under its own name
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
-
-
-def _cannot_list(error: OSError) -> None:
-    raise FerVitError(
-        f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another."
-    )
 
 
 def as_text(name: str) -> str:

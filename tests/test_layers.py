@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "version"},
-    {"conformal", "labels", "files", "processes"},
+    {"conformal", "labels", "files", "listing", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},

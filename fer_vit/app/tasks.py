@@ -22,7 +22,8 @@ from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, Event, Task
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, image_size, read_image
-from fer_vit.predict.photos import MEDIA_SUFFIXES, NO_FACE, OK, PhotoOptions, is_video
+from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
 from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table

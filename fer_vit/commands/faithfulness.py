@@ -16,7 +16,7 @@ from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.photos import FaceMode, PhotoOptions, find_images
+from fer_vit.predict.photos import FaceMode, PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table
 from fer_vit.store.hub import DEFAULT
@@ -72,7 +72,10 @@ def faithfulness(
     if [path.suffix.lower() for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
-        photos = model.find(find_images(images), PhotoOptions(face, detector, batch_size, workers))
+        inputs = find_inputs(images)
+        for note in inputs.notes:
+            print(note)
+        photos = model.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
         batches = limit_faces((chunk for _, chunks in photos for chunk in chunks), max_faces)
     table, differences, shuffled = score_methods(model, batches)
     if not table:

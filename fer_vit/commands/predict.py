@@ -9,8 +9,9 @@ import torch
 
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
+from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.people import is_textgrid
-from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images
+from fer_vit.predict.photos import PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import Outputs, check_videos, predict_folder, predict_table
 from fer_vit.processes import cores, process_rank
@@ -79,9 +80,8 @@ def predict(
     rank = process_rank()
     check_number("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
-    sources = find_images(
-        images, MEDIA_SUFFIXES
-    )  # a wrong input is reported before an existing output
+    inputs = find_inputs(images, MEDIA_SUFFIXES)  # a wrong input is reported first
+    sources = inputs.files
     in_chunks = output.is_dir() or not output.suffix
     outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
     check_outputs(outputs, in_chunks)
@@ -98,6 +98,9 @@ def predict(
     model = load(
         checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes
     )
+    if rank.rank == 0:
+        for note in inputs.notes:
+            print(note)
     if in_chunks:
         print(predict_folder(model, sources, options, outputs, part_size, rank))
     else:

@@ -9,7 +9,8 @@ from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images, is_video
+from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.photos import PhotoOptions, find_inputs, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count
 from fer_vit.report.html import is_report
@@ -65,11 +66,14 @@ def visualize(
     options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
     model = load(checkpoint)
-    sources = find_images(images, MEDIA_SUFFIXES)
+    inputs = find_inputs(images, MEDIA_SUFFIXES)
+    sources = inputs.files
     with atomic_write(output) as folder:
         faces = write_report(folder, model, sources, options, method, checkpoint or DEFAULT, labels)
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())
+    for note in inputs.notes:
+        print(note)
     print(f"{format_count(faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 

@@ -158,24 +158,6 @@ READERS: dict[
     rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses larger ones
 }
 
-IMAGE_SUFFIXES = frozenset(
-    [
-        ".jpg",
-        ".jpeg",
-        ".jfif",
-        ".png",
-        ".apng",
-        ".webp",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".gif",
-        ".avif",
-        ".heic",
-        ".heif",
-    ]
-)
-"""Lower-case suffixes of the files in a folder that count as images, decodable or not."""
 REDUCED = {
     1: 0,
     2: 16,

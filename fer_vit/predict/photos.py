@@ -4,6 +4,7 @@ import glob
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,9 +25,16 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detect import Detector, DetectorName, Face
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, read_image, to_rgb
-from fer_vit.files import files_below
+from fer_vit.face.image import ImageError, decode_image, read_image, to_rgb
 from fer_vit.geometry import Image
+from fer_vit.listing import (
+    MEDIA_SUFFIXES,
+    PHOTO_SUFFIXES,
+    VIDEO_SUFFIXES,
+    list_folder,
+    system_entry,
+    unread_notes,
+)
 from fer_vit.processes import one_thread, start_worker
 
 Source: TypeAlias = (
@@ -34,13 +42,6 @@ Source: TypeAlias = (
 )  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
-
-VIDEO_SUFFIXES = frozenset(
-    (".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")
-)
-VIDEO_SUFFIXES |= frozenset((".ts", ".mts", ".m2ts", ".3gp", ".wmv", ".flv", ".ogv"))
-"""Lower-case suffixes of videos."""
-MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
@@ -85,34 +86,65 @@ def from_pil(image: Pil.Image) -> Image:
     return to_rgb(np.asarray(image.convert("RGB")))
 
 
-def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> list[Path]:
+class Inputs(NamedTuple):
+    """The files that inputs name, and what is not read in their folders."""
+
+    files: list[Path]
+    others: Counter[str]  # files without a known suffix, by suffix
+    system: Counter[str]  # system entries and hidden ones, by pattern
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what is not read."""
+        return unread_notes(self.others, self.system)
+
+
+def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> list[Path]:
+    """Returns the files of `find_inputs`."""
+    return find_inputs(inputs, suffixes).files
+
+
+def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
     """Lists the images in files, folders (searched recursively) and glob patterns, each once, in order.
 
-    In folders, hidden entries and files without one of the `suffixes` are skipped; other inputs may have any suffix.
-    Raises FerVitError when an input does not exist or contains no image.
+    In folders, system entries, hidden ones and files without one of the `suffixes` are counted; other inputs may have
+    any suffix. Raises FerVitError when an input does not exist or contains no image.
     """
     named = {str(item): _named(str(item)) for item in inputs}
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
+    others: Counter[str] = Counter()
+    system: Counter[str] = Counter()
     for item, paths in named.items():
-        images = [image for path in paths for image in _images_in(path, suffixes)]
-        if not images:
-            names = ", ".join(sorted(suffixes))
-            raise FerVitError(
-                f"Expected images ({names}) in {item}, but found none. Name a folder with images."
-            )
-        found |= dict.fromkeys(images)
-    return list(found)
+        known = False
+        for path in paths:
+            if not path.is_dir():
+                files[path] = None
+                known = True
+                continue
+            listing = list_folder(path)
+            images = listing.of_kinds(suffixes)
+            files |= dict.fromkeys(images)
+            others += listing.other_kinds(suffixes)
+            system += listing.system
+            known = known or bool(images)
+        if not known:
+            raise _no_image(item, others, system)
+    return Inputs(list(files), others, system)
+
+
+def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitError:
+    notes = unread_notes(others, system)
+    came = f"found none ({'; '.join(notes)})" if notes else "found none"
+    return FerVitError(
+        f"Expected images in {item}, but {came}. Name a folder with images, or the files themselves."
+    )
 
 
 def _named(item: str) -> list[Path]:
     """Returns the files and folders that a path or glob pattern names."""
     if os.path.lexists(item):
         return [Path(item)]
-    # A pattern may reach one file through several links, or a loop of them.
-    matches = {
-        os.path.realpath(match): Path(match)
-        for match in sorted(glob.glob(item, recursive=True))[::-1]
-    }
+    matches = _match(_as_pattern(item)) or _match(item.replace("[", "[[]"))
     if not matches and (url := re.fullmatch(r"(\w{2,}):/+(.*)", item)):  # a Path has one slash
         raise FerVitError(
             f"Expected a file or folder, but got {url[1]}://{url[2]}. Download it first."
@@ -121,15 +153,24 @@ def _named(item: str) -> list[Path]:
         raise FerVitError(
             f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
         )
-    return sorted(matches.values())
+    named = set(Path(item).parts)
+    return [path for path in matches if not any(map(system_entry, {*path.parts} - named))]
 
 
-def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
-    return (
-        (file for file in files_below(path) if file.suffix.lower() in suffixes)
-        if path.is_dir()
-        else [path]
-    )
+def _as_pattern(item: str) -> str:
+    """Returns a pattern in which the leading folders that exist under this very name stand for themselves."""
+    parts = Path(item).parts
+    count = 0
+    while count < len(parts) and os.path.lexists(os.path.join(*parts[: count + 1])):
+        count += 1
+    literal = [glob.escape(part) for part in parts[:count]]
+    return os.path.join(*literal, *parts[count:])
+
+
+def _match(pattern: str) -> list[Path]:
+    """Returns the paths that match a pattern; of a file that several links reach, or a loop of them, only one."""
+    matches = sorted(glob.glob(pattern, recursive=True))[::-1]
+    return sorted({os.path.realpath(match): Path(match) for match in matches}.values())
 
 
 FaceMode = Literal["detect", "crop"]

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import IMAGE_SUFFIXES
+from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.common import hold_out, not_found
 
 NAMES = (
@@ -61,10 +61,8 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
     """Adds a split's images to a reading. Both folders are listed once: checking every file would take minutes."""
-    names = [
-        Path(name) for name in os.listdir(root / folder / "images") if not name.startswith(".")
-    ]
-    images = {name.stem: name.name for name in names if name.suffix.lower() in IMAGE_SUFFIXES}
+    names = [Path(name) for name in os.listdir(root / folder / "images") if not system_entry(name)]
+    images = {name.stem: name.name for name in names if name.suffix.lower() in PHOTO_SUFFIXES}
     annotations = root / folder / "annotations"
     stems = {name.removesuffix(SUFFIX) for name in os.listdir(annotations) if name.endswith(SUFFIX)}
     reading.dropped += {

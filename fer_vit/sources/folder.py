@@ -15,9 +15,9 @@ from unicodedata import normalize
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import IMAGE_SUFFIXES
-from fer_vit.files import as_text, files_below
+from fer_vit.files import as_text
 from fer_vit.labels import EXPRESSIONS, canonical
+from fer_vit.listing import PHOTO_SUFFIXES, list_folder
 from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
 
 SPLIT_FOLDERS: dict[str, Split] = {
@@ -97,8 +97,8 @@ def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) 
     """Adds the images of a split's class folders to a reading, unsorted."""
     for class_folder in _folders(split_folder):
         label, before = canonical(class_folder.name), len(reading.rows)
-        for path in files_below(class_folder):
-            if path.suffix.lower() in IMAGE_SUFFIXES:
+        for path in list_folder(class_folder).files:
+            if path.suffix.lower() in PHOTO_SUFFIXES:
                 name, person = (
                     path.relative_to(root).as_posix(),
                     path.relative_to(class_folder).parts[:-1],

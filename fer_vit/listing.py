@@ -1,0 +1,176 @@
+"""What a user's folder holds: photos, videos, other files, and entries that no user made.
+
+This is the only place that decides which suffixes are photos and videos, and which entries belong to the system.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+
+from fer_vit.errors import FerVitError, short
+
+_PHOTOS = """
+    .jpg .jpeg .jpe .jif .jfif .jfi .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .avifs
+    .heic .heif .hif .jp2 .j2k .jpf .jpx .jpm .ppm .pgm .pbm .pnm .pam .tga .ras .sr
+"""
+PHOTO_SUFFIXES = frozenset(_PHOTOS.split())
+"""Lower-case suffixes of the files in a folder that count as photos, decodable or not."""
+
+_VIDEOS = """
+    .mp4 .m4v .mp4v .mov .qt .webm .mkv .avi .divx .mpg .mpeg .mpe .mpv .m1v .m2v .vob .ts .mts
+    .m2ts .m2t .m3u8 .3gp .3gpp .3g2 .wmv .asf .flv .f4v .ogv .ogm .dv .mxf .mod .tod .mjpg .mjpeg
+    .y4m .wtv .insv .lrv
+"""
+VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
+"""Lower-case suffixes of the files in a folder that count as videos, decodable or not."""
+
+MEDIA_SUFFIXES = PHOTO_SUFFIXES | VIDEO_SUFFIXES
+
+_STORAGE = """
+    @eaDir @tmp @Recycle @Recently-Snapshot @Transcode @SynoResource @sharebin @sharesnap
+    #recycle #snapshot SYNOPHOTO_* SYNOFILE_* SYNOVIDEO_* SYNOINDEX_* .@__* .@upload_cache
+    ~snapshot .snapshot .snapshots .zfs trashbox .wdmc .wdcache .twonky*
+"""
+_WINDOWS = """
+    $RECYCLE.BIN RECYCLER RECYCLED System?Volume?Information $WinREAgent Config.Msi
+    found.[0-9][0-9][0-9] Thumbs.db Thumbs.db:* ehthumbs.db ehthumbs_vista.db desktop.ini
+    WPSettings.dat ZbThumbnail.info pspbrwse.jbf _vti_cnf
+"""
+_MACOS = """
+    __MACOSX .DS_Store ._* .AppleDouble .AppleDB .AppleDesktop .LSOverride .Spotlight-V100
+    .Trashes .fseventsd .TemporaryItems Temporary?Items .DocumentRevisions-V100
+    Network?Trash?Folder TheVolumeSettingsFolder Desktop?DB Desktop?DF
+"""
+_LINUX = """
+    lost+found LOST.DIR .Trash .Trash-* .trashed-* .recycle .nfs* .directory .thumbnails .thumbs
+    .nomedia .ipynb_checkpoints
+"""
+_SYNCHRONISATION = """
+    .stfolder* .stversions .stignore ~syncthing~* .syncthing* .dropbox .dropbox.cache
+    .dropbox.attr .tmp.drivedownload .tmp.driveupload .sync .SyncArchive .SyncID .SyncIgnore
+    _gsdata_ .sync_*.db .owncloudsync* files_trashbin files_versions .icloud .*.icloud
+    .picasa.ini Picasa.ini .picasaoriginals
+"""
+SYSTEM_ENTRIES = tuple((_STORAGE + _WINDOWS + _MACOS + _LINUX + _SYNCHRONISATION).split())
+"""Files and folders of storage systems, operating systems and synchronisation tools, as patterns for any case."""
+
+_SYSTEM = re.compile(
+    "|".join(f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)),
+    re.IGNORECASE,
+)
+HIDDEN = "other hidden entries"
+
+
+def system_entry(name: str) -> str | None:
+    """Returns the pattern of a name that no user gave (`HIDDEN` for others with a dot at the start), else None."""
+    match = _SYSTEM.match(name)
+    if match and match.lastgroup:
+        return SYSTEM_ENTRIES[int(match.lastgroup[1:])]
+    return HIDDEN if name.startswith(".") else None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The content of a folder, at any depth and in order."""
+
+    files: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    system: Counter[str] = field(default_factory=Counter)
+    """Number of system entries and hidden ones by their pattern; what lies below them is not counted."""
+
+    def of_kinds(self, suffixes: Set[str]) -> list[Path]:
+        """Returns the files with one of the lower-case suffixes."""
+        return [path for path in self.files if path.suffix.lower() in suffixes]
+
+    def other_kinds(self, suffixes: Set[str]) -> Counter[str]:
+        """Counts the files without one of the lower-case suffixes, by their suffix."""
+        return Counter(
+            path.suffix.lower() or "no suffix"
+            for path in self.files
+            if path.suffix.lower() not in suffixes
+        )
+
+
+def list_folder(folder: Path) -> Listing:
+    """Lists a folder without system entries and hidden ones; raises FerVitError if it cannot read a folder below.
+
+    Links are followed, but nothing is listed twice: neither through a link to a parent, nor through one to a folder
+    below the top, which is listed under the folder's name.
+    """
+    listing = Listing()
+    top = Path(os.path.realpath(folder))
+    seen = {*map(str, top.parents)}
+    for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen or (os.path.islink(parent) and _is_listed_below(real, top)):
+            folders.clear()
+            continue
+        seen.add(real)
+        if real != str(top):
+            listing.folders.append(Path(parent))
+        listing.system.update(filter(None, map(system_entry, [*folders, *files])))
+        folders[:] = sorted(name for name in folders if not system_entry(name))
+        listing.files.extend(Path(parent, name) for name in sorted(files) if not system_entry(name))
+    return listing
+
+
+def _is_listed_below(real: str, top: Path) -> bool:
+    """Returns whether a folder lies below the top, and none of the folders between is left out."""
+    if top not in Path(real).parents:
+        return False
+    return not any(system_entry(name) for name in Path(real).relative_to(top).parts)
+
+
+def _cannot_list(error: OSError) -> None:
+    raise FerVitError(
+        f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another."
+    )
+
+
+def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
+    """Returns a line for the files that are not read, by suffix, and one for the system's entries."""
+    notes = []
+    if others:
+        notes.append(f"not read: {total_text(others, 'file')} ({count_text(others)})")
+    if system:
+        notes.append(
+            f"not read: {total_text(system, 'system or hidden entry', 'system or hidden entries')} "
+            f"({count_text(system)})"
+        )
+    return notes
+
+
+def total_text(counts: Counter[str], one: str, many: str | None = None) -> str:
+    """Returns a sum of counts with its noun."""
+    total = counts.total()
+    return f"{total:,} {one if total == 1 else many or one + 's'}"
+
+
+def count_text(counts: Counter[str], most: int = 6) -> str:
+    """Returns the largest counts with their names, and how many there are of others."""
+    named = counts.most_common(most)
+    parts = [f"{number:,} {short(plain(name))}" for name, number in named]
+    if rest := counts.total() - sum(number for _, number in named):
+        parts.append(f"{rest:,} others")
+    return ", ".join(parts)
+
+
+def name_text(names: Iterable[object], most: int = 3) -> str:
+    """Returns the first names, and how many there are of others."""
+    texts = [plain(str(name)) for name in names]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def plain(name: str) -> str:
+    """Returns a name without characters that a terminal could act on."""
+    return "".join(
+        letter
+        if letter.isprintable()
+        else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in name
+    )

@@ -1,0 +1,138 @@
+"""What a folder holds: the user's files, and what no user made."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.listing import (
+    HIDDEN,
+    MEDIA_SUFFIXES,
+    PHOTO_SUFFIXES,
+    VIDEO_SUFFIXES,
+    count_text,
+    list_folder,
+    system_entry,
+    unread_notes,
+)
+from fer_vit.predict.photos import find_images, find_inputs
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+SYSTEM = (
+    "@eaDir",
+    "@EADIR",
+    "#recycle",
+    "#Recycle",
+    "#snapshot",
+    "@Recycle",
+    ".@__thumb",
+    "$RECYCLE.BIN",
+    "$Recycle.Bin",
+    "System Volume Information",
+    "lost+found",
+    "__MACOSX",
+    ".Trash-1000",
+    ".AppleDouble",
+    "found.000",
+    ".stfolder",
+    ".stversions",
+    ".dropbox.cache",
+    "~snapshot",
+    "LOST.DIR",
+)
+
+
+@pytest.mark.parametrize("name", SYSTEM)
+def test_a_system_folder_is_counted_and_not_entered(name: str, tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "deep/b.png", f"{name}/c.jpg", f"deep/{name}/a.jpg/d.jpg")
+    inputs = find_inputs([tmp_path])
+    assert inputs.files == [tmp_path / "a.jpg", tmp_path / "deep" / "b.png"]
+    assert inputs.system.total() == 2
+    assert len(inputs.notes) == 1
+    assert find_images([tmp_path / name]) == [tmp_path / name / "c.jpg"], "a folder that is named"
+    inside = [path for path in find_images([f"{tmp_path}/**/*.jpg"]) if name in path.parts]
+    assert inside == [], "by a pattern"
+
+
+@pytest.mark.parametrize("name", ["Thumbs.db", "thumbs.db", "desktop.ini", "._a.jpg", ".DS_Store"])
+def test_a_system_file_is_counted(name: str, tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", name)
+    inputs = find_inputs([tmp_path])
+    assert (len(inputs.files), inputs.system.total(), inputs.others) == (1, 1, {})
+
+
+def test_names_of_users_are_no_system_entries() -> None:
+    for name in (
+        "@anna",
+        "#happy",
+        "$5",
+        "recycle",
+        "Trash",
+        "~ben",
+        "found",
+        "thumbs",
+        "a.b",
+        "_x",
+    ):
+        assert system_entry(name) is None
+    assert system_entry(".anything") == HIDDEN
+
+
+def test_files_of_other_kinds_are_counted_by_suffix(tmp_path: Path) -> None:
+    touch(tmp_path, "a.JPG", "b.MP4", "c.txt", "d/e.TXT", "f.cr2", "README", ".hidden.jpg")
+    inputs = find_inputs([tmp_path], MEDIA_SUFFIXES)
+    assert [path.name for path in inputs.files] == ["a.JPG", "b.MP4"]
+    assert inputs.others == {".txt": 2, ".cr2": 1, "no suffix": 1}
+    assert inputs.system == {HIDDEN: 1}
+    assert len(inputs.notes) == 2
+    assert "4 files (2 .txt, 1 no suffix, 1 .cr2)" in inputs.notes[0]
+    assert find_inputs([tmp_path]).others[".mp4"] == 1, "where only photos are read"
+    assert find_inputs([tmp_path / "c.txt"]).files == [tmp_path / "c.txt"], "a file that is named"
+    with pytest.raises(FerVitError, match=r"found none \(not read: 1 file \(1 \.txt\)\)"):
+        find_inputs([tmp_path / "d"])
+
+
+def test_suffixes_of_cameras_scanners_and_studios() -> None:
+    assert not PHOTO_SUFFIXES & VIDEO_SUFFIXES
+    assert {".jpe", ".jfif", ".mpo", ".ppm", ".pgm", ".pnm", ".jp2", ".tga"} <= PHOTO_SUFFIXES
+    assert {".dv", ".mxf", ".mts", ".vob", ".asf", ".3g2"} <= VIDEO_SUFFIXES
+    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in MEDIA_SUFFIXES)
+
+
+def test_loops_of_links_end_and_no_file_is_listed_twice(tmp_path: Path) -> None:
+    touch(tmp_path, "b/1.png", "b/c/2.png")
+    for link, goal in {"b/loop": ".", "b/c/up": "b", "again": "b/c", "self": "self"}.items():
+        (tmp_path / link).symlink_to(tmp_path / goal)
+    listing = list_folder(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in listing.files] == [
+        "self",
+        "b/1.png",
+        "b/c/2.png",
+    ]
+    assert [path.relative_to(tmp_path).as_posix() for path in listing.folders] == ["b", "b/c"]
+
+
+@pytest.mark.parametrize("folder", ["set[1]", "[a-c]", "a*b", "what?", "[", "x[y"])
+def test_folders_with_letters_of_patterns(folder: str, tmp_path: Path) -> None:
+    touch(tmp_path, f"{folder}/1.jpg", f"{folder}/deep[2]/2.jpg", "set1/3.jpg", "a/4.jpg")
+    (tmp_path / "more").mkdir()
+    for pattern in (f"{folder}/*.jpg", f"{folder}/1*", f"{folder}/[1].jpg"):
+        assert find_images([tmp_path / pattern]) == [tmp_path / folder / "1.jpg"]
+    expected = [tmp_path / folder / "deep[2]" / "2.jpg"]
+    assert find_images([tmp_path / folder / "deep[2]" / "*.jpg"]) == expected
+    assert find_images([tmp_path / "*" / "deep[2]" / "*.jpg"]) == expected, "no literal beginning"
+
+
+def test_notes_are_short_and_plain() -> None:
+    counts = Counter({f".{number}": 1 for number in range(1000)} | {".txt": 5, ".\x1b[2J": 3})
+    text = count_text(counts)
+    assert text.startswith("5 .txt, 3 .\\x1b[2J, ")
+    assert text.endswith("996 others")
+    assert all(note.isprintable() and len(note) < 200 for note in unread_notes(counts, counts))
