@@ -3,14 +3,17 @@
 They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
 """
 
+import json
+import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from fer_vit.errors import FerVitError
 
@@ -122,6 +125,22 @@ def remove_stale(path: Path) -> None:
 def as_text(name: str) -> str:
     """Returns a file name as valid Unicode, for tables; bytes that are not Unicode are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def json_text(value: object, **options: Any) -> str:
+    """Returns a value as JSON with the options of `json.dumps`; NaN and infinity, which JSON lacks, become null."""
+    return json.dumps(_defined(value), allow_nan=False, **options)
+
+
+def _defined(value: object) -> object:
+    """Returns a value whose numbers are finite or None, for JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _defined(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defined(item) for item in value]
+    return value
 
 
 def _name(path: Path) -> str:

@@ -6,7 +6,6 @@ viewer sees the newest one.
 
 import asyncio
 import io
-import json
 import shutil
 import socket
 import sys
@@ -34,6 +33,7 @@ from fer_vit.app import guard
 from fer_vit.app.guard import HERE, Guard
 from fer_vit.app.jobs import Event, Jobs, Task, safe_names
 from fer_vit.errors import FerVitError
+from fer_vit.files import json_text
 from fer_vit.report.draw import draw_faces
 from fer_vit.report.html import script_digest
 from fer_vit.version import __version__
@@ -201,7 +201,7 @@ def add_jobs(app: FastAPI, jobs: Jobs) -> None:
         events = jobs.run(await store(jobs, upload, "faces.csv", True), request.is_disconnected)
         if PROGRESS in request.headers.get("accept", ""):
             return StreamingResponse(
-                (json.dumps(event) + "\n" async for event in events), media_type=PROGRESS
+                (json_text(event) + "\n" async for event in events), media_type=PROGRESS
             )
         return JSONResponse(await finish(events))
 

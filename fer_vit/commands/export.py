@@ -23,7 +23,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.evaluate.scores import face_sums, scores
 from fer_vit.face.crop import REGIONS
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
@@ -268,4 +268,4 @@ def describe_model(model: Recognizer) -> str:
     """Returns as JSON what users of a graph need: the labels, and how a face and its regions are cropped."""
     names = model.crop_spec.regions if model.net.layout.num_regions else ()
     regions = {name: REGIONS[name]._asdict() for name in names}
-    return json.dumps({"labels": model.labels, **asdict(model.crop_spec), "regions": regions})
+    return json_text({"labels": model.labels, **asdict(model.crop_spec), "regions": regions})

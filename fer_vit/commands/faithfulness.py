@@ -1,6 +1,5 @@
 """The command `faithfulness`: measures the faithfulness of explanation methods."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +14,7 @@ from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.detect import DetectorName
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.predict.photos import FaceMode, PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table
@@ -91,7 +90,7 @@ def faithfulness(
     text = faithfulness_table(table, differences, BETTER)
     with atomic_write(output) as folder:
         folder.mkdir()
-        (folder / "faithfulness.json").write_text(json.dumps(results, indent=2) + "\n")
+        (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     print(f"{text}\nWritten to {output}: {', '.join(FILES)}")
 

@@ -29,7 +29,7 @@ from fer_vit.data.schema import (
 )
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
-from fer_vit.files import atomic_write
+from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
 from fer_vit.labels import Merge, merge_names
 
@@ -178,7 +178,7 @@ class Manifest:
         table = self.with_column("label", new).with_column("votes", votes).table
         meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"labels": names}
         merged = Manifest(
-            self.path, table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), names
+            self.path, table.replace_schema_metadata({"fer_vit": json_text(meta)}), names
         )
         return merged.select(
             np.array([(a is None) == (b is None) for a, b in zip(old, new, strict=True)], bool)

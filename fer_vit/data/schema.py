@@ -44,7 +44,7 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
-from fer_vit.files import as_text, atomic_write
+from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
@@ -323,7 +323,7 @@ def write_manifest(
     meta |= {"together": together} if together else {}
     fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
     schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
-    schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})
+    schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json_text(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), GROUP):
             rows = [

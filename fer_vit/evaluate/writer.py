@@ -1,6 +1,5 @@
 """Writes an evaluation: the results as JSON, as Markdown, and as one page with the faces behind them."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -13,7 +12,7 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.scores import FEW, FOUND, confusion_matrix, face_losses, suspect_labels
-from fer_vit.files import atomic_write
+from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
@@ -76,7 +75,7 @@ def write_files(
     with atomic_write(folder) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
-        (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")
         render(new / "index.html", "evaluation", cards=cards, counts=counts, **page)
     return text, f"Written to {folder}: {', '.join(FILES)}"
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil, ImageColor
 
+from fer_vit.files import json_text
 from fer_vit.geometry import Array, invert
 from fer_vit.report.draw import (
     AGAINST,
@@ -79,7 +80,7 @@ def save_face(
         if view.track is not None
         else _rounded(None if view.box is None else view.box / size, 4),
     }
-    text = htmlsafe_json_dumps(data, separators=(",", ":"))
+    text = htmlsafe_json_dumps(data, dumps=json_text, separators=(",", ":"))
     return FaceRecord(ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
 
 
@@ -188,6 +189,7 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     undefined=StrictUndefined,
 )
+_ENVIRONMENT.policies["json.dumps_function"] = json_text  # of the filter `tojson`
 _ENVIRONMENT.filters |= {"data_uri": _data_uri, "printable": printable}
 _ENVIRONMENT.filters |= {"percent": percent, "colour": expression_colour}
 

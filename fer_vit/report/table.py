@@ -1,7 +1,6 @@
 """Tables with a row for each face: .csv, .parquet or .jsonl; and Markdown."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, NotRequired, TextIO, TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fer_vit.files import as_text, atomic_write
+from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.report.draw import printable
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
@@ -70,7 +69,7 @@ class TableWriter:
             )
         else:
             complete = ({name: row.get(name) for name in self.columns} for row in rows)
-            self._text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in complete)
+            self._text.writelines(json_text(row, ensure_ascii=False) + "\n" for row in complete)
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
@@ -93,7 +92,7 @@ class TableWriter:
                 }  # in pandas, with empty cells
                 columns = [{"name": name, "field_name": name, **kept} for name in integers]
                 pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
-                metadata = {"pandas": json.dumps(pandas), FACTS: json.dumps(self.facts)}
+                metadata = {"pandas": json_text(pandas), FACTS: json_text(self.facts)}
                 schema = arrow_schema(self.columns).with_metadata(metadata)
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:

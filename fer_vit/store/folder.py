@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.files import json_text
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, read_settings
@@ -224,7 +225,7 @@ def save_network(net: RegionViT, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / CARD_FILE).write_text(CARD, "utf-8")
     (folder / WEIGHTS).write_bytes(weights)
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+    (folder / CONFIG).write_text(json_text(settings, indent=2) + "\n", "utf-8")
 
 
 def read_model(

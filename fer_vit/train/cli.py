@@ -1,6 +1,5 @@
 """The commands fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
-import json
 import logging
 import os
 import shlex
@@ -21,6 +20,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
+from fer_vit.files import json_text
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store import folder
@@ -175,7 +175,7 @@ def fit(config: str | Path, **overrides: Any) -> str:
     words = ["fit", f"--config={config}"]
     for name, value in overrides.items():
         words.append(
-            f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}"
+            f"--{name}={json_text(value) if isinstance(value, dict | list | tuple | bool | None) else value}"
         )
     return train(words)
 
