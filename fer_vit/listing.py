@@ -135,19 +135,18 @@ def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
     """Returns a line for the files that are not read, by suffix, and one for the system's entries."""
     notes = []
     if others:
-        notes.append(f"not read: {total_text(others, 'file')} ({count_text(others)})")
+        notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")
     if system:
         notes.append(
-            f"not read: {total_text(system, 'system or hidden entry', 'system or hidden entries')} "
+            f"not read: {counted(system.total(), 'system or hidden entry', 'system or hidden entries')} "
             f"({count_text(system)})"
         )
     return notes
 
 
-def total_text(counts: Counter[str], one: str, many: str | None = None) -> str:
-    """Returns a sum of counts with its noun."""
-    total = counts.total()
-    return f"{total:,} {one if total == 1 else many or one + 's'}"
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Returns a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def count_text(counts: Counter[str], most: int = 6) -> str:

@@ -63,7 +63,7 @@ def test_photos_become_a_model(
     for line in (
         "left out: 1 (not an image that can be decoded)",
         "left out: 1 (no face found)",
-        "left out: 1 (not an image by its suffix)",
+        "note: not read: 1 file (1 .txt)",
         "kept happiness; new stirred.",
         "Confidence is not calibrated: 2 validation photos, but 100 are needed.",
         f"Your model: {mine / 'model'}\nHow good it is: {mine / 'evaluation' / 'index.html'}",

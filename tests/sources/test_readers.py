@@ -254,8 +254,11 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
         ("valid/neutrality/1.png", "val", "neutral"),
     ]
     assert found.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
-    assert found.dropped == {"not an image by its suffix": 1}
-    assert not found.notes
+    assert found.notes == [
+        "not read: 1 file (1 .txt)",
+        "not read: 3 system or hidden entries (3 other hidden entries)",
+        "There are fewer than 3 folders below the classes (deep): they are not read as persons.",
+    ]
 
 
 def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
@@ -271,7 +274,7 @@ def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
             "val": 2,
             "test": 2,
         }
-    assert "held out as val, another as test" in found.notes[1]
+    assert "held out as val, another as test" in found.notes[-1]
     assert found.names == ("calm", "test")
     touch(tmp_path / "alone", "test/calm/1.jpg")
     assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
@@ -305,7 +308,7 @@ def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
         "val": 1,
         "test": 1,
     }
-    assert "A fixed tenth of the persons of train is held out" in found.notes[1]
+    assert "A fixed tenth of the persons of train is held out" in found.notes[-1]
 
 
 def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
