@@ -1,11 +1,14 @@
 """Atomic writes: files and folders are complete or absent, however the writing process ends.
 
 They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
+Other users may write to the folder of the target, so scratch folders are opened by `open_own_folder` alone.
 """
 
+import ctypes
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +22,21 @@ from fer_vit.errors import FerVitError
 
 ADVICE = "Choose a folder that you may write and that has room."
 EXISTS = "exists already. Choose another name or add `--overwrite`."
+SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
+"""Names of scratch folders."""
+MARK = "made-by-fer-vit"
+"""A file in each scratch folder: a folder that another user has renamed has none, and is not removed."""
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux' renameat2: paths are relative to the working directory; two names change places at once."""
 
 
 @contextmanager
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
     """Yields where to write a file or folder, which replaces `path` when the block ends without an error.
 
-    Readers see the old file or the new one; a folder is missing for a moment between two renames. A failure to write
-    raises FerVitError that ends with `advice`, as does, without `overwrite`, a file that exists in the meantime.
+    Readers see the old version or the new one. A folder is missing for a moment between two renames where the system
+    cannot exchange two names: outside Linux, and on some network file systems. A failure to write raises FerVitError
+    that ends with `advice`, as does, without `overwrite`, a file that exists in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
@@ -39,12 +49,28 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         for entry in (*new.rglob("*"), new):
             _flush(entry)
         if new.is_dir() and path.is_dir():
-            path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
-        if new.is_dir() or overwrite:
+            if not _exchange(new, path):
+                path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
+                new.replace(path)
+        elif new.is_dir() or overwrite:
             new.replace(path)
         else:
             _add(new, path)
         _flush(path.parent)
+
+
+def _exchange(new: Path, path: Path) -> bool:
+    """Exchanges the names of two folders at once; returns False where the system or the disk cannot."""
+    if sys.platform != "linux":
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    failed = renameat2(
+        AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(path), ctypes.c_uint(RENAME_EXCHANGE)
+    )
+    return not failed  # the two renames that follow report a real error
 
 
 def _add(new: Path, path: Path) -> None:
@@ -59,27 +85,29 @@ def _add(new: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError."""
+    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError.
+
+    Other users may not enter the folder.
+    """
     with ExitStack() as after:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             scratch = None
-            while not (
-                scratch and scratch.exists()
-            ):  # before it is locked, another process may remove it
+            # Before the folder is locked, another process may remove it.
+            while scratch is None or not scratch.exists():
                 scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
-                after.callback(shutil.rmtree, scratch, ignore_errors=True)
-                after.callback(_restore, path, scratch)
-                scratch.mkdir(parents=True)
-                with suppress(FileNotFoundError):
-                    after.enter_context(_locked(scratch, wait=True))
+                after.callback(_remove, scratch)
+                after.callback(_restore, path, scratch / "old")
+                scratch.mkdir(mode=0o700)
+                after.enter_context(_locked(scratch, wait=True))
+            (scratch / MARK).touch()
         except OSError as error:
             raise _cannot_write(path, error, advice) from error
         try:
             yield scratch
         except OSError as error:
-            if error.filename and not str(error.filename).startswith(
-                str(scratch)
-            ):  # of another file
+            of_another_file = error.filename and not str(error.filename).startswith(str(scratch))
+            if of_another_file:
                 raise
             raise _cannot_write(path, error, advice) from error
 
@@ -100,12 +128,14 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
             "Expected a file or folder to write, but got `-`. Name one, such as faces.csv."
         )
     remove_stale(path)
-    if names and path.is_file():
+    entries = os.listdir(path) if path.is_dir() else []
+    is_file = os.path.lexists(path) and not path.is_dir()  # a link to nothing is one, too
+    if names and is_file:
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
-    entries = os.listdir(path) if path.is_dir() else [path.name] * path.exists()
-    if entries and not overwrite:
+    if (entries or is_file) and not overwrite:
         raise FerVitError(f"{path} {EXISTS}")
-    if names and (foreign := {*entries} - {*names}):
+    foreign = {*entries} - {*names}
+    if names and foreign:
         raise FerVitError(
             f"{path} holds {min(foreign)}, which would be lost. Choose another folder."
         )
@@ -114,12 +144,48 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
 
 
 def remove_stale(path: Path) -> None:
-    """Removes the scratch folders that killed processes left behind while writing `path`."""
-    for stale in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
-        with suppress(OSError), _locked(stale) as free:  # just removed, or another user's
-            if free:
-                _restore(path, stale)
-                shutil.rmtree(stale, ignore_errors=True)
+    """Removes the scratch folders that killed processes of this user left behind while writing `path`."""
+    for scratch in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
+        with _locked(scratch) as handle:
+            if handle is not None:
+                _remove_stale(scratch, handle, path)
+
+
+def remove_stale_below(folder: Path) -> None:
+    """Removes the scratch folders that killed processes of this user left in a folder of results, of any target.
+
+    A scratch folder that contains a replaced folder stays, because only its target can take that back.
+    """
+    entries = os.listdir(folder) if folder.is_dir() else []
+    for scratch in (folder / name for name in entries if SCRATCH_NAME.fullmatch(name)):
+        with _locked(scratch) as handle:
+            if handle is not None and "old" not in os.listdir(handle):
+                _remove_stale(scratch, handle)
+
+
+def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
+    """Removes an open scratch folder, after the folder in it that was to be replaced is back at `path`."""
+    if MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
+        with suppress(OSError):  # it is not empty
+            scratch.rmdir()
+        return
+    if path is not None:
+        _restore(path, "old", handle)
+    _remove(scratch)
+
+
+def _remove(scratch: Path) -> None:
+    """Removes a scratch folder as far as possible, its mark last: a process that is killed here leaves it marked."""
+    handle = None if sys.platform == "win32" else open_own_folder(scratch)
+    if handle is not None:
+        try:
+            for name in set(os.listdir(handle)) - {MARK}:
+                with suppress(OSError):  # a folder
+                    os.unlink(name, dir_fd=handle)
+                shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
+        finally:
+            os.close(handle)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def as_text(name: str) -> str:
@@ -163,25 +229,46 @@ def _flush(path: Path) -> None:
             os.close(handle)
 
 
-def _restore(path: Path, scratch: Path) -> None:
-    """Restores a folder that was moved aside when its replacement was interrupted."""
-    if (scratch / "old").is_dir() and not os.path.lexists(path):
-        (scratch / "old").rename(path)
+def open_own_folder(path: Path) -> int | None:
+    """Opens a folder of this user for locking; returns a descriptor, or None where the entry is anything else.
+
+    Links are not followed, and a FIFO is not waited for: in a shared folder any user can make an entry of any name.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags)
+    except OSError:  # no folder, another user's, or just removed
+        return None
+    if os.fstat(handle).st_uid == os.geteuid():
+        return handle
+    os.close(handle)
+    return None
+
+
+def _restore(path: Path, old: str | Path, folder: int | None = None) -> None:
+    """Moves a folder back that was moved aside; `old` may be relative to an open folder."""
+    with suppress(FileNotFoundError):  # nothing was moved aside
+        if not os.path.lexists(path):
+            os.rename(old, path, src_dir_fd=folder)
 
 
 @contextmanager
-def _locked(scratch: Path, wait: bool = False) -> Iterator[bool]:
-    """Locks a folder until the process ends; yields False if another process has the lock or there are no locks."""
-    if sys.platform == "win32":
-        yield False
+def _locked(scratch: Path, wait: bool = False) -> Iterator[int | None]:
+    """Locks a folder of this user until the process ends; yields its descriptor.
+
+    Yields None if another process has the lock, there are no locks, or the folder is not this user's.
+    """
+    handle = None if sys.platform == "win32" else open_own_folder(scratch)
+    if handle is None:
+        yield None
         return
     import fcntl
 
-    handle, free = os.open(scratch, os.O_RDONLY), False
+    locked = None
     try:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            free = True
-        yield free
+            locked = handle
+        yield locked
     finally:
         os.close(handle)

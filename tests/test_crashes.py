@@ -5,10 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,7 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import atomic_write, remove_stale, scratch_folder
+from fer_vit.files import atomic_write, remove_stale, remove_stale_below, scratch_folder
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.common import unpacked
 from fer_vit.sources.drawn import draw_face
@@ -72,8 +73,21 @@ writers = pytest.mark.parametrize(
 )
 
 
+def cannot_exchange(new: Path, path: Path) -> bool:
+    """Replaces `files._exchange`, as on a system that cannot exchange two names."""
+    return False
+
+
 @writers
-def test_a_writer_that_is_killed_at_any_call(name: str, write: Writer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchange", [files._exchange, cannot_exchange])
+def test_a_writer_that_is_killed_at_any_call(
+    name: str,
+    write: Writer,
+    exchange: Callable[[Path, Path], bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_exchange", exchange)
     states = []
     for version in (1, 2):
         write(tmp_path / str(version) / name, version)
@@ -93,9 +107,8 @@ def test_a_writer_that_is_killed_at_any_call(name: str, write: Writer, tmp_path:
         if not killed:
             break
     assert len(seen) >= 3
-    assert all(
-        state in states or (name == "folder" and not state) for state in seen
-    )  # a folder is moved away first
+    is_moved_first = name == "folder" and exchange is cannot_exchange
+    assert all(state in states or (is_moved_first and not state) for state in seen)
     assert all(state in seen for state in states)
 
 
@@ -110,15 +123,15 @@ def test_all_is_on_the_disk_first(
         flushed.append(os.fstat(handle).st_ino)
         fsync(handle)
 
-    def move(real: Callable[[Path, Path], None], old: Path, new: Path) -> None:
+    def move(real: Callable[[Path, Path], Any], old: Path, new: Path) -> Any:
         if ".part" not in str(new):
             moved.append(new)
             assert {path.stat().st_ino for path in (old, *Path(old).rglob("*"))} <= {*flushed}
-        real(old, new)
+        return real(old, new)
 
     monkeypatch.setattr(os, "fsync", flush)
-    for call in ("rename", "replace"):
-        monkeypatch.setattr(os, call, partial(move, getattr(os, call)))
+    for module, call in ((os, "rename"), (os, "replace"), (files, "_exchange")):
+        monkeypatch.setattr(module, call, partial(move, getattr(module, call)))
     write(tmp_path / name, 2)
     assert moved
     assert flushed[-1] == tmp_path.stat().st_ino
@@ -137,6 +150,7 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
         signal.alarm(60)
         for name in ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink"):
             setattr(os, name, partial(before, getattr(os, name)))
+        files._exchange = partial(before, files._exchange)
         with suppress(BaseException):
             write()
             os._exit(0)
@@ -169,11 +183,161 @@ def test_a_failed_exchange_of_folders_is_undone(
 ) -> None:
     a_folder(tmp_path / "out", 1)
     before = content(tmp_path / "out")
+    monkeypatch.setattr(files, "_exchange", cannot_exchange)
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(5, "Input/output error")))
     with pytest.raises(FerVitError, match=r"Cannot write .*out \(Input/output error\)"):
         a_folder(tmp_path / "out", 2)
     assert content(tmp_path / "out") == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges two names at once")
+def test_a_reader_always_finds_a_folder_that_is_replaced(tmp_path: Path) -> None:
+    a_folder(tmp_path / "out", 1)
+    reader, missing = os.fork(), 0
+    if reader == 0:
+        signal.alarm(60)
+        while not (tmp_path / "end").exists():
+            missing += not (tmp_path / "out" / "b").exists()
+        os._exit(min(missing, 100))
+    for version in range(2, 60):
+        a_folder(tmp_path / "out", version)
+    (tmp_path / "end").touch()
+    assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
+
+
+# Other users of a shared folder
+
+
+STALE = ".out.csv.0123abcd.part"
+"""The name of a scratch folder that a killed process could have left."""
+OTHER_USER = 65534
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that every user may write, with a private folder of this user."""
+    with tempfile.TemporaryDirectory() as folder:
+        private = Path(folder, "private")
+        (private / "old").mkdir(parents=True)
+        (private / "secret.txt").write_text("precious")
+        (private / "old" / "thesis.txt").write_text("precious")
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as another user")
+    os.seteuid(OTHER_USER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Raises an error if the block takes longer."""
+    before = signal.signal(signal.SIGALRM, Mock(side_effect=AssertionError("it waits")))
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def a_fifo(stale: Path, private: Path) -> None:
+    os.mkfifo(stale)
+
+
+def a_link_to_a_folder(stale: Path, private: Path) -> None:
+    stale.symlink_to(private)
+
+
+def a_link_to_a_file(stale: Path, private: Path) -> None:
+    stale.symlink_to(private / "secret.txt")
+
+
+def a_link_to_nothing(stale: Path, private: Path) -> None:
+    stale.symlink_to(private / "nothing")
+
+
+def a_scratch_folder_with_a_link(stale: Path, private: Path) -> None:
+    stale.mkdir()
+    (stale / files.MARK).touch()
+    (stale / "old").symlink_to(private)
+
+
+def the_private_folder(stale: Path, private: Path) -> None:
+    private.rename(stale)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        a_fifo,
+        a_link_to_a_folder,
+        a_link_to_a_file,
+        a_link_to_nothing,
+        a_scratch_folder_with_a_link,
+        the_private_folder,
+    ],
+)
+def test_no_entry_of_another_user_stops_a_writer_or_moves_files(
+    entry: Callable[[Path, Path], None], shared: Path
+) -> None:
+    out = shared / "out.csv"
+    with another_user():
+        entry(shared / STALE, shared / "private")
+    before = {path.name: path.read_text() for path in shared.rglob("*.txt")}
+    assert len(before) == 2
+    with deadline(20):
+        remove_stale(out)
+        remove_stale_below(shared)
+        assert not os.path.lexists(out)
+        a_file(out, 1)
+    assert {path.name: path.read_text() for path in shared.rglob("*.txt")} == before
+    assert os.path.lexists(shared / STALE)
+    assert out.read_text() == "1" * 1000
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_of_another_user_leads_no_output_elsewhere(overwrite: bool, shared: Path) -> None:
+    out = shared / "out.csv"
+    with another_user():
+        out.symlink_to(shared / "private" / "new.txt")
+    if not overwrite:
+        with pytest.raises(FerVitError, match="exists already"):
+            files.check_output(out, overwrite)
+    with TableWriter(out, {"version": int}, live=True) as table:
+        table.write([{"version": 1}])
+    assert not out.is_symlink()
+    assert sorted(path.name for path in (shared / "private").iterdir()) == ["old", "secret.txt"]
+
+
+def test_another_user_may_not_enter_a_scratch_folder(shared: Path) -> None:
+    with scratch_folder(shared / "out") as scratch, another_user(), pytest.raises(PermissionError):
+        os.listdir(scratch)
+
+
+def test_remains_of_any_target_are_removed_from_a_folder(tmp_path: Path) -> None:
+    names = [".a.csv.0123abcd.part", ".part-00001-of-00003.parquet.89abcdef.part"]
+    for name in names:
+        (tmp_path / name / "new").mkdir(parents=True)
+        (tmp_path / name / files.MARK).touch()
+    kept = [".a.csv.0123abcd.parts", ".a.csv.part", ".moved.0123abcd.part"]
+    for name in kept:
+        (tmp_path / name / "old").mkdir(parents=True)
+        (tmp_path / name / files.MARK).touch()
+    with scratch_folder(tmp_path / "b.csv") as writing:
+        remove_stale_below(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, writing.name}
+    remove_stale(tmp_path / "moved")  # the folder that was to be replaced
+    assert (tmp_path / "moved").is_dir()
+    remove_stale_below(tmp_path / "absent")
 
 
 # Signals
@@ -415,15 +579,15 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
         expected = r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000"
         with pytest.raises(FerVitError, match=expected), unpacked(archive, tmp_path / "m.parquet"):
             pass
-    data, written, real = archive.read_bytes(), [], shutil.rmtree
+    data, written, real = archive.read_bytes(), [], files._remove
     assert data.count(claimed) == 2
     archive.write_bytes(data.replace(claimed, (1000).to_bytes(4, "little")))
 
-    def measure(folder: Path, **_: Any) -> None:
+    def measure(folder: Path) -> None:
         written.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
         real(folder)
 
-    monkeypatch.setattr(files.shutil, "rmtree", measure)
+    monkeypatch.setattr(files, "_remove", measure)
     with (
         pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"),
         unpacked(archive, tmp_path / "m.parquet"),

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detect import choose_detector
-from fer_vit.files import as_text, check_output
+from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import Photo, PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
@@ -120,6 +120,7 @@ def predict_folder(
     }
     facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
     facts |= {name: str(value) for name, value in more.items() if value}
+    remove_stale_below(outputs.table)  # of finished tables, too
     plan, checked = plan_tables(outputs.table, images, size), dict[Path, Checked]()
     check_tables(plan, facts, checked)
     share = {

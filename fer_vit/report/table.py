@@ -97,8 +97,10 @@ class TableWriter:
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
                 # File names need not be valid Unicode; invalid bytes are escaped.
+                if self.live:  # another user may have put a link or a FIFO there
+                    file.unlink(missing_ok=True)
                 text = file.open(
-                    "w",
+                    "x",
                     1 if self.live else -1,
                     encoding="utf-8",
                     errors="backslashreplace",

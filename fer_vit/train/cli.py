@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
-from fer_vit.files import json_text
+from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store import folder
@@ -201,6 +201,8 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     task: Task = first.get("task") or "classification"
     if str(path) != "null":
         checkpoint = folder.load_checkpoint(path)
+        if verb == "fit":
+            remove_stale_below(path.parent)  # of the run that is resumed in a new folder
         task = (
             "pretraining"
             if folder.is_pretraining(checkpoint["hyper_parameters"])

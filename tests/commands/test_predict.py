@@ -17,6 +17,7 @@ from fer_vit import load
 from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
+from fer_vit.files import MARK
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.tables import fingerprint
@@ -110,12 +111,16 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     assert capsys.readouterr().out.startswith("Nothing to do: all tables of this process exist.")
     assert {path.name: path.stat().st_mtime_ns for path in output.iterdir()} == times
     (output / "part-00001-of-00003.parquet").unlink()  # as if the process had been killed
-    (output / ".part-00001-of-00003.parquet.0123abcd.part").mkdir()
+    for table in (1, 2):  # the second was killed after its table had its name
+        remains = output / f".part-0000{table}-of-00003.parquet.0123abcd.part"
+        (remains / "new").mkdir(parents=True)
+        (remains / MARK).touch()
     assert_same(predict(photos, checkpoint, output, "--part_size=2"), expected)
     changed = {
         path.name for path in output.iterdir() if path.stat().st_mtime_ns != times[path.name]
     }
     assert changed == {"part-00001-of-00003.parquet"}
+    assert len(list(output.iterdir())) == 3
 
 
 def test_a_folder_belongs_to_one_prediction(
