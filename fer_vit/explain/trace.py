@@ -56,10 +56,8 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
     layout, side = net.layout, net.patch_size
-    where, parts = (
-        token_boxes(layout, side, tokens.centres, boxes),
-        membership(layout, side, boxes, valid),
-    )
+    where = token_boxes(layout, side, tokens.centres, boxes)
+    parts = membership(layout, side, boxes - net.patch_origin, valid)
     return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, layout)
 
 
@@ -140,7 +138,10 @@ def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Te
 
 
 def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """Returns how much of every token belongs to each region (B, R, T), see `Trace`."""
+    """Returns how much of every token belongs to each region (B, R, T), see `Trace`.
+
+    The boxes (B, R, 4) are in crop pixels from the corner of the grid of patches.
+    """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
     rows, columns = overlaps(boxes, layout.grid, patch_size)
     found[..., layout.patches] = (rows[..., None] * columns[..., None, :]).flatten(2)

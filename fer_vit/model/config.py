@@ -18,6 +18,7 @@ RANGES = {
     **{
         "num_heads": (1, 1024),
         "stem_convs": (1, 16),
+        "stem_last_convs": (1, 16),
         "region_grid": (1, 64),
         "reg_tokens": (0, 1024),
     },
@@ -33,7 +34,8 @@ class RegionViTConfig:
     Attributes:
         backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
         pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state dict.
-        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch size.
+        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch size, or, with stem
+            "conv", one pixel more: then S - x maps the grid of patches to itself.
         in_chans: 3 for RGB, 1 to read images as grey.
         patch_size: Side of a patch in pixels.
         embed_dim: Width D, a multiple of 4.
@@ -41,14 +43,17 @@ class RegionViTConfig:
         num_heads: Heads per block.
         stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
         stem_convs: Convolutions of stem "conv" per halving; fewer mean a smaller receptive field.
+        stem_last_convs: Convolutions of its last halving, which only patches read. None: as `stem_convs`.
         standardize: Scale every crop to the same mean and standard deviation of grey levels.
         tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see `face.crop.REGIONS`).
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image", with a separate embedding, or from the features of the
             convolutional "stem" before its last halving: cheaper with patch tokens, with a larger receptive field.
-        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
-            Regions have the sinusoidal encoding of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
+        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order), "mirror"
+            (half of the channels encode (x, y), half (S - x, y), so that mirroring swaps the halves) or "none". Regions
+            have the sinusoidal encoding of their centre: 1-D with "sincos_1d", none with "none", "mirror" as the
+            patches, else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
             distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
@@ -74,12 +79,13 @@ class RegionViTConfig:
     num_heads: int | None = None
     stem: Literal["patch", "conv"] = "patch"
     stem_convs: int = 3
+    stem_last_convs: int | None = None
     standardize: bool = False
     tokens: Literal["patch", "region", "both"] = "both"
     regions: tuple[str, ...] = ()
     region_grid: int = 2
     region_source: Literal["image", "stem"] = "image"
-    pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "none"] = "learn"
+    pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "mirror", "none"] = "learn"
     attention: Literal["dot", "additive", "gaussian"] = "dot"
     block: Literal["pre_norm", "post_norm"] = "pre_norm"
     keep_rate: tuple[float, ...] = ()
@@ -159,6 +165,9 @@ def _contradictions(c: RegionViTConfig) -> dict[str, bool]:
     return {
         f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": bool(
             (c.embed_dim or 0) % 4
+        ),
+        f"pos_embed: mirror needs a network.embed_dim that is a multiple of 8, not {c.embed_dim}.": (
+            c.pos_embed == "mirror" and bool((c.embed_dim or 0) % 8)
         ),
         f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": bool(
             rates

@@ -59,7 +59,8 @@ def to_grey(image: Tensor) -> Tensor:
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, `convs` for every halving; an `embed_layer` of timm.
 
-    After Xiao et al., "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one per halving.
+    The last halving, which only patches read, has `last_convs`. After Xiao et al., "Early Convolutions Help
+    Transformers See Better" (NeurIPS 2021), who use one per halving.
     """
 
     def __init__(
@@ -70,17 +71,19 @@ class ConvStem(nn.Module):
         embed_dim: int,
         bias: bool = True,
         convs: int = 3,
+        last_convs: int | None = None,
         **_: Any,
     ) -> None:
         super().__init__()
         self.patch_size = (patch_size, patch_size)
-        self.grid_size = (img_size // patch_size,) * 2
-        self.num_patches = self.grid_size[0] ** 2
-        widths = [
-            in_chans,
-            *(embed_dim // 2**step for step in reversed(range(int(math.log2(patch_size))))),
-        ]
-        *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
+        cells = math.ceil(img_size / patch_size)
+        self.grid_size = (cells, cells)
+        self.num_patches = cells**2
+        # The width doubles with every halving, up to D.
+        halvings = int(math.log2(patch_size))
+        widths = [in_chans] + [embed_dim // 2**step for step in reversed(range(halvings))]
+        early = [downsample(before, after, convs) for before, after in pairwise(widths[:-1])]
+        late = downsample(widths[-2], widths[-1], last_convs or convs)
         self.early = nn.Sequential(*early)
         self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias))
         self.early_width = widths[-2]
@@ -113,6 +116,10 @@ def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size
     if config.pos_embed == "sincos_1d":  # the index in reading order, row by row from 0
         x, y = (centres / patch_size).unbind(-1)
         return sincos_1d(y.floor() * math.ceil(config.img_size / patch_size) + x - 0.5, dim)
+    if config.pos_embed == "mirror":
+        mirrored = torch.stack([config.img_size - centres[..., 0], centres[..., 1]], -1)
+        halves = [sincos_2d(points, dim // 2, patch_size) for points in (centres, mirrored)]
+        return torch.cat(halves, -1)
     return sincos_2d(centres, dim, patch_size)
 
 

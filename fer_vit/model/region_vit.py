@@ -62,7 +62,7 @@ class RegionViT(nn.Module):
             "learn",
             "none",
         ):  # fixed codes for patches, none for prefix tokens
-            centres = patch_centres(grid) * self.patch_size
+            centres = self.patch_origin + patch_centres(grid) * self.patch_size
             code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
             code[0, -len(centres) :] = position_code(
                 config, centres, vit.embed_dim, self.patch_size
@@ -96,8 +96,19 @@ class RegionViT(nn.Module):
         # with the same result up to rounding, by which bfloat16 may choose other patches.
         self.drop_by_mask = False
         middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
-        patches = patch_centres(grid) * self.patch_size
+        patches = self.patch_origin + patch_centres(grid) * self.patch_size
         self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
+
+    @property
+    def patch_origin(self) -> float:
+        """The left and upper edge of the grid of patches in crop pixels.
+
+        Strided convolutions are centred on a cell's first pixel. So on a crop of n P + 1 pixels, whose grid they make
+        symmetric, the first patch is centred at 0.5. Other crops are divided into patches from 0.
+        """
+        if self.config.img_size % self.patch_size == 1 and self.config.stem == "conv":
+            return 0.5 - self.patch_size / 2
+        return 0.0
 
     def _remove_patches(self) -> None:
         vit = self.vit
@@ -292,7 +303,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,
-        "embed_layer": partial(ConvStem, convs=config.stem_convs)
+        "embed_layer": partial(ConvStem, convs=config.stem_convs, last_convs=config.stem_last_convs)
         if config.stem == "conv"
         else None,
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
@@ -323,9 +334,11 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
             )
             raise FerVitError(f"{config.backbone} has special blocks. {plain}.")
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
-    if config.tokens != "region" and config.img_size % side:
+    rest = config.img_size % side
+    if config.tokens != "region" and rest and not (rest == 1 and config.stem == "conv"):
         raise FerVitError(
-            f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}."
+            f"Expected img_size to be a multiple of the patch size {side}, or one more with stem: conv, "
+            f"but got {config.img_size}."
         )
     if rates and len(rates) != depth:
         raise FerVitError(

@@ -24,6 +24,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.tokens import TokenLayout
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
 
@@ -306,33 +307,35 @@ class Symmetry(L.Callback):
         if not (difference := asymmetry(net.config)) < 2e-5:  # rounding makes up to 3e-6
             raise FerVitError(
                 f"This network cannot be symmetric: mirroring a crop changes its logits by {difference:.0e} of their "
-                "deviation. It would be with tokens: region, region_source: stem, region_grid: 1, the regions of both "
-                "sides, attention: dot, pos_embed: none, pool: avg, an even num_heads, an embed_dim that is a multiple "
-                "of the patch size, and an img_size one above a multiple of half of it."
+                "deviation. It would be with region_source: stem, region_grid: 1, the regions of both sides, "
+                "attention: dot, pos_embed: none or mirror, pool: avg, an even num_heads, an embed_dim that is a "
+                "multiple of the patch size, and an img_size one above a multiple of it (with tokens: region, of half "
+                "of it)."
             )
         state = net.state_dict()
         if trainer.ckpt_path and any(
-            not torch.equal(state[name], mirror_image(name, state)) for name in state
+            not torch.equal(state[name], mirror_image(name, state, net.layout)) for name in state
         ):
             raise FerVitError(
                 "A run without Symmetry cannot resume with it: leave it out, or start a new run."
             )
-        make_symmetric(state)
+        make_symmetric(state, net.layout)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches: a run may end there."""
         net: Any = pl_module.net
-        make_symmetric(
-            {name: value.grad for name, value in net.named_parameters() if value.grad is not None}
-        )
-        make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
+        learned = net.named_parameters()
+        gradients = {name: value.grad for name, value in learned if value.grad is not None}
+        make_symmetric(gradients, net.layout)
+        statistics = {name: value for name, value in net.named_buffers() if ".running_" in name}
+        make_symmetric(statistics, net.layout)
 
 
 @torch.no_grad()
-def make_symmetric(tensors: Mapping[str, Tensor]) -> None:
+def make_symmetric(tensors: Mapping[str, Tensor], layout: TokenLayout) -> None:
     """Replaces each tensor, named as in a RegionViT, by the mean of itself and its mirror image."""
     images = {
-        name: mirror_image(name, tensors)
+        name: mirror_image(name, tensors, layout)
         for name, value in tensors.items()
         if value.is_floating_point()
     }
@@ -340,7 +343,7 @@ def make_symmetric(tensors: Mapping[str, Tensor]) -> None:
         tensors[name].add_(image).div_(2)
 
 
-def mirror_image(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+def mirror_image(name: str, tensors: Mapping[str, Tensor], layout: TokenLayout) -> Tensor:
     """Returns a tensor of the mirrored network: kernels are flipped, pairs of channels and sides swapped."""
     side = next((side for side in SIDES if side in name), "")
     x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
@@ -352,9 +355,21 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
         return swap_halves(
             x.flip(3), range(1 + (x.shape[1] > 3))
         )  # an image has up to three channels
+    if name.endswith("pos_embed"):
+        x = swap_columns(x, layout)
     if x.ndim == 3:
-        return swap_halves(x, range(2, 3))  # of class and register tokens
+        return swap_halves(x, range(2, 3))  # of class, register and position tokens
     return swap_halves(x, range(name.startswith("vit.head."), x.ndim))  # not the classes
+
+
+def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:
+    """Mirrors the grid of patches in their positions (1, N, D) or (1, prefix + N, D)."""
+    if not layout.num_patches:
+        return x
+    prefix, patches = x.tensor_split([x.shape[1] - layout.num_patches], 1)
+    rows = patches.view(1, *layout.grid, patches.shape[2])  # (1, rows, columns, D)
+    mirrored = rows.flip(2).flatten(1, 2)  # (1, N, D)
+    return torch.cat([prefix, mirrored], 1)
 
 
 def swap_halves(x: Tensor, axes: range) -> Tensor:
@@ -379,7 +394,7 @@ def asymmetry(config: RegionViTConfig) -> float:
                 rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
             )
         )
-    make_symmetric(state)
+    make_symmetric(state, net.layout)
     crop = (
         rng.integers(256, size=(size, size, 3), dtype=np.uint8),
         rng.normal(TEMPLATE, 0.02) * size,

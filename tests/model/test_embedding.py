@@ -49,6 +49,23 @@ def test_standardised_crops_have_the_same_light_and_contrast(channels: int) -> N
     assert standard(torch.full((1, 3, 8, 8), 0.4)).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("size", [24, 25, 49])
+def test_a_stem_has_a_token_for_every_cell_that_its_convolutions_make(size: int) -> None:
+    stem = ConvStem(size, 8, 1, 32, convs=2, last_convs=1)
+    tokens = stem(torch.rand(1, 1, size, size))
+    assert tokens.shape == (1, stem.num_patches, 32)
+    assert sum(isinstance(layer, nn.Conv2d) for layer in stem.late.modules()) == 2
+
+
+def test_mirrored_positions_are_the_positions_with_swapped_halves() -> None:
+    config = RegionViTConfig(img_size=49, pos_embed="mirror")
+    points = torch.rand(6, 2) * 49
+    mirrored = points * torch.tensor([-1.0, 1.0]) + torch.tensor([49.0, 0.0])
+    code = position_code(config, points, 16, 8)
+    assert torch.allclose(position_code(config, mirrored, 16, 8), code.roll(8, 1), atol=1e-5)
+    assert torch.equal(code[:, :8], sincos_2d(points, 8, 8))
+
+
 def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
     """Returns some convolutions for each halving and a projection, written out."""
     layers: list[nn.Module] = []

@@ -204,13 +204,17 @@ def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
         {"stem_convs": 1, "pool": "token", "reg_tokens": 3, "block": "post_norm"},
         {"attention": "gaussian"},
         {"stem": "patch", "region_source": "image", "img_size": 30},
+        {"pos_embed": "mirror"},
+        {"tokens": "both", "pos_embed": "mirror", "img_size": 49, "patch_size": 8},
+        {"tokens": "both", "pos_embed": "none", "img_size": 25, "stem_last_convs": 1},
+        {"tokens": "patch", "pos_embed": "learn", "img_size": 25, "reg_tokens": 2},
     ],
 )
 def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]) -> None:
     net = network(**change)
     face = faces(4, net.config.img_size)
     assert (net(*face) - net(*mirrored(*face))).abs().max() > 0.01
-    make_symmetric(net.state_dict())
+    make_symmetric(net.state_dict(), net.layout)
     logits = net(*face)
     assert torch.allclose(logits, net(*mirrored(*face)), atol=1e-5)
     assert logits.std() > 0.1
@@ -232,7 +236,9 @@ def test_training_keeps_the_weights_symmetric() -> None:
             optimizer.zero_grad()
     state = net.state_dict()
     assert all(
-        torch.equal(value, mirror_image(name, state)) for name, value in state.items() if value.ndim
+        torch.equal(value, mirror_image(name, state, net.layout))
+        for name, value in state.items()
+        if value.ndim
     )
     assert not any(torch.equal(value, start[name]) for name, value in state.items() if value.ndim)
     net.eval()
@@ -251,7 +257,7 @@ def test_networks_and_runs_that_cannot_be_symmetric() -> None:
     module, resumed = SimpleNamespace(net=network()), SimpleNamespace(ckpt_path="last.ckpt")
     with pytest.raises(FerVitError, match="cannot resume with it"):
         Symmetry().on_fit_start(resumed, module)
-    make_symmetric(module.net.state_dict())
+    make_symmetric(module.net.state_dict(), module.net.layout)
     Symmetry().on_fit_start(resumed, module)
 
 
