@@ -30,7 +30,7 @@ from fer_vit.labels import Merge, canonical
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
 from fer_vit.predict.tables import find_tables
-from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
+from fer_vit.report.table import FACTS, SUFFIXES, csv_value
 from fer_vit.store.hub import DEFAULT
 
 MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
@@ -183,8 +183,8 @@ def _read_csv(path: Path) -> dict[str, list[str | None]]:
 
 
 def _plain(cell: str) -> str | None:
-    """Reverses `csv_cell`; None for an empty cell."""
-    return (cell[1:] if csv_cell(cell[1:]) == cell else cell) or None
+    """Reverses `csv_text`; None for an empty cell."""
+    return csv_value(cell) or None
 
 
 @contextmanager

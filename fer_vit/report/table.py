@@ -1,23 +1,29 @@
-"""Tables with a row for each face: .csv, .parquet or .jsonl; and Markdown."""
+"""Tables with a row for each face: .csv, .parquet, .jsonl or .xlsx; and Markdown."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TextIO, TypedDict
+from typing import Any, NotRequired, Protocol, TextIO, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.report.draw import printable
 
-SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 NOTHING = "-"  # cell of a missing result
+NUMBER = ".8g"  # format of a number in text: milliseconds within a day
+SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
+NO_EXCEL = 'Tables for spreadsheets (.xlsx) need one more package: pip install -c constraints.txt ".[excel]".'
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")  # not allowed in a workbook
 
 
 class Interval(TypedDict):
@@ -38,84 +44,211 @@ def interval_text(one: Interval, form: str) -> str:
     return f"{one['mean']:{form}}{spread}"
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table, and how their cells are written as text."""
+
+    columns: Mapping[str, type]  # name and type (str, int, float or bool); any cell may be None
+    formats: Mapping[str, str]  # format of the numbers of a column; `NUMBER` for the others
+    facts: Mapping[str, str]  # metadata of a Parquet file; the other formats have none
+
+    def number_text(self, name: str, value: float) -> str:
+        """Returns a number with the digits of its column."""
+        return format(value, self.formats.get(name, NUMBER))
+
+    def rounded(self, row: Mapping[str, Any]) -> dict[str, Cell]:
+        """Returns the cells of a row by column, numbers rounded to the digits of their columns."""
+        cells: dict[str, Cell] = {}
+        for name in self.columns:
+            cell = row.get(name)
+            if isinstance(cell, float):
+                cell = float(self.number_text(name, cell)) if math.isfinite(cell) else None
+            cells[name] = cell
+        return cells
+
+
+class RowFile(Protocol):
+    """A file of one format that takes rows one after another."""
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column."""
+
+    def close(self, complete: bool) -> None:
+        """Closes the file, which after an error is not `complete`."""
+
+
+class CsvFile:
+    """CSV that R, pandas and spreadsheets read without options."""
+
+    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+        self._layout = layout
+        self._text = open_text(path, live)
+        self._writer = csv.writer(self._text)
+        self._writer.writerow(map(csv_text, layout.columns))
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column."""
+        for row in rows:
+            self._writer.writerow(
+                [self._cell(name, row.get(name)) for name in self._layout.columns]
+            )
+
+    def _cell(self, name: str, cell: Cell) -> str | int | None:
+        if isinstance(cell, bool):
+            return "TRUE" if cell else "FALSE"  # R reads True as text
+        if isinstance(cell, float):
+            return self._layout.number_text(name, cell) if math.isfinite(cell) else None
+        return csv_text(cell) if isinstance(cell, str) else cell
+
+    def close(self, complete: bool) -> None:
+        """Closes the file."""
+        self._text.close()
+
+
+class JsonLinesFile:
+    """One JSON object for each row."""
+
+    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+        self._layout = layout
+        self._text = open_text(path, live)
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column."""
+        for row in rows:
+            cells = self._layout.rounded(row)
+            self._text.write(json_text(cells, ensure_ascii=False) + "\n")
+
+    def close(self, complete: bool) -> None:
+        """Closes the file."""
+        self._text.close()
+
+
+class ParquetFile:
+    """Parquet with unrounded numbers; rows are held in memory until there are `ROW_GROUP`."""
+
+    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+        # pandas reads integers with empty cells as Int64.
+        kept = {"pandas_type": "int64", "numpy_type": "Int64", "metadata": None}
+        integers = [name for name, kind in layout.columns.items() if kind is int]
+        columns = [{"name": name, "field_name": name, **kept} for name in integers]
+        pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
+        metadata = {"pandas": json_text(pandas), FACTS: json_text(dict(layout.facts))}
+        self._schema = arrow_schema(layout.columns).with_metadata(metadata)
+        self._file = pq.ParquetWriter(path, self._schema)
+        self._rows: list[Mapping[str, Any]] = []
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column."""
+        self._rows += rows
+        if len(self._rows) >= ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._file.write_table(arrow_table(self._rows, self._schema))
+            self._rows = []
+
+    def close(self, complete: bool) -> None:
+        """Closes the file."""
+        try:
+            if complete:
+                self._flush()
+        finally:
+            self._file.close()
+
+
+class ExcelFile:
+    """A workbook with one sheet of typed cells; text that begins with "=" stays text."""
+
+    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+        try:
+            from openpyxl import Workbook  # only here: the extra may not be installed
+        except ImportError as error:
+            raise FerVitError(NO_EXCEL) from error
+        self._path = path
+        self._layout = layout
+        self._book = Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("table")
+        self._sheet.freeze_panes = "A2"  # the head stays in view
+        self._sheet.append([self._cell(name) for name in layout.columns])
+        self._count = 1
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column. Raises FerVitError when a sheet has no room for them."""
+        self._count += len(rows)
+        if self._count > SHEET_ROWS:
+            remedy = "Write a .csv or .parquet table instead."
+            raise FerVitError(
+                f"Expected at most {SHEET_ROWS - 1:,} rows for {self._path.name}, the limit of a "
+                f"spreadsheet, but there are more. {remedy}"
+            )
+        for row in rows:
+            self._sheet.append([self._cell(cell) for cell in self._layout.rounded(row).values()])
+
+    def _cell(self, cell: Cell) -> Any:
+        from openpyxl.cell import WriteOnlyCell
+
+        if not isinstance(cell, str):
+            return cell
+        text = WriteOnlyCell(self._sheet, CONTROL.sub(_escape, as_text(cell)))
+        text.data_type = "s"  # not a formula or an error, whatever it begins with
+        return text
+
+    def close(self, complete: bool) -> None:
+        """Saves the file, if it is complete."""
+        self._sheet.close()
+        if complete:
+            self._book.save(self._path)
+
+
+FORMATS: dict[str, Callable[[Path, Layout, bool], RowFile]] = {
+    ".csv": CsvFile,
+    ".parquet": ParquetFile,
+    ".jsonl": JsonLinesFile,
+    ".xlsx": ExcelFile,
+}
+"""The formats of tables by lower-case suffix. The last argument: each row is flushed at once."""
+SUFFIXES = tuple(FORMATS)
+
+
 @dataclass
 class TableWriter:
     """Writes a table atomically; a `live` one grows in its place. Raises FerVitError when it cannot be written."""
 
     path: Path  # ends in one of `SUFFIXES`
-    columns: dict[
-        str, type
-    ]  # name and type (str, int, float or bool) of every column; any cell may be None
-    live: bool = False  # whether every row is written at once; not for .parquet
-    overwrite: bool = (
-        True  # whether it may replace a file that another process has written in the meantime
-    )
-    facts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # metadata of a Parquet file; the other formats have none
-    _rows: list[Mapping[str, Any]] = field(default_factory=list)
-    _parquet: pq.ParquetWriter | None = None
-    _text: TextIO | None = None
+    columns: dict[str, type]  # name and type (str, int, float or bool); any cell may be None
+    live: bool = False  # whether every row is written at once; only for .csv and .jsonl
+    overwrite: bool = True  # whether it may replace a file that was written in the meantime
+    facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
+    formats: Mapping[str, str] = field(default_factory=dict)  # of numbers, by column; see `Layout`
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None."""
-        if self._text is None:
-            self._rows += rows
-            if len(self._rows) >= ROW_GROUP:
-                self._flush()
-        elif self.path.suffix.lower() == ".csv":
-            csv.writer(self._text).writerows(
-                [csv_cell(row.get(name)) for name in self.columns] for row in rows
-            )
-        else:
-            complete = ({name: row.get(name) for name in self.columns} for row in rows)
-            self._text.writelines(json_text(row, ensure_ascii=False) + "\n" for row in complete)
-
-    def _flush(self) -> None:
-        if self._parquet is not None and self._rows:
-            self._parquet.write_table(arrow_table(self._rows, self._parquet.schema))
-            self._rows = []
+        self._file.write(rows)
 
     def __enter__(self) -> "TableWriter":
+        layout = Layout(self.columns, self.formats, self.facts)
         with ExitStack() as stack:
-            file = (
-                self.path
-                if self.live
-                else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
-            )
-            if self.path.suffix.lower() == ".parquet":
-                integers = [name for name, kind in self.columns.items() if kind is int]
-                kept = {
-                    "pandas_type": "int64",
-                    "numpy_type": "Int64",
-                    "metadata": None,
-                }  # in pandas, with empty cells
-                columns = [{"name": name, "field_name": name, **kept} for name in integers]
-                pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
-                metadata = {"pandas": json_text(pandas), FACTS: json_text(self.facts)}
-                schema = arrow_schema(self.columns).with_metadata(metadata)
-                self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
-            else:
-                # File names need not be valid Unicode; invalid bytes are escaped.
-                if self.live:  # another user may have put a link or a FIFO there
-                    file.unlink(missing_ok=True)
-                text = file.open(
-                    "x",
-                    1 if self.live else -1,
-                    encoding="utf-8",
-                    errors="backslashreplace",
-                    newline="",
-                )
-                self._text = stack.enter_context(text)
-                if self.path.suffix.lower() == ".csv":
-                    csv.writer(text).writerow(map(csv_cell, self.columns))
+            path = self.path
+            if not self.live:
+                path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
+            self._file = FORMATS[self.path.suffix.lower()](path, layout, self.live)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            self._open.push(lambda *_: self._flush())
+        # The file is closed before it gets its name.
+        self._open.callback(self._file.close, complete=error[0] is None)
         self._open.__exit__(*error)
+
+
+def open_text(path: Path, live: bool) -> TextIO:
+    """Opens a text file to write, with `live` so that each line is written at once."""
+    buffering = 1 if live else -1
+    if live:  # another user may have put a link or a FIFO there
+        path.unlink(missing_ok=True)
+    # File names need not be valid Unicode; invalid bytes are escaped.
+    return path.open("x", buffering, encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
@@ -133,15 +266,29 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_pylist(texts, schema)
 
 
-def csv_cell(cell: Cell) -> Cell:
-    """Returns a cell for CSV; text that a spreadsheet would run gets a leading apostrophe (OWASP, CSV injection)."""
-    if isinstance(cell, float):
-        return f"{cell:.8g}"  # milliseconds within a day
-    return (
-        f"'{cell}"
-        if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else cell
-    )
+# What a formula begins with: = + - @, in full width and in small forms as well.
+RUNS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
+SPLITS = r";,|\t\r\n"  # what programs may take for the end of a cell
+SKIPPED = "[ \"']*"  # what may precede a formula
+FORMULA = re.compile(rf"^(?={SKIPPED}[{RUNS}\t\r\n])|[{SPLITS}](?={SKIPPED}[{RUNS}])")
+ESCAPED = re.compile(rf"^'(?={SKIPPED}[{RUNS}\t\r\n])|(?<=[{SPLITS}])'(?={SKIPPED}[{RUNS}])")
+
+
+def csv_text(text: str) -> str:
+    """Returns text for CSV; what a spreadsheet would run gets an apostrophe (OWASP, CSV injection).
+
+    Programs split lines at different characters, and some do so within quotes.
+    """
+    return FORMULA.sub(r"\g<0>'", text)
+
+
+def csv_value(text: str) -> str:
+    """Returns the text that `csv_text` has escaped."""
+    return ESCAPED.sub("", text)
+
+
+def _escape(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape").decode()
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -1,16 +1,27 @@
 import csv
 import json
+import math
+import re
 from pathlib import Path
 
 import numpy as np
+import openpyxl
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.evaluate.tables import is_table, read_table
-from fer_vit.report.table import SUFFIXES, TableWriter, faithfulness_table, markdown
+from fer_vit.report.table import (
+    TableWriter,
+    csv_text,
+    csv_value,
+    faithfulness_table,
+    markdown,
+)
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [
@@ -59,7 +70,7 @@ def test_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) ->
     assert table.num_rows == 3
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".xlsx"])
 def test_after_an_error_nothing_is_left(tmp_path: Path, suffix: str) -> None:
     def fail(rows: list[dict[str, object]]) -> None:
         with TableWriter(path, COLUMNS) as table:
@@ -77,9 +88,7 @@ def test_after_an_error_nothing_is_left(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 0
 
 
-@pytest.mark.parametrize(
-    "name", ["=1+1.jpg", "+1.jpg", "-1.jpg", "@SUM(1).jpg", "\t=1.jpg", "\r=1.jpg"]
-)
+@pytest.mark.parametrize("name", ["=1+1.jpg", "+1.jpg", "-1.jpg", "@SUM(1).jpg"])
 def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
     rows = [{"path": name, "=x": -1.5}, {"path": "a=b-c.jpg", "=x": None}]
     for suffix in (".csv", ".jsonl", ".parquet"):
@@ -91,7 +100,78 @@ def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t.parquet")["path"].to_pylist() == [name, "a=b-c.jpg"]
 
 
-@pytest.mark.parametrize("suffix", [*SUFFIXES, ".CSV", ".Parquet", ".JSONL"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", "\r", "\n"])
+@pytest.mark.parametrize("before", ["", " ", '"', "' \""])
+@pytest.mark.parametrize("first", [*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\ufe66"])
+def test_no_cell_begins_with_a_formula_wherever_a_program_splits_a_line(
+    separator: str, before: str, first: str
+) -> None:
+    for text in (f"a{separator}{before}{first}1{separator}b.jpg", f"{before}{first}1{separator}b"):
+        written = csv_text(text)
+        cells = re.split(r"[;,|\t\r\n]", written)
+        assert not [
+            cell for cell in cells if cell.lstrip(" \"'").startswith(first) and cell[0] != "'"
+        ]
+        assert csv_value(written) == text
+
+
+@given(st.text("=-;,\t\n'\" a\uff1d", max_size=8))
+def test_an_escaped_name_is_read_back(text: str) -> None:
+    assert csv_value(csv_text(text)) == text
+
+
+def test_truth_and_digits_in_text(tmp_path: Path) -> None:
+    columns = {"sure": bool, "p": float, "x": float, "t": float}
+    row = {"sure": True, "p": 0.000123456, "x": -0.04, "t": 86400.123}
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        formats = {"p": ".4g", "x": "z.1f"}
+        with TableWriter(tmp_path / f"t{suffix}", columns, formats=formats) as table:
+            table.write([row, {"sure": False, "p": math.nan, "x": math.inf}])
+    text = (tmp_path / "t.csv").read_bytes()
+    assert text == b"sure,p,x,t\r\nTRUE,0.0001235,0.0,86400.123\r\nFALSE,,,\r\n"
+    assert pandas.read_csv(tmp_path / "t.csv").dtypes["sure"].name == "bool"
+    assert [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()] == [
+        {"sure": True, "p": 0.0001235, "x": 0.0, "t": 86400.123},
+        {"sure": False, "p": None, "x": None, "t": None},
+    ]
+    assert pq.read_table(tmp_path / "t.parquet").to_pylist()[0] == row
+
+
+def test_a_workbook_has_typed_cells_and_no_formulas(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    names = ["=1+1.jpg", "#N/A", "TRUE", "007", "bad\udcff\x07.png", "\uff1d1"]
+    with TableWriter(path, {"path": str, "=x": float, "n": int, "sure": bool}) as table:
+        table.write([{"path": name, "=x": 0.25, "n": 3, "sure": True} for name in names])
+        table.write([{"path": "none"}])
+    sheet = openpyxl.load_workbook(path).active
+    head, *rows = sheet.iter_rows()
+    assert [cell.value for cell in head] == ["path", "=x", "n", "sure"]
+    assert {cell.data_type for cell in head} == {"s"}
+    assert [row[0].value for row in rows] == [
+        *names[:4],
+        "bad\\udcff\\x07.png",
+        "\uff1d1",
+        "none",
+    ]
+    assert {tuple(cell.data_type for cell in row) for row in rows[:-1]} == {("s", "n", "n", "b")}
+    assert [cell.value for cell in rows[-1][1:]] == [None, None, None]
+    frame = pandas.read_excel(path, engine="openpyxl")
+    assert frame["n"].tolist()[:2] == [3, 3]
+
+
+def test_a_sheet_has_a_limit_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fer_vit.report.table.SHEET_ROWS", 3)
+    path = tmp_path / "t.xlsx"
+    with TableWriter(path, COLUMNS) as table:
+        table.write(ROWS[:2])
+    assert len([*openpyxl.load_workbook(path).active.rows]) == 3
+    path.unlink()
+    with pytest.raises(FerVitError, match=r"at most 2 rows .*\.csv"):
+        write(path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".CSV", ".Parquet", ".JSONL"])
 def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
     names = [
