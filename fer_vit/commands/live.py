@@ -11,10 +11,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import photo_rows, table_columns
+from fer_vit.predict.results import face_columns, photo_rows, write_faces
 from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import percent
-from fer_vit.report.table import TableWriter
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -64,15 +63,15 @@ def live(
     with ExitStack() as stack:
         server, address = listen(host, port)
         stack.enter_context(serving(create_app(page, host), stack.enter_context(server)))
-        columns = table_columns(model.labels, videos=True)
-        table = stack.enter_context(TableWriter(output, columns, live=True)) if output else None
+        columns, origin = face_columns(model.labels, videos=True), model.origin()
+        table = stack.enter_context(write_faces(output, columns, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
         with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:
             for seen in frames:
                 if table:
-                    table.write([*photo_rows(seen.photo)])
+                    table.write([*photo_rows(seen.photo, columns, origin=origin)])
                 page.show(seen)
                 faces = (face.marked for face in seen.photo.faces)
                 people = ", ".join(

@@ -118,13 +118,9 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
         FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device
     )
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
-    settings = model.net.settings
-    if (
-        settings.thresholds and model.labels == settings.labels
-    ):  # they do not hold for merged labels
-        columns["ambiguous"] = as_objects(
-            (in_set(probabilities, settings.thresholds).sum(1) != 1).tolist()
-        )
+    if model.thresholds:
+        ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
+        columns["ambiguous"] = as_objects(ambiguous.tolist())
     return Faces(
         labels=model.labels,
         paths=as_objects(rows.image_names()),
@@ -148,16 +144,15 @@ class Merged(Recognizer):
     """A model with merged labels: their probabilities add up, and sum to 1 without the labels left out."""
 
     def __init__(self, model: Recognizer, merge: Merge) -> None:
-        super().__init__(model.net)
+        super().__init__(model.net, model.name)
         names, matrix = merge_names(model.labels, merge)
-        self.labels, self.conditions = list(names), model.conditions
+        self.labels = list(names)
+        self.conditions = model.conditions
         self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
 
-    def forward(
-        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
-    ) -> Tensor:
-        """Returns probabilities (B, N)."""
-        merged = super().forward(image, boxes, valid) @ self.matrix
+    def decide(self, logits: Tensor) -> Tensor:
+        """Returns the probabilities of the merged labels (B, N) for logits of the network (B, C)."""
+        merged = super().decide(logits) @ self.matrix
         return merged / merged.sum(-1, keepdim=True)
 
 

@@ -9,7 +9,8 @@ in a report, last, the interactions of regions.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from copy import deepcopy
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -48,37 +49,40 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
     if torch.is_inference_mode_enabled():
         raise FerVitError("Explanations need gradients: call this outside torch.inference_mode().")
     boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    with evaluating(net), record_attention(net) as attention:
-        with torch.no_grad():
-            tokens = net.tokenize(image, boxes, valid)
-        with torch.enable_grad():
-            tokens = tokens._replace(x=tokens.x.requires_grad_())
-            pooled = net.pool(net.forward_features(tokens))
-            logits = net.classify(pooled.x)
+    recorder, attention = attention_recorder(net)
+    with torch.no_grad():
+        tokens = recorder.tokenize(image, boxes, valid)
+    with torch.enable_grad():
+        tokens = tokens._replace(x=tokens.x.requires_grad_())
+        pooled = recorder.pool(recorder.forward_features(tokens))
+        logits = recorder.classify(pooled.x)
     layout, side = net.layout, net.patch_size
     where = token_boxes(layout, side, tokens.centres, boxes)
     parts = membership(layout, side, boxes - net.patch_origin, valid)
     return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, layout)
 
 
-@contextmanager
-def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
-    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1."""
+def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
+    """Returns a network with the weights of `net`, in evaluation mode, that records its attention in a list.
+
+    Each block adds its weights (B, H, T, T), rows summing to 1. `net` itself is not changed: other
+    threads may use it at the same time.
+    """
     recorded: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         inputs[0].requires_grad_()  # weights of a frozen network that do not depend on the tokens
         recorded.append(inputs[0])
 
-    with ExitStack() as restore:
-        restore.callback(setattr, model, "drop_by_mask", model.drop_by_mask)
-        model.drop_by_mask = True
-        for name, fused in use_fused_attention(model.vit.blocks, fused=False).items():
-            layer = model.vit.blocks.get_submodule(name)
-            restore.callback(setattr, layer, "fused_attn", fused)
-            # timm's attention that is not fused passes the weights through this layer.
-            restore.enter_context(layer.attn_drop.register_forward_hook(keep))
-        yield recorded
+    # The copy shares what is in the memo: all tensors.
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())}
+    recorder = deepcopy(net, shared).eval()
+    recorder.drop_by_mask = True
+    use_fused_attention(recorder.vit.blocks, fused=False)
+    for block in recorder.vit.blocks:
+        # timm's attention that is not fused passes the weights through this layer.
+        block.attn.attn_drop.register_forward_hook(keep)
+    return recorder, recorded
 
 
 @contextmanager

@@ -40,9 +40,8 @@ from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centre
 class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens, with the settings of its file; `build_model` creates it."""
 
-    offset: (
-        Tensor | None
-    )  # added to the logits (C,): their adjustment, or another prior; None: nothing
+    offset: Tensor | None  # added to the logits (C,): their adjustment; None: nothing
+    changed_offset: Tensor | None  # replaces `offset` under another prior; see `change_prior`
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
     def __init__(
@@ -51,6 +50,7 @@ class RegionViT(nn.Module):
         super().__init__()
         self.config, self.settings, self.vit = config, settings, vit
         self.register_buffer("offset", None, persistent=False)
+        self.register_buffer("changed_offset", None, persistent=False)
         self.adjust(settings.prior, settings.adjustment)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(
@@ -221,23 +221,26 @@ class RegionViT(nn.Module):
     def classify(self, pooled: Tensor) -> Tensor:
         """Classifies a vector per face (B, D), or per expression (B, C, D). -> (B, C)."""
         logits: Tensor = self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))
-        return logits if self.offset is None else logits + self.offset
+        offset = self.offset if self.changed_offset is None else self.changed_offset
+        return logits if offset is None else logits + offset
 
     def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
         """Changes the probabilities to other class shares (C,), and to 0 for classes that are not `possible` (C,).
 
-        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002). Thresholds of
-        prediction sets, calibrated under the old prior, are removed.
+        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002). Each call starts
+        from the trained network. With None and all classes possible, nothing is changed.
         """
-        here = self.centres.device
-        offset = 0 if self.offset is None else self.offset
+        if prior is None and all(possible):
+            self.changed_offset = None
+            return
+        device = self.centres.device
+        offset = torch.tensor(possible, device=device).float().log()
         if prior is not None:
-            new, old = torch.tensor([prior, self.settings.prior], device=here).log()
-            offset = self.settings.temperature * (new - old)
-        self.offset, self.settings.thresholds = (
-            offset + torch.tensor(possible, device=here).float().log(),
-            {},
-        )
+            new, old = torch.tensor([prior, self.settings.prior], device=device).log()
+            offset = offset + self.settings.temperature * (new - old)
+        elif self.offset is not None:
+            offset = offset + self.offset
+        self.changed_offset = offset
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
         """Stores the class shares of the training faces, and subtracts a part of their logarithm from the logits."""

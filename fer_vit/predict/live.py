@@ -62,7 +62,7 @@ def recognize_frames(
         ([photo], [collate(samples).ready(model.device)] if samples else [])
         for photo, samples in items
     )
-    photos = model.classify(found, [Path(name)])
+    photos = model.classify(found, [Path(name)], options.detector)
     return smooth_faces(photos, options.smooth, causal=True)
 
 

@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -22,10 +23,18 @@ from torch.utils.data import Subset
 from tqdm import tqdm
 
 import fer_vit.predict.photos as media
+from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, check_regions
-from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
+from fer_vit.face.detect import (
+    CROP_SCORE,
+    PHOTO_SCORE,
+    Detector,
+    DetectorName,
+    choose_detector,
+    make_detector,
+)
 from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, invert
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -39,10 +48,11 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     Source,
 )
-from fer_vit.predict.results import FaceResult, Faces
+from fer_vit.predict.results import FaceResult, Faces, NetworkLink, Origin, PhotoStatus
 from fer_vit.processes import cores, report_dead_workers
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
+from fer_vit.version import __version__
 
 CHUNK = 64  # faces in one forward pass
 FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
@@ -124,21 +134,30 @@ class Recognizer(nn.Module):
         """Where the model computes."""
         return next(self.parameters()).device
 
+    def origin(self, detector: DetectorName = "auto") -> Origin:
+        """Returns what each row of a table records: model, detector, version and today's date."""
+        return Origin(
+            model=self.name or None,
+            detector=choose_detector(detector),
+            fer_vit_version=__version__,
+            predicted_on=date.today().isoformat(),
+        )
+
     def change_prior(
         self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()
     ) -> None:
         """Changes the class prior and the possible classes. Faces then have no prediction set.
 
+        Each call replaces the one before; `change_prior(None)` restores the model as it was trained.
         `prior` is "even", the frequency of each class by name, or a JSON file of them; None: as in training. Labels
         that are not in `classes` get a probability of 0; empty: all are possible. Raises FerVitError when these do not
         fit the model, or it does not contain the class frequencies of its training faces.
         """
-        if unknown := {*classes} - {*self.labels}:
-            raise FerVitError(
-                f"Expected classes among {', '.join(self.labels)}, but got {min(unknown)}."
-            )
-        possible = [name for name in self.labels if not classes or name in classes]
-        self.conditions = {"classes": ", ".join(possible)} if classes else {}
+        names = self.net.settings.labels
+        if unknown := {*classes} - {*names}:
+            raise FerVitError(f"Expected classes among {', '.join(names)}, but got {min(unknown)}.")
+        possible = [name for name in names if not classes or name in classes]
+        conditions = {"classes": ", ".join(possible)} if classes else {}
         frequencies = None
         if prior is not None:
             if not self.net.settings.prior:
@@ -147,17 +166,30 @@ class Recognizer(nn.Module):
                     f"`prior` needs a model with the class frequencies of its training faces. {remedy}"
                 )
             by_name = read_prior(prior, possible)
-            self.conditions["prior"] = ", ".join(
+            conditions["prior"] = ", ".join(
                 f"{name} {value:.3g}" for name, value in by_name.items()
             )
-            frequencies = [by_name.get(name, 0.0) for name in self.labels]
-        self.net.change_prior(frequencies, [name in possible for name in self.labels])
+            frequencies = [by_name.get(name, 0.0) for name in names]
+        self.conditions = conditions
+        self.net.change_prior(frequencies, [name in possible for name in names])
 
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
-        return self.net.probabilities(self.net(image, boxes, valid))
+        return self.decide(self.net(image, boxes, valid))
+
+    def decide(self, logits: Tensor) -> Tensor:
+        """Returns the probabilities of `labels` (B, C) for logits of the network."""
+        return self.net.probabilities(logits)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds of prediction sets; empty if not calibrated for this prior and these labels."""
+        settings = self.net.settings
+        if self.conditions or self.labels != settings.labels:
+            return {}
+        return settings.thresholds
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
@@ -188,9 +220,8 @@ class Recognizer(nn.Module):
             video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
         """
         sources = media.as_sources(images)
-        photos = list(
-            self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video))
-        )
+        options = PhotoOptions(face, detector, batch_size, workers, **video)
+        photos = list(self.recognize(sources, options))
         wrong = [
             f"{photo.path}: {photo.status}" for photo in photos if photo.status not in media.READ
         ]
@@ -204,7 +235,12 @@ class Recognizer(nn.Module):
         if whole := [photo.path for photo in photos if photo.taken_whole]:
             hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
             warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
-        return Faces(face for photo in photos for face in photo.faces)
+        faces = (face for photo in photos for face in photo.faces)
+        statuses = [
+            PhotoStatus(photo.path, photo.status, len(photo.faces), photo.frame, photo.seconds)
+            for photo in photos
+        ]
+        return Faces(faces, statuses, self.origin(options.detector))
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
@@ -224,9 +260,8 @@ class Recognizer(nn.Module):
     ) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
         with report_dead_workers():  # torch raises its error anywhere
-            yield from smooth_faces(
-                self.classify(self.find(sources, options), sources), options.smooth
-            )
+            found = self.find(sources, options)
+            yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
 
     def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
@@ -252,15 +287,16 @@ class Recognizer(nn.Module):
                     bar.update(len(some))
 
     def classify(
-        self, found: Iterable[FoundFaces], sources: Sequence[Source]
+        self, found: Iterable[FoundFaces], sources: Sequence[Source], detector: DetectorName
     ) -> Iterator[Photo[FaceResult]]:
-        """Classifies the faces that were found in `sources`."""
+        """Classifies the faces that a detector has found in `sources`."""
+        origin = self.origin(detector)
         for photos, chunks in found:
             rows = (row for chunk in chunks for row in self._classify(chunk))
             for photo in photos:
                 source = sources[photo.source]
                 faces = [
-                    self._result(photo, source, index, next(rows))
+                    self._result(photo, source, index, next(rows), origin)
                     for index in range(len(photo.faces))
                 ]
                 yield Photo(photo.path, photo.status, faces, *photo[3:])
@@ -271,15 +307,17 @@ class Recognizer(nn.Module):
         pooled = self.net.pool_features(batch.image, batch.boxes, batch.valid)
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
         return zip(
-            self.net.probabilities(self.net.classify(pooled)).tolist(),
+            self.decide(self.net.classify(pooled)).tolist(),
             features,
             batch.split(1),
             strict=True,
         )
 
-    def _result(self, photo: FoundPhoto, source: Source, index: int, row: Row) -> FaceResult:
+    def _result(
+        self, photo: FoundPhoto, source: Source, index: int, row: Row, origin: Origin
+    ) -> FaceResult:
         face, (values, features, batch), spec = photo.faces[index], row, self.crop_spec
-        probabilities = dict(zip(self.net.settings.labels, values, strict=True))
+        probabilities = dict(zip(self.labels, values, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         to_crop, regions = batch.to_crop[0].double().numpy(), visible_regions(spec, batch, 0)
         shown = regions_in_photo(regions, to_crop, photo.size)
@@ -298,14 +336,15 @@ class Recognizer(nn.Module):
             to_crop=to_crop,
             crop_size=spec.size,
             regions=regions if self.net.layout.num_regions else {},
-            thresholds=self.net.settings.thresholds,
+            thresholds=self.thresholds,
             blur=measure_blur(batch.image).item(),
             outside=tuple(name for name in spec.regions if name not in shown),
-            net=self.net,
+            link=NetworkLink(self.net),
             frame=photo.frame,
             seconds=photo.seconds,
             track=photo.tracks[index] if photo.tracks else None,
             features=features,
+            origin=origin,
         )
 
     def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:

@@ -2,14 +2,15 @@
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from io import BytesIO
-from itertools import groupby, islice
+from itertools import groupby
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 import torch
@@ -25,52 +26,77 @@ from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import OK, Photo, Source
 from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces
-from fer_vit.report.table import Cell, arrow_schema, arrow_table
+from fer_vit.report.table import NUMBER, Cell, TableWriter, arrow_schema, arrow_table
 
 PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
 
 
+class Origin(NamedTuple):
+    """What made a prediction."""
+
+    model: str | None = None  # name or path of the model
+    detector: str | None = None  # name of the face detector
+    fer_vit_version: str | None = None
+    predicted_on: str | None = None  # date, YYYY-MM-DD
+
+
+class NetworkLink:
+    """The network of a face. Pickles and copies of a face leave the weights out."""
+
+    def __init__(self, net: RegionViT | None = None) -> None:
+        self.net = net
+
+    def __deepcopy__(self, memo: object) -> "NetworkLink":
+        return self
+
+    def __reduce__(self) -> tuple[type["NetworkLink"], tuple[()]]:
+        return NetworkLink, ()
+
+
 @dataclass(frozen=True, eq=False)
 class FaceResult:
-    """A face and its expression."""
+    """A face and its expression. Its pickle has no network: see `Recognizer.explain`."""
 
     label: str  # the most probable expression
     confidence: float  # its probability
     probabilities: dict[str, float] = field(repr=False)  # of every expression by name
     path: str  # the photo or video; "image 0" and so on for images in memory
     face: int  # index of the face in its photo
-    box: Array | None = field(
-        repr=False
-    )  # (4,), xyxy in the photo's pixels; None without landmarks
-    landmarks: dict[str, tuple[float, float]] | None = field(
-        repr=False
-    )  # (x, y) in the photo's pixels by name
-    score: (
-        float | None
-    )  # of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector
-    source: Source = field(repr=False)  # the photo's path, or the image in memory
+    # (4,), xyxy in the photo's pixels; None without landmarks
+    box: Array | None = field(repr=False)
+    # (x, y) in the photo's pixels by name
+    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)
+    # of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector
+    score: float | None
+    source: Source = field(repr=False)  # the photo's path, or the image or file in memory
     to_crop: Array = field(repr=False)  # matrix (2, 3) from photo to crop pixels
     crop_size: int = field(repr=False)  # side of the crop in pixels
-    regions: dict[str, Array] = field(
-        repr=False
-    )  # box (4,) of every visible region, xyxy in crop pixels
-    thresholds: Thresholds = field(
-        repr=False
-    )  # of prediction sets (see `conformal`); empty if not calibrated
-    blur: float = field(
-        repr=False
-    )  # see `measure_blur`: about 1.1 in FERPlus; NaN without contrast
+    # box (4,) of every visible region, xyxy in crop pixels
+    regions: dict[str, Array] = field(repr=False)
+    # of prediction sets (see `conformal`); empty if not calibrated
+    thresholds: Thresholds = field(repr=False)
+    # see `measure_blur`: about 1.1 in FERPlus; NaN without contrast
+    blur: float = field(repr=False)
     outside: tuple[str, ...] = field(repr=False)  # regions whose centre lies outside the photo
-    net: RegionViT = field(repr=False)
+    link: NetworkLink = field(repr=False)  # to the network that classified the face
     frame: int | None = None  # index of the frame in a video; None in a photo
     seconds: float | None = None  # the frame's time in the video
     track: int | None = None  # the number of the person in the video
-    smoothed: dict[str, float] = field(
-        default_factory=dict, repr=False
-    )  # `probabilities` averaged over time
-    features: Float32Array = field(
-        default_factory=lambda: np.zeros(0, np.float32), repr=False
-    )  # (D,)
+    # `probabilities` averaged over time
+    smoothed: dict[str, float] = field(default_factory=dict, repr=False)
+    # (D,)
+    features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    origin: Origin = field(default=Origin(), repr=False)
+
+    @property
+    def net(self) -> RegionViT:
+        """The network that classified the face. Raises FerVitError after the face was unpickled."""
+        if self.link.net is None:
+            raise FerVitError(
+                f"Face {self.face} of {self.path} was saved without its model. "
+                "Explain it by the `explain` of a loaded model, or predict the photo again."
+            )
+        return self.link.net
 
     @property
     def label_smoothed(self) -> str | None:
@@ -200,21 +226,67 @@ class FaceResult:
         return FaceView(*where, *who, self.probabilities, self.label_smoothed)
 
 
-class Faces(list[FaceResult]):
-    """Faces in the order of their photos and frames, as `predict` returns them; a notebook shows these photos."""
+class PhotoStatus(NamedTuple):
+    """A photo, or a frame of a video, after prediction."""
 
-    def plot(self) -> Iterator[Pil.Image]:
-        """Yields each photo or frame with its faces marked by box, expression and probability."""
-        for _, faces in groupby(self, lambda face: (face.path, face.frame)):
-            first, *others = faces
-            yield Pil.fromarray(
-                draw_faces(first.read_photo(), [face.marked for face in (first, *others)])
-            )
+    path: str
+    status: str  # "ok", "no face", or why it cannot be read
+    faces: int  # number of its faces
+    frame: int | None = None  # index of the frame in its video
+    seconds: float | None = None  # the frame's time in the video
+
+
+class Faces(list[FaceResult]):
+    """Faces in the order of their photos and frames, as `predict` returns them; a notebook shows these photos.
+
+    `photos` has every photo and frame, also those without a face and those that cannot be read. A
+    slice has only the photos of its faces. `origin` is what made the predictions.
+    """
+
+    def __init__(
+        self,
+        faces: Iterable[FaceResult] = (),
+        photos: Sequence[PhotoStatus] = (),
+        origin: Origin | None = None,
+    ) -> None:
+        super().__init__(faces)
+        self.photos = list(photos)
+        self.origin = origin or Origin()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> FaceResult: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Faces": ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> "FaceResult | Faces":
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        faces = super().__getitem__(index)
+        seen = {(face.path, face.frame) for face in faces}
+        photos = [photo for photo in self.photos if (photo.path, photo.frame) in seen]
+        return Faces(faces, photos, self.origin)
+
+    def plot(self) -> list[Pil.Image]:
+        """Returns each photo or frame with its faces marked by box, expression and probability."""
+        return self._plot(None)
+
+    def _plot(self, limit: int | None) -> list[Pil.Image]:
+        """Returns the first `limit` pictures, or all."""
+        pictures: list[Pil.Image] = []
+        for _, group in groupby(self, lambda face: (face.path, face.frame)):
+            if len(pictures) == limit:
+                break
+            faces = list(group)
+            photo = faces[0].read_photo()
+            marked = [face.marked for face in faces]
+            pictures.append(Pil.fromarray(draw_faces(photo, marked)))
+        return pictures
 
     def _repr_html_(self) -> str:
         """Returns the first `SHOWN` photos, at most 640 pixels wide or high, for a notebook."""
         html = f"<p>{len(self)} face{'s' * (len(self) != 1)}</p>"
-        for photo in islice(self.plot(), SHOWN):
+        for photo in self._plot(SHOWN):
             photo.thumbnail((640, 640))
             photo.save(file := BytesIO(), "jpeg")
             html += f'<img src="data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}">'
@@ -231,11 +303,24 @@ def _entry(attribute: str, *keys: int | str) -> Callable[[FaceResult], Cell]:
     return read
 
 
+def _share(attribute: str, label: str) -> Callable[[FaceResult], Cell]:
+    """Returns the value of a column with the probability of one expression."""
+
+    def read(face: FaceResult) -> Cell:
+        shares: dict[str, float] = getattr(face, attribute)
+        return shares.get(label)
+
+    return read
+
+
+def _feature(index: int) -> Callable[[FaceResult], Cell]:
+    """Returns the value of a column with one feature."""
+    return lambda face: float(face.features[index])
+
+
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
-SMALL, TURNED = (
-    30,
-    45,
-)  # size in pixels below which, and angle in degrees above which, labels are unreliable
+SMALL = 30  # size in pixels below which labels are unreliable
+TURNED = 45  # angle in degrees above which labels are unreliable
 WARNINGS = {
     "small face": f"faces are below {SMALL} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",
@@ -243,33 +328,63 @@ WARNINGS = {
 """What the column `warning` may have, and how the summary explains it."""
 SHOWN = 8  # photos in a notebook
 SEPARATOR = "; "  # between the names in a cell
-COLUMNS: dict[str, tuple[type, Callable[[FaceResult], Cell]]] = {
-    "path": (str, lambda face: face.path),
-    "status": (str, lambda _: OK),  # replaced by the status of the photo
-    "frame": (int, lambda face: face.frame),
-    "seconds": (float, lambda face: face.seconds),
-    "track": (int, lambda face: face.track),
-    "face": (int, lambda face: face.face),
-    **{name: (float, _entry("box", index)) for index, name in enumerate(BOX)},
-    **{
-        f"{name}_{'xy'[axis]}": (float, _entry("landmarks", name, axis))
-        for name in LANDMARKS
-        for axis in (0, 1)
-    },
-    "score": (float, lambda face: face.score),
-    "label": (str, lambda face: face.label),
-    "confidence": (float, lambda face: face.confidence),
-    "entropy": (float, lambda face: face.entropy),
-    "prediction_set": (str, lambda face: _join(face.prediction_set())),
-    "ambiguous": (bool, lambda face: face.ambiguous),
-    "size": (float, lambda face: face.size),
-    "blur": (float, lambda face: face.blur if math.isfinite(face.blur) else None),
-    "outside": (str, lambda face: _join(face.outside)),
-    **{name: (float, _entry("pose", index)) for index, name in enumerate(Pose._fields)},
-    "warning": (str, lambda face: _join(face.warnings) or None),
-    "label_smoothed": (str, lambda face: face.label_smoothed),
+
+SHARE = ".4g"  # format of a probability: four significant digits
+PIXELS = "z.1f"  # format of pixels and degrees: 0.0 instead of -0.0
+
+
+class Column(NamedTuple):
+    """A column of the table of faces."""
+
+    kind: type  # str, int, float or bool
+    read: Callable[[FaceResult], Cell]  # None is an empty cell
+    digits: str = NUMBER  # format of a number in text
+
+
+IDENTITY = {
+    "path": Column(str, lambda face: face.path),
+    "status": Column(str, lambda _: OK),  # replaced by the status of the photo
+    "frame": Column(int, lambda face: face.frame),
+    "seconds": Column(float, lambda face: face.seconds),
+    "track": Column(int, lambda face: face.track),
+    "face": Column(int, lambda face: face.face),
 }
-"""Type and value of the columns of the table of faces, before one column per expression; None is an empty cell."""
+"""The columns that identify a face."""
+EXPRESSION = {
+    "label": Column(str, lambda face: face.label),
+    "confidence": Column(float, lambda face: face.confidence, SHARE),
+    "ambiguous": Column(bool, lambda face: face.ambiguous),
+    "warning": Column(str, lambda face: _join(face.warnings) or None),
+}
+"""The columns that most users read. The probabilities of all expressions follow."""
+POSE = {
+    name: Column(float, _entry("pose", index), PIXELS) for index, name in enumerate(Pose._fields)
+}
+ADDED = {
+    "prediction_set": Column(str, lambda face: _join(face.prediction_set())),
+    "entropy": Column(float, lambda face: face.entropy, SHARE),
+    "label_smoothed": Column(str, lambda face: face.label_smoothed),
+}
+"""What some models and videos add. The smoothed probabilities of all expressions follow."""
+QUALITY = {
+    "size": Column(float, lambda face: face.size, PIXELS),
+    "blur": Column(float, lambda face: face.blur if math.isfinite(face.blur) else None, SHARE),
+    "outside": Column(str, lambda face: _join(face.outside)),
+    "score": Column(float, lambda face: face.score, SHARE),
+}
+PLACE = {name: Column(float, _entry("box", index), PIXELS) for index, name in enumerate(BOX)}
+for _landmark in LANDMARKS:
+    PLACE[f"{_landmark}_x"] = Column(float, _entry("landmarks", _landmark, 0), PIXELS)
+    PLACE[f"{_landmark}_y"] = Column(float, _entry("landmarks", _landmark, 1), PIXELS)
+ORIGIN = {
+    "model": Column(str, lambda face: face.origin.model),
+    "detector": Column(str, lambda face: face.origin.detector),
+    "fer_vit_version": Column(str, lambda face: face.origin.fer_vit_version),
+    "predicted_on": Column(str, lambda face: face.origin.predicted_on),
+}
+"""What made the row. Each row has it, since rows of several tables are joined, sorted and sent on."""
+COLUMNS = IDENTITY | EXPRESSION | POSE | ADDED | QUALITY | PLACE | ORIGIN
+"""The columns of the table of faces, besides those with a number for each expression or feature."""
 VIDEO = ("frame", "seconds", "track", "label_smoothed")  # only in tables with videos
 PROBABILITY = "p_"  # prefix of an expression's column, which separates labels from other columns
 SMOOTHED = "smoothed_"  # prefix of the column of a smoothed probability
@@ -280,46 +395,101 @@ def _join(names: Sequence[str] | None) -> str | None:
     return None if names is None else SEPARATOR.join(names)
 
 
-def table_columns(
+def face_columns(
     labels: Sequence[str], videos: bool = False, features: int = 0
-) -> dict[str, type]:
-    """Returns name and type of a table's columns; `videos` adds columns, and so do D `features`."""
-    columns = {name: kind for name, (kind, _) in COLUMNS.items() if videos or name not in VIDEO}
-    prefixes = (PROBABILITY, SMOOTHED) if videos else (PROBABILITY,)
-    columns |= {prefix + label: float for prefix in prefixes for label in labels}
-    return columns | {f"{FEATURE}{index}": float for index in range(features)}
+) -> dict[str, Column]:
+    """Returns the columns of a table in order: with the columns of videos if `videos`, and `features` features."""
+    columns = {**IDENTITY, **EXPRESSION}
+    columns |= {
+        PROBABILITY + label: Column(float, _share("probabilities", label), SHARE)
+        for label in labels
+    }
+    columns |= POSE | ADDED
+    if videos:
+        columns |= {
+            SMOOTHED + label: Column(float, _share("smoothed", label), SHARE) for label in labels
+        }
+    columns |= QUALITY | PLACE | ORIGIN
+    columns |= {f"{FEATURE}{index}": Column(float, _feature(index)) for index in range(features)}
+    return {name: column for name, column in columns.items() if videos or name not in VIDEO}
+
+
+def table_columns(labels: Sequence[str], videos: bool = False) -> dict[str, type]:
+    """Returns name and type of a table's columns; arguments as for `face_columns`."""
+    columns = face_columns(labels, videos)
+    return {name: column.kind for name, column in columns.items()}
+
+
+def write_faces(path: Path, columns: Mapping[str, Column], **options: Any) -> TableWriter:
+    """Returns the writer of a table of faces; options as for `TableWriter`."""
+    types = {name: column.kind for name, column in columns.items()}
+    formats = {name: column.digits for name, column in columns.items()}
+    return TableWriter(path, types, formats=formats, **options)
 
 
 def photo_rows(
-    photo: Photo[FaceResult], min_confidence: float = 0.0, features: bool = False
+    photo: Photo[FaceResult],
+    columns: Mapping[str, Column],
+    min_confidence: float = 0.0,
+    origin: Origin | None = None,
 ) -> Iterator[dict[str, Cell]]:
-    """Yields a row for each face, without a label below `min_confidence`, or a single one for a photo without faces."""
+    """Yields a row for each face, or one for a photo without faces, which has the `origin`.
+
+    Faces below `min_confidence` have no label.
+    """
     if not photo.faces:
         yield {
             "path": photo.path,
             "status": photo.status,
             "frame": photo.frame,
             "seconds": photo.seconds,
+            **(origin or Origin())._asdict(),
         }
     for face in photo.faces:
-        row = {name: value(face) for name, (_, value) in COLUMNS.items()} | {"status": photo.status}
+        row = {name: column.read(face) for name, column in columns.items()}
+        row["status"] = photo.status
         if min_confidence:
             low = face.confidence < min_confidence
-            row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}
-        row |= {PROBABILITY + name: value for name, value in face.probabilities.items()}
-        if features:
-            row |= {
-                f"{FEATURE}{index}": value for index, value in enumerate(face.features.tolist())
-            }
-        yield row | {SMOOTHED + name: value for name, value in face.smoothed.items()}
+            row["label"] = None if low else face.label
+            row["ambiguous"] = low or bool(face.ambiguous)
+        yield row
 
 
-def table(faces: Sequence[FaceResult]) -> Any:
-    """Returns the faces as a pyarrow table with the columns of `fer-vit predict`; `.to_pandas()` converts it."""
+def table(faces: Sequence[FaceResult], *, photos: bool = False) -> Any:
+    """Returns the faces as a pyarrow table with the columns of `fer-vit predict`.
+
+    `.to_pylist()` makes dictionaries of it, and `.to_pandas()` a data frame where pandas is installed.
+
+    Args:
+        faces: The faces.
+        photos: Add a row for each photo that has no face or cannot be read, as `fer-vit predict`
+            does. This needs the `Faces` that `predict` returns.
+
+    Raises:
+        FerVitError: The photos are not known.
+    """
+    if photos and not isinstance(faces, Faces):
+        raise FerVitError(
+            f"`photos` needs the Faces that `predict` returns, but got a {type(faces).__name__}."
+        )
+    statuses = faces.photos if photos and isinstance(faces, Faces) else []
     labels = list(dict.fromkeys(name for face in faces for name in face.probabilities))
-    columns = table_columns(labels, videos=any(face.frame is not None for face in faces))
-    rows = photo_rows(Photo("", OK, list(faces))) if faces else []
-    return arrow_table([*rows], arrow_schema(columns))
+    frames = [face.frame for face in faces] + [status.frame for status in statuses]
+    videos = any(frame is not None for frame in frames)
+    columns = face_columns(labels, videos)
+    types = {name: column.kind for name, column in columns.items()}
+    rows: list[dict[str, Cell]] = []
+    left = deque(faces)
+    for status in statuses:
+        photo = Photo[FaceResult](status.path, status.status, [], frame=status.frame)
+        if not status.faces:
+            empty = photo._replace(seconds=status.seconds)
+            rows += photo_rows(empty, columns, origin=getattr(faces, "origin", None))
+        while left and (left[0].path, left[0].frame) == (status.path, status.frame):
+            rows += photo_rows(photo._replace(faces=[left.popleft()]), columns)
+    for face in left:
+        rows += photo_rows(Photo(face.path, OK, [face]), columns)
+    return arrow_table(rows, arrow_schema(types))
 
 
 def table_labels(names: Iterable[str]) -> list[str]:

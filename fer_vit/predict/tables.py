@@ -22,10 +22,17 @@ from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import Photo, PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
+from fer_vit.predict.results import (
+    SEPARATOR,
+    WARNINGS,
+    FaceResult,
+    face_columns,
+    photo_rows,
+    write_faces,
+)
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked
-from fer_vit.report.table import FACTS, Cell, TableWriter
+from fer_vit.report.table import FACTS, Cell
 from fer_vit.version import __version__
 
 NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
@@ -112,7 +119,9 @@ def predict_folder(
     missing table is work to do. Raises FerVitError when the folder contains other files, or a table of other images,
     options or another model.
     """
-    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
+    directory = ""
+    if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
+        directory = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     more = {
         "min_confidence": outputs.min_confidence,
         "features": outputs.features,
@@ -200,11 +209,13 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
         raise FerVitError(
             f"{table} cannot be read. Remove it and run the same command again."
         ) from error
-    for name in {**before, **facts}:
-        if (old := before.get(name)) != (new := facts.get(name)):
-            raise FerVitError(
-                f"{table} was written with {name} {short(old)}, but now it is {short(new)}. {REMEDY}"
-            )
+    changes = [
+        f"{name} {short(before.get(name))} (now {short(facts.get(name))})"
+        for name in {**before, **facts}
+        if before.get(name) != facts.get(name)
+    ]
+    if changes:
+        raise FerVitError(f"{table} was written with {', '.join(changes)}. {REMEDY}")
     if [path for path, _ in groupby(first, itemgetter(0))] != images or len({*faces}) < len(faces):
         expected = f"{len(images):,} images from {short(images[0])} on, each once and in order"
         raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
@@ -231,16 +242,16 @@ def _write_tables(
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
     photos = model.recognize([*chain.from_iterable(share.values())], options)
-    columns = table_columns(
-        model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim
-    )
+    videos = any(map(is_video, images))
+    columns = face_columns(model.labels, videos, model.net.vit.embed_dim if outputs.features else 0)
+    origin = model.origin(options.detector)
     counts, people, marks = Counts(), People(), list[list[Marked]]()
     by_source = (some for _, some in groupby(photos, attrgetter("source")))
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
-        with TableWriter(path, columns, overwrite=outputs.overwrite, facts=facts) as table:
+        with write_faces(path, columns, overwrite=outputs.overwrite, facts=facts) as table:
             for photo in chain.from_iterable(islice(by_source, len(chunk))):
-                rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
+                rows = list(photo_rows(photo, columns, outputs.min_confidence, origin))
                 table.write(rows)
                 counts.add(photo, rows)
                 people.add(rows)

@@ -194,7 +194,7 @@ def _photos(
     for some, chunks in model.find(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
         skipped.update({photo.path: photo.status for photo in some if not photo.faces})
-        classified = model.classify([(some, chunks)], photos)
+        classified = model.classify([(some, chunks)], photos, options.detector)
         faces = [face for photo in classified for face in photo.faces][:most]
         yield [(face, None) for face in faces], chunks
         most -= len(faces)

@@ -1,6 +1,7 @@
 """Recorded attention, and what heads and regions take from it."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,12 +10,11 @@ from torch import Tensor
 
 from fer_vit.explain.trace import (
     NOTABLE,
+    attention_recorder,
     attention_views,
-    evaluating,
     head_maps,
     interactions,
     masked_logits,
-    record_attention,
     trace,
     units,
 )
@@ -41,19 +41,43 @@ def test_recording_returns_the_weights_and_restores_the_model(fused: bool) -> No
     net = build()
     use_fused_attention(net, fused)
     before = net(*faces())
-    with record_attention(net) as attention:
-        recorded = net(*faces())
+    recorder, attention = attention_recorder(net.train())
+    recorded = recorder(*faces())
     assert torch.allclose(recorded, before, atol=1e-5)
     assert [a.shape for a in attention] == [(3, 2, 20, 20)] * 2
     assert torch.allclose(torch.stack(attention).sum(-1), torch.ones(2, 3, 2, 20), atol=1e-5)
-    assert all(block.attn.fused_attn is fused for block in net.vit.blocks)
-    assert torch.equal(net(*faces()), before)
-    with pytest.raises(ZeroDivisionError), evaluating(net.train()), record_attention(net):
-        _ = 1 / 0
     assert all(module.training for module in net.modules())
     assert all(block.attn.fused_attn is fused for block in net.vit.blocks)
     assert not any(block.attn.attn_drop._forward_hooks for block in net.vit.blocks)
     assert net.drop_by_mask is False
+    assert torch.equal(net.eval()(*faces()), before)
+    tensors = zip(net.parameters(), recorder.parameters(), strict=True)
+    assert all(mine is copy for mine, copy in tensors)
+
+
+def test_threads_that_trace_and_predict_with_one_model_do_not_disturb_each_other() -> None:
+    net = build(attention="dot")
+    use_fused_attention(net, True)
+    image, *places = noise_faces(BOXES, VALID)
+    inputs = [(image.roll(shift, 0) / (1 + shift), *places) for shift in range(4)]
+    expected = [trace(net, *face) for face in inputs]
+    plain = [net(*face) for face in inputs]
+
+    def work(number: int) -> bool:
+        index = number % len(inputs)
+        if number % 3 == 0:
+            return torch.equal(net(*inputs[index]), plain[index])
+        seen = trace(net, *inputs[index])
+        same = (
+            torch.equal(a, b)
+            for a, b in zip(seen.attention, expected[index].attention, strict=True)
+        )
+        return all(same) and torch.equal(seen.logits, expected[index].logits)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(48)))
+    assert net.drop_by_mask is False
+    assert all(block.attn.fused_attn for block in net.vit.blocks)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fer_vit import load
 from fer_vit.commands.export import example_inputs
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import evaluate_logits
+from fer_vit.evaluate.faces import Merged, evaluate_logits
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import LANDMARKS, Array, compose
@@ -27,7 +27,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import OK, Photo
 from fer_vit.predict.recognizer import Recognizer, measure_blur, regions_in_photo, smooth_faces
-from fer_vit.predict.results import FaceResult, photo_rows
+from fer_vit.predict.results import COLUMNS, FaceResult, photo_rows
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
 
@@ -132,7 +132,7 @@ def test_pose_and_warnings(model: Recognizer) -> None:
     assert (max(map(abs, face.pose)) < 10, face.warnings) == (True, [])
     clockwise = {name: (-y, x) for name, (x, y) in face.landmarks.items()}
     face = replace(face, landmarks=clockwise, to_crop=face.to_crop * 10)
-    row = next(photo_rows(Photo("a.jpg", "ok", [face])))
+    row = next(photo_rows(Photo("a.jpg", "ok", [face]), COLUMNS))
     assert (row["yaw"], row["pitch"], row["roll"]) == face.pose
     assert 80 < face.pose.roll < 100
     assert row["warning"] == "small face; turned head"
@@ -141,10 +141,10 @@ def test_pose_and_warnings(model: Recognizer) -> None:
         (0.01, face.label, False),
         (1.0, None, True),
     ):
-        row = next(photo_rows(Photo("a.jpg", "ok", [face]), least))
+        row = next(photo_rows(Photo("a.jpg", "ok", [face]), COLUMNS, least))
         assert (row["label"], row["prediction_set"], row["ambiguous"]) == (label, None, ambiguous)
     for unknown in (replace(face, landmarks=None), replace(face, score=0.0)):
-        row = next(photo_rows(Photo("a.jpg", "ok", [unknown])))
+        row = next(photo_rows(Photo("a.jpg", "ok", [unknown]), COLUMNS))
         assert (row["yaw"], row["warning"]) == (None, "small face")
 
 
@@ -252,7 +252,45 @@ def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(
     ):
         changed = load(with_prior, "cpu", **options)
         assert np.allclose(changed(image).detach().numpy(), expected(ratio), atol=1e-6)
-        assert bool(changed.net.settings.thresholds) == (not options)
+        assert bool(changed.thresholds) == (not options)
+        changed.change_prior("even", ["happiness", "fear"])
+        changed.change_prior(options.get("prior"), options.get("classes", ()))
+        assert np.allclose(changed(image).detach().numpy(), expected(ratio), atol=1e-6)
+        changed.change_prior(None)
+        assert np.allclose(
+            changed(image).detach().numpy(), expected(trained ** (-0.2 / 1.5)), atol=1e-6
+        )
+        assert changed.thresholds
+        assert not changed.conditions
+
+
+def test_classes_without_a_common_one_follow_each_other(with_prior: str) -> None:
+    model = load(with_prior, "cpu")
+    (image,) = example_inputs(model, 3)
+    model.change_prior(None, ["neutral"])
+    model.change_prior(None, ["anger"])
+    assert torch.equal(model(image)[:, model.labels.index("anger")], torch.ones(3))
+
+
+def test_a_refused_prior_changes_nothing(with_prior: str) -> None:
+    model = load(with_prior, "cpu", classes=SOME)
+    (image,) = example_inputs(model, 3)
+    before = model(image)
+    with pytest.raises(FerVitError):
+        model.change_prior({"neutral": 1}, ["neutral", "fear"])
+    assert torch.equal(model(image), before)
+    assert model.conditions == {"classes": "neutral, anger"}
+
+
+def test_merged_labels_are_predicted(with_prior: str, photo: Path) -> None:
+    model = load(with_prior, "cpu")
+    merge = {name: "good" if name == "happiness" else "other" for name in model.labels}
+    (face,) = Merged(model, merge | {"neutral": None}).predict(photo)
+    (plain,) = model.predict(photo)
+    good = plain.probabilities["happiness"] / (1 - plain.probabilities["neutral"])
+    assert face.probabilities == pytest.approx({"good": good, "other": 1 - good}, abs=1e-6)
+    assert face.label in ("good", "other")
+    assert face.prediction_set() is None
 
 
 def test_invalid_priors(with_prior: str) -> None:
