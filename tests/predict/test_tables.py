@@ -87,9 +87,14 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE,
             {"model": "xyz"},
-            "part-00000-of-00001.parquet was written with model abc, but now it is xyz. Repeat",
+            "part-00000-of-00001.parquet was written with model abc \\(now xyz\\). Repeat",
         ),
-        (ONCE, {"every": "3"}, "was written with every None, but now it is 3"),
+        (ONCE, {"every": "3"}, r"was written with every None \(now 3\)"),
+        (
+            ONCE,
+            {"detector": "builtin", "model": "xyz"},
+            r"with model abc \(now xyz\), detector yunet \(now builtin\)\. ",
+        ),
     ],
 )
 def test_other_tables(
