@@ -191,7 +191,7 @@ class ExcelFile:
         if not isinstance(cell, str):
             return cell
         text = WriteOnlyCell(self._sheet, CONTROL.sub(_escape, as_text(cell)))
-        text.data_type = "s"  # not a formula or an error, whatever it begins with
+        text.data_type = "s"  # not a formula or an error, for any first character
         return text
 
     def close(self, complete: bool) -> None:
