@@ -29,7 +29,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale, remove_stale_below, scratch_folder
 from fer_vit.report.table import TableWriter
-from fer_vit.sources.common import unpacked
+from fer_vit.sources.archive import unpacked
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.run import AtomicCheckpointIO
@@ -563,7 +563,7 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
 def test_a_zip_is_the_folder_in_it_or_what_it_holds(more: str, tmp_path: Path) -> None:
     with unpacked(
         zipped(tmp_path / "x.zip", dict.fromkeys(["happy/x", more], b"1")), tmp_path / "out"
-    ) as folder:
+    ) as (folder, _):
         assert {path.name for path in folder.iterdir()} == (
             {"happy", "_other"} if more == "_other/x" else {"x"}
         )

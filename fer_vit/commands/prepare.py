@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from inspect import signature
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,8 @@ from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates, is_zip, unpacked
+from fer_vit.sources.archive import is_zip, unpacked
+from fer_vit.sources.common import add_landmarks, drop_near_duplicates
 
 
 def prepare(
@@ -68,7 +70,7 @@ def prepare(
     """
     options = _source_options(source, options)
     _check_arguments(root, out, workers, shards, add, overwrite)
-    with unpacked(root, out) as base:
+    with unpacked(root, out) as (base, left_out):
         embed = (
             embed if base == root and not cut else "always"
         )  # unpacked files are removed afterwards
@@ -81,6 +83,7 @@ def prepare(
         schema.check_shards(reading, shards) if shards else schema.check_images(
             reading, out.parent, embed
         )
+        reading = replace(reading, dropped=reading.dropped + left_out)
         reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
         if shards:
             schema.write_shards(out, reading, source, shards)

@@ -1,4 +1,4 @@
-"""Shared by the sources: held-out splits, text tables, zips, landmarks and near-duplicates.
+"""Shared by the sources: held-out splits, text tables, landmarks and near-duplicates.
 
 Data sets from the web repeat pictures across their splits: encoded again, mirrored, with a watermark or slightly
 shifted. A model's score on a picture that it has learned does not measure new faces.
@@ -6,14 +6,10 @@ shifted. A model's score on a picture that it has learned does not measure new f
 
 import csv
 import os
-import shutil
-import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from errno import EINVAL
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +22,6 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
 from fer_vit.face.detect import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, encode_jpeg, read_image
-from fer_vit.files import scratch_folder
 from fer_vit.geometry import Float32Array, Image, Mask, apply
 from fer_vit.processes import cores, worker_pool
 
@@ -113,76 +108,6 @@ def missing_splits(rows: list[Row], root: Path) -> list[str]:
     """Returns a note for each split without rows."""
     found = {row.split for row in rows}
     return [f"No {split} split in {root}." for split in SPLITS if split not in found]
-
-
-def is_zip(path: Path) -> bool:
-    """Returns whether a path names a zip."""
-    return path.suffix.lower() == ".zip"
-
-
-@contextmanager
-def unpacked(archive: Path, out: Path) -> Iterator[Path]:
-    """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
-
-    Messages name the zip instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes links
-    as files, and reads no more of an entry than its header declares.
-    """
-    if not is_zip(archive):
-        yield archive
-        return
-    with scratch_folder(out) as scratch:
-        folder = scratch / "zip"  # `fer_vit.files` uses other names in there
-        folder.mkdir()
-        _extract(archive, folder, out)
-        # A zip of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
-        inner = [
-            p
-            for p in folder.glob("[!.]*")
-            if p.name != "__MACOSX" and (p.is_dir() or p.name[0] != "_")
-        ]
-        try:
-            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
-        except FerVitError as error:
-            raise FerVitError(str(error).replace(str(folder), str(archive))) from error
-
-
-def _open_zip(archive: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(
-            archive, metadata_encoding="utf-8"
-        )  # macOS writes UTF-8 without zip's flag for it
-    except UnicodeDecodeError:
-        return zipfile.ZipFile(archive)
-
-
-def _extract(archive: Path, folder: Path, out: Path) -> None:
-    """Unpacks a zip; raises FerVitError when it is damaged, compressed in an unusual way, or too large."""
-    try:
-        with _open_zip(archive) as file:
-            entries = file.infolist()
-            # A few bytes of bzip2 can fill all memory at once
-            if {entry.compress_type for entry in entries} - {
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
-            }:
-                raise FerVitError(
-                    f"Expected a zip that uses deflate, but {archive} does not. Unpack it first."
-                )
-            size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
-            if size > free:
-                room = (
-                    f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
-                )
-                raise FerVitError(f"Expected {room}. Choose another folder.")
-            file.extractall(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if (
-            isinstance(error, OSError) and error.errno != EINVAL
-        ):  # from a damaged zip: a seek before its start
-            raise
-        raise FerVitError(
-            f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
-        ) from error
 
 
 CHUNK = 100  # images that a worker gets at once

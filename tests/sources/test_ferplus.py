@@ -10,7 +10,8 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates, unpacked
+from fer_vit.sources.archive import unpacked
+from fer_vit.sources.common import add_landmarks, drop_near_duplicates
 from fer_vit.sources.ferplus import majority, soft
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
@@ -157,7 +158,7 @@ def test_real_near_duplicates(
     marked: int,
     tmp_path: Path,
 ) -> None:
-    with unpacked(ferplus_zip, tmp_path / "m.parquet") as base:
+    with unpacked(ferplus_zip, tmp_path / "m.parquet") as (base, _):
         given = add_landmarks(ferplus.read(base, labels), None, 1)
     found = drop_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
