@@ -36,6 +36,7 @@ HOMES = {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/faces.py",
         "predict/video.py",
+        "predict/hdr.py",
         "predict/live.py",
         "predict/photos.py",
         "processes.py",

@@ -204,7 +204,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
-    return _rotate_upright(np.asarray(image, np.uint8), orientation)
+    return rotate_upright(np.asarray(image, np.uint8), orientation)
 
 
 def _avif_orientation(data: bytes) -> int:
@@ -217,8 +217,8 @@ def _avif_orientation(data: bytes) -> int:
         return 1
 
 
-def _rotate_upright(image: Image, orientation: int) -> Image:
-    """Applies an EXIF orientation: those from 5 on are transposed; each four have the same reflections."""
+def rotate_upright(image: Image, orientation: int) -> Image:
+    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed; each four have the same reflections."""
     if orientation > 4:
         image = image.transpose(1, 0, 2)
     rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]

@@ -4,21 +4,25 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import NamedTuple, cast
+from struct import unpack_from
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, check_size
+from fer_vit.face.image import ImageError, check_size, rotate_upright
 from fer_vit.geometry import Image
+from fer_vit.predict.hdr import to_sdr
 
 try:
     import av
     from av.error import ExitError, FFmpegError
+    from av.sidedata.sidedata import Type
     from av.stream import Disposition
     from av.video.reformatter import Colorspace
 except ModuleNotFoundError as missing:
@@ -32,7 +36,13 @@ LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp
 """Further formats and the protocols for addresses, without `file`, because playlists could name files."""
 PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"
-MAX_PIXELS = 36_000_000  # of a frame: decoders hold many; 8K (7680 x 4320) has 33 megapixels
+MAX_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
+MAX_BYTES = (
+    108_000_000  # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
+)
+ABSOLUTE = frozenset(("matroska,webm", "asf"))
+"""Formats in whose headers some programs write the time of the end, and others the length."""
+HEAD = 2**16  # bytes at the start of a file in which its size is looked for
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
@@ -54,27 +64,40 @@ def read_frames(
     start: float = 0.0,  # seconds after the first frame
     end: float = math.inf,
     only: Container[int] | None = None,  # indices of frames
+    most_pixels: float = math.inf,  # of all decoded frames together
 ) -> Iterator[Frame]:
     """Yields frames of a video in display order; their indices do not depend on the selection.
 
     Raises ImageError when the video cannot be read; or not to its end, after the readable frames.
     """
-    slot, first, begin, lost = None, None, None, Counter[str]()
+    begin: float | None = None  # the time of the first frame
+    first: tuple[int, float] | None = None  # index and time of the first frame after `start`
+    slot: int | None = None  # of the last frame that was yielded
+    pixels = 0
+    lost = Counter[str]()
+
     with open_video(path) as (container, stream):
-        for index, (frame, seconds) in enumerate(
-            _time_frames(_decode(container, stream, lost), stream)
-        ):
-            begin = seconds if begin is None else begin
+        lost["bytes are missing at the end"] = _missing_bytes(path, container.format.name)
+        frames = _time_frames(_decode(container, stream, lost), stream)
+        for index, (frame, seconds) in enumerate(frames):
+            pixels += frame.width * frame.height
+            if pixels > most_pixels:
+                limit = f"{most_pixels / 1e6:,.0f} megapixels"
+                raise ImageError(f"too large: its frames have more than {limit} together")
+
+            if begin is None:
+                begin = seconds
             if seconds - begin >= end:
                 break
-            if seconds - begin < start:
+            # Times may fall back below the first one: such frames are left out only on request.
+            if start > 0 and seconds - begin < start:
                 continue
-            first = (index, seconds) if first is None else first
-            due = (
-                (index - first[0]) // every
-                if fps is None
-                else math.floor((seconds - first[1]) * fps + 1e-6)
-            )
+
+            if first is None:
+                first = (index, seconds)
+            due = (index - first[0]) // every
+            if fps is not None:
+                due = math.floor((seconds - first[1]) * fps + 1e-6)
             if due != slot and (only is None or index in only):
                 slot = due
                 yield Frame(_to_rgb(frame, stream), index, seconds)
@@ -106,19 +129,16 @@ def play(source: Path | str) -> Iterator[Frame]:
 
 
 def _check(lost: Counter[str]) -> None:
-    if found := +lost:
-        raise ImageError(
-            f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}"
-        )
+    damage = ", ".join(f"{number:,} {name}" for name, number in lost.items() if number > 0)
+    if damage:
+        raise ImageError(f"damaged: {damage}")
 
 
 def _decode(
     file: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
 ) -> Iterator[av.VideoFrame]:
-    last, begin, length = (
-        0.0,
-        *((value or 0) / av.time_base for value in (file.start_time, file.duration)),
-    )
+    """Yields the frames of a stream in display order; counts what is damaged in `lost`."""
+    last = 0.0
     for packet in file.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -126,11 +146,72 @@ def _decode(
             continue
         try:
             for frame in cast(list[av.VideoFrame], packet.decode()):
+                check_frame((frame.width, frame.height), frame.format)
                 lost["frames may show wrong pictures"] += frame.is_corrupt
                 yield frame
         except FFmpegError:
             lost["packets cannot be decoded"] += 1
-    lost["seconds are missing at the end"] = round(begin + length - last)
+    lost["seconds are missing at the end"] = round(_claimed_end(file) - last)
+
+
+def _claimed_end(file: av.container.InputContainer) -> float:
+    """Returns the time in seconds at which a file ends by its header; where it can be read in two ways, the earlier."""
+    start = (file.start_time or 0) / av.time_base
+    length = (file.duration or 0) / av.time_base
+    if file.format.name in ABSOLUTE:
+        return min(start + length, length)
+    return start + length
+
+
+def _missing_bytes(path: Path, format_name: str) -> int:
+    """Returns how many bytes a file lacks of the size that its header claims; 0 if it claims none."""
+    if format_name not in CLAIMED_SIZES:
+        return 0
+    with path.open("rb") as file:
+        head = file.read(HEAD) + bytes(HEAD)
+    return max(0, CLAIMED_SIZES[format_name](head) - path.stat().st_size)
+
+
+def _matroska_size(head: bytes) -> int:
+    """Returns the size of a Matroska or WebM file by its header (RFC 9559); 0 if it is unknown."""
+    size, contents = _ebml_size(head, 4)
+    segment = contents + size
+    if head[segment : segment + 4] != b"\x18\x53\x80\x67":
+        return 0
+    size, contents = _ebml_size(head, segment + 4)
+    return contents + size if size else 0
+
+
+def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
+    """Returns the size of an element (RFC 8794), 0 if it is unknown, and the offset of its contents."""
+    width = 9 - head[at].bit_length()
+    most = (1 << 7 * width) - 1
+    size = int.from_bytes(head[at : at + width], "big") & most
+    return (0 if size == most else size), at + width
+
+
+def _asf_size(head: bytes) -> int:
+    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream, which has none."""
+    properties = head.find(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365"))
+    if properties < 0:
+        return 0
+    (size,) = unpack_from("<Q", head, properties + 40)
+    (flags,) = unpack_from("<I", head, properties + 88)
+    return 0 if flags & 1 else int(size)
+
+
+def _avi_size(head: bytes) -> int:
+    """Returns the size of an AVI by its header, of a large one that of the first part; 0 if it is unknown."""
+    (size,) = unpack_from("<I", head, 4)
+    return 0 if size in (0, 2**32 - 1) else 8 + int(size)
+
+
+CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
+    "matroska,webm": _matroska_size,
+    "asf": _asf_size,
+    "avi": _avi_size,
+}
+"""The size of a file by its first bytes, padded with zeros, for formats that claim one; 0 if it is unknown."""
 
 
 def _time_frames(
@@ -170,16 +251,13 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         with av.open(
             url, options=options, metadata_errors="replace", timeout=patience
         ) as container:
-            streams = [
-                s for s in container.streams.video if not s.disposition & Disposition.attached_pic
-            ]
-            if not streams:
-                raise ImageError("no video in the file")
-            if streams[0].codec_context is None:  # PyAV's annotations exclude it
+            stream = _choose_stream(container.streams.video)
+            codec = stream.codec_context
+            if codec is None:  # PyAV's annotations exclude it
                 raise ImageError(UNREADABLE)
-            check_size((streams[0].width, streams[0].height), MAX_PIXELS)
-            streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-            yield container, streams[0]
+            check_frame((stream.width, stream.height), codec.format)
+            codec.options = {"max_pixels": str(MAX_PIXELS)}
+            yield container, stream
     except ExitError as error:
         raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
@@ -188,11 +266,54 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         ) from error
 
 
+def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
+    """Returns the stream that players show: the first one marked as the default, or else the first one."""
+    videos = [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
+    if not videos:
+        raise ImageError("no video in the file")
+    for stream in videos:
+        if stream.disposition & Disposition.default:
+            return stream
+    return videos[0]
+
+
+def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
+    """Raises ImageError for the width, height and pixel format of a frame that takes a decoder too much memory."""
+    check_size(size, MAX_PIXELS)
+    if form is None:
+        return
+    taken = size[0] * size[1] * form.padded_bits_per_pixel // 8
+    if taken > MAX_BYTES:
+        came = f"{size[0]:,} x {size[1]:,} pixels ({form.name}) take {taken // 10**6:,} MB"
+        raise ImageError(f"too large: {came}, the limit of a frame is {MAX_BYTES // 10**6} MB")
+
+
 def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
-    """Returns a frame as upright RGB with square pixels; DVDs and HDV have others, which distort faces."""
+    """Returns a frame as upright RGB in SDR with square pixels; DVDs and HDV have others, which distort faces."""
     width = max(1, round(frame.width * (stream.sample_aspect_ratio or 1)))
     check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
     if frame.colorspace == UNTAGGED and frame.height >= HD:
         frame.colorspace = Colorspace.ITU709
     image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
-    return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)), np.uint8)
+    image = to_sdr(np.asarray(image, np.uint8), frame.color_trc)
+
+    facts = cast(Mapping[Type, Any], frame.side_data)
+    if Type.DISPLAYMATRIX not in facts:
+        return image
+    matrix = np.frombuffer(facts[Type.DISPLAYMATRIX], np.int32)  # (9,)
+    return rotate_upright(image, orientation_of(matrix))
+
+
+def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
+    """Returns the EXIF orientation (1 to 8) nearest to the display matrix (9,) of a frame.
+
+    The matrix [a, b, u, c, d, v, x, y, w] maps a pixel (p, q) to (a p + c q, b p + d q) (ISO 14496-12). Its scale is
+    in the shape of the pixels, and its shift does not change the picture. Other angles become a quarter turn, as
+    players show them.
+    """
+    a, b, _, c, d = matrix[:5].tolist()
+    transposed = abs(b) + abs(c) > abs(a) + abs(d)
+    across, down = (c, b) if transposed else (a, d)
+    reflections = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
+    orientation = reflections[across < 0, down < 0]
+    return orientation + 4 if transposed else orientation

@@ -67,12 +67,42 @@ def write_numbered(path: Path, times: Sequence[float], **kind: object) -> Path:
 
 def turned(path: Path, goal: Path, degrees: int) -> Path:
     """A copy of an MP4 that its header turns clockwise, as phones do."""
+    cos, sin = (round(f(np.deg2rad(degrees))) for f in (np.cos, np.sin))
+    return with_matrix(path, goal, (cos, sin, -sin, cos))
+
+
+def with_matrix(path: Path, goal: Path, matrix: tuple[float, float, float, float]) -> Path:
+    """A copy of an MP4 whose track has the display matrix (a, b, c, d) (ISO 14496-12)."""
     data = bytearray(path.read_bytes())
-    start = data.find(b"tkhd") + 44  # the matrix of the track's header (ISO 14496-12)
-    cos, sin = (round(f(np.deg2rad(degrees))) << 16 for f in (np.cos, np.sin))
-    data[start : start + 36] = struct.pack(">9i", cos, sin, 0, -sin, cos, 0, 0, 0, 1 << 30)
+    start = data.find(b"tkhd") + 44  # the matrix of the track's header
+    a, b, c, d = (round(value * 2**16) for value in matrix)
+    data[start : start + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     goal.write_bytes(data)
     return goal
+
+
+def matroska(
+    times: Sequence[int], pictures: Sequence[bytes], size: tuple[int, int], duration: float
+) -> bytes:
+    """A Matroska file by hand: JPEG pictures at times in milliseconds, in any order."""
+    info = _uint("2ad7b1", 1_000_000) + _element("4489", struct.pack(">d", duration))
+    video = _uint("b0", size[0]) + _uint("ba", size[1])
+    track = _uint("d7", 1) + _uint("73c5", 1) + _uint("83", 1)
+    track += _element("86", b"V_MJPEG") + _element("e0", video)
+    body = _element("1549a966", info) + _element("1654ae6b", _element("ae", track))
+    for time, picture in zip(times, pictures, strict=True):
+        block = _element("a3", b"\x81\0\0\x80" + picture)
+        body += _element("1f43b675", _uint("e7", time) + block)
+    head = _element("4282", b"matroska") + _uint("4287", 4) + _uint("4285", 2)
+    return _element("1a45dfa3", head) + _element("18538067", body)
+
+
+def _element(name: str, payload: bytes) -> bytes:
+    return bytes.fromhex(name) + (len(payload) | 1 << 56).to_bytes(8, "big") + payload
+
+
+def _uint(name: str, number: int) -> bytes:
+    return _element(name, number.to_bytes(8, "big"))
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,25 @@ import av
 import cv2
 import numpy as np
 import pytest
+from av.stream import Disposition
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, encode_png
-from fer_vit.predict import frames as video
+from fer_vit.face.image import ImageError, encode_jpeg, encode_png
+from fer_vit.predict import frames as video, hdr
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import is_video
 from tests.helpers.marks import slow
-from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered
+from tests.helpers.videos import (
+    NTSC,
+    matroska,
+    number_of,
+    numbered,
+    turned,
+    with_matrix,
+    write_numbered,
+    write_video,
+)
 
 EVEN = [number / float(NTSC) for number in range(30)]
 UNEVEN = (
@@ -128,6 +138,39 @@ def test_pixels_become_square_before_they_are_turned(
     assert np.abs(frame.image.astype(int) - expected).mean() < 5
 
 
+@pytest.mark.parametrize("scale", [(1.0, 1.0), (0.5, 0.5), (2.0, 1.9)], ids=str)
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_all_display_matrices(
+    degrees: int, mirrored: bool, scale: tuple[float, float], tmp_path: Path
+) -> None:
+    cos, sin = round(np.cos(np.deg2rad(degrees))), round(np.sin(np.deg2rad(degrees)))
+    mirror = -1 if mirrored else 1
+    a, b, c, d = mirror * cos, mirror * sin, -sin, cos
+    scaled = (a * scale[0], b * scale[0], c * scale[1], d * scale[1])
+    flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2])
+    (frame, _) = read_frames(with_matrix(flat, tmp_path / "turned.mp4", scaled))
+
+    rows, columns = np.mgrid[0:120, 0:160]
+    across, down = a * columns + c * rows, b * columns + d * rows
+    across, down = across - across.min(), down - down.min()
+    expected = np.zeros((down.max() + 1, across.max() + 1, 3), np.uint8)
+    expected[down, across] = numbered(0)
+    if scale[0] != scale[1]:  # FFmpeg takes this as the shape of the pixels
+        expected = cv2.resize(expected, frame.image.shape[1::-1])
+    assert frame.image.shape == expected.shape
+    assert np.abs(frame.image.astype(int) - expected).mean() < 5
+
+
+@pytest.mark.parametrize("matrix", [(0, 0, 0, 0), (1, 0.2, 0, 1), (0.98, 0.17, -0.17, 0.98)])
+def test_other_display_matrices_become_the_nearest_turn(
+    matrix: tuple[float, float, float, float], tmp_path: Path
+) -> None:
+    flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2])
+    (frame, _) = read_frames(with_matrix(flat, tmp_path / "odd.mp4", matrix))
+    assert np.abs(cv2.resize(frame.image, (160, 120)).astype(int) - numbered(0)).mean() < 5
+
+
 def test_pixels_of_absurd_shapes_take_no_memory(tmp_path: Path) -> None:
     data = write_numbered(tmp_path / "a.mp4", EVEN[:2], shape=Fraction(4, 3)).read_bytes()
     old, new = (b"pasp" + struct.pack(">II", *shape) for shape in ((4, 3), (60_000, 1)))
@@ -138,40 +181,135 @@ def test_pixels_of_absurd_shapes_take_no_memory(tmp_path: Path) -> None:
     )
 
 
-def test_huge_frames_are_not_decoded(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MAX_PIXELS", 1000)
-    assert read(clip) == ([], "too large: 160 x 120 pixels, the limit is 0 megapixels")
+def test_frames_of_many_bytes_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_numbered(tmp_path / "a.mp4", EVEN[:2], pixels="yuv444p10le")
+    assert len(read(path)[0]) == 2
+    monkeypatch.setattr(video, "MAX_BYTES", 160 * 120 * 6 - 1)
+    found, end = read(path)
+    assert found == []
+    assert end.startswith("too large: 160 x 120 pixels (yuv444p10le)")
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"every": 7}, [0, 7, 14, 21, 28]),
-        ({"fps": 10}, [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]),
-        ({"fps": 1000}, list(range(30))),
-        ({"start": 0.5, "end": 0.7}, [15, 16, 17, 18, 19, 20]),
-        ({"start": 0.5, "every": 10}, [15, 25]),
-    ],
-)
-def test_choice_of_frames(options: dict[str, float], expected: list[int], tmp_path: Path) -> None:
-    found, end = read(write_numbered(tmp_path / "even.mp4", EVEN), **options)
-    assert [number for _, number, _ in found] == [shown for shown, *_ in found] == expected
+def test_pixels_are_counted_while_frames_are_decoded(tmp_path: Path) -> None:
+    small = [numbered(0)] * 3
+    large = [numbered(0, 640, 480)] * 3
+    path = tmp_path / "grows.h264"
+    streams = []
+    for images in (small, large):
+        part = write_video(tmp_path / "part.h264", images, EVEN, tick=1 / NTSC)
+        streams.append(part.read_bytes())
+    path.write_bytes(b"".join(streams))
+    assert [frame.image.shape[0] for frame in read_frames(path)] == [120] * 3 + [480] * 3
+    found, end = read(path, most_pixels=3 * 160 * 120 + 640 * 480)
+    assert len(found) == 4
+    assert end.startswith("too large: its frames have more than ")
+
+
+LATE: dict[str, dict[str, object]] = {
+    "a.mkv": {"tick": MILLI},
+    "a.webm": {"codec": "libvpx", "tick": MILLI},
+    "a.wmv": {"codec": "wmv2", "tick": MILLI},
+    "a.flv": {"codec": "flv", "tick": MILLI},
+    "a.avi": {"codec": "mpeg4", "tick": 1 / NTSC},
+    "a.mp4": {},
+    "parts.mp4": {"container": {"movflags": "frag_keyframe+empty_moov"}},
+    "a.ts": {},
+    "a.ogv": {"codec": "libvpx", "tick": 1 / NTSC},
+    "stream.mkv": {"tick": MILLI, "container": {"live": "1"}},
+}
+WITHOUT_LENGTH = {"a.ts", "a.ogv", "stream.mkv"}  # where a file ends early cannot be known
+INDEX_LAST = {"a.mp4"}
+
+
+@pytest.mark.parametrize("begin", [0.0, 10.0])
+@pytest.mark.parametrize("name", ["a.mkv", "a.wmv", *slow(*LATE.keys() - {"a.mkv", "a.wmv"})])
+def test_only_cut_files_are_damaged_whenever_they_begin(
+    name: str, begin: float, tmp_path: Path
+) -> None:
+    times = [begin + number / float(NTSC) for number in range(90)]
+    path = write_numbered(tmp_path / name, times, **LATE[name])
+    found, end = read(path)
+    assert len(found) == 90
+    assert end == ""
+    if name not in WITHOUT_LENGTH | INDEX_LAST:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+        found, end = read(path)
+        assert 0 < len(found) < 90
+        assert end.startswith("damaged: ")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize(("begin", "duration"), [(0, 4000), (10_000, 4000), (10_000, 14_000)])
+def test_both_meanings_of_the_duration_in_matroska(
+    begin: int, duration: float, cut: bool, tmp_path: Path
+) -> None:
+    pictures = [encode_jpeg(numbered(number)) for number in range(40)]
+    times = [begin + 100 * number for number in range(40)]
+    data = matroska(times, pictures, (160, 120), duration)
+    (tmp_path / "a.mkv").write_bytes(data[: len(data) * (6 if cut else 10) // 10])
+    found, end = read(tmp_path / "a.mkv")
+    assert (len(found) < 40) == cut
+    assert end.startswith("damaged: ") == cut
+
+
+def test_frames_whose_times_fall_back_are_kept(tmp_path: Path) -> None:
+    times = [1000 + 40 * n for n in range(5)] + [40 * n for n in range(100)]
+    data = matroska(times, [encode_jpeg(numbered(n)) for n in range(105)], (160, 120), 4000)
+    (tmp_path / "a.mkv").write_bytes(data)
+    found, end = read(tmp_path / "a.mkv")
+    assert [shown for shown, *_ in found] == [*range(105)]
     assert end == ""
 
 
-def test_choice_by_times(clip: Path, tmp_path: Path) -> None:
-    found, _ = read(
-        write_numbered(tmp_path / "late.mp4", [0.5 + t for t in EVEN]), start=0.1, end=0.3
-    )
-    assert [number for _, number, _ in found] == [3, 4, 5, 6, 7, 8]
-    assert found[0][2] == pytest.approx(0.6, abs=0.002)  # seconds in the file
-    for times in ({"start": UNEVEN[-1] + 0.01}, {"end": -1}, {"start": 0.021, "end": 0.0211}):
-        assert read(clip, **times) == ([], "no frame between start and end")
-    times = [seconds for *_, seconds in read(clip, fps=5)[0]]
-    slots = np.floor(np.array(UNEVEN) * 5 + 1e-6)
-    assert times == pytest.approx(
-        [t for t, new in zip(UNEVEN, np.diff(slots, prepend=-1) > 0, strict=True) if new]
-    )
+def test_the_default_stream_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "two.mkv"
+    for default in (None, 0, 1):
+        with av.open(str(path), "w") as file:
+            streams = [file.add_stream("libx264", 25) for _ in range(2)]
+            for number, stream in enumerate(streams):
+                stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+                if number == default:
+                    stream.disposition = Disposition.default
+            for number, stream in enumerate(streams):
+                frame = av.VideoFrame.from_ndarray(numbered(number), format="rgb24")
+                frame.pts = 0
+                file.mux(stream.encode(frame))
+                file.mux(stream.encode())
+        assert [shown for shown, *_ in read(path)[0]] == [default or 0]
+
+
+@pytest.mark.parametrize("transfer", [hdr.PQ, hdr.HLG])
+def test_hdr_frames_look_as_in_sdr(transfer: int, tmp_path: Path) -> None:
+    wide = np.linalg.inv(hdr.BT2020_TO_BT709.astype(float))
+    nits = 203 * (numbered(5) / 255.0) ** 2.4 @ wide.T  # (H, W, 3)
+    if transfer == hdr.PQ:
+        power = (nits / 10_000) ** 0.1593017578125
+        code = ((0.8359375 + 18.8515625 * power) / (1 + 18.6875 * power)) ** 78.84375
+    else:
+        scene = (nits / 1000) ** (1 / 1.2)
+        log = 0.17883277 * np.log(np.maximum(12 * scene - 0.28466892, 1e-9)) + 0.55991073
+        code = np.where(scene <= 1 / 12, np.sqrt(3 * scene), log)
+    image = np.rint(65_535 * code).astype(np.uint16)
+    path = tmp_path / "hdr.mkv"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx265", 25, options={"crf": "5", "x265-params": "log-level=0"})
+        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p10le"
+        stream.codec_context.color_trc = transfer
+        stream.codec_context.color_primaries = stream.codec_context.colorspace = 9
+        frame = av.VideoFrame.from_ndarray(image, format="rgb48le")
+        frame = frame.reformat(format="yuv420p10le", dst_colorspace=9)
+        frame.pts = 0
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    (read_back,) = read_frames(path)
+    expected = numbered(5).astype(float)
+    bright = expected > 255 * 0.5 ** (1 / 2.4)  # above the knee
+    difference = np.abs(read_back.image - expected)
+    assert np.median(difference[~bright]) <= 2
+    assert difference[~bright].mean() < 5
+    assert np.median(read_back.image[bright]) > 190
 
 
 @pytest.mark.parametrize("name", ["index first.mp4", *slow("vp9.webm", "h264.mkv")])

@@ -1,0 +1,80 @@
+"""HDR frames as players show them on an SDR screen: the curves of ITU-R BT.2100, then a knee for bright light."""
+
+from functools import cache
+
+import cv2
+import numpy as np
+
+from fer_vit.geometry import Array, Float32Array, Image
+
+PQ, HLG = 16, 18  # the transfers of a frame in HDR (ITU-T H.273)
+PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
+WHITE = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
+KNEE = 0.5  # of white: darker light stays as it is, brighter light is compressed
+GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
+ROWS = 32  # that are converted at a time, so that they stay in the processor's cache
+
+BT2020_TO_BT709 = np.array(
+    [
+        [1.6605, -0.5876, -0.0728],
+        [-0.1246, 1.1329, -0.0083],
+        [-0.0182, -0.1006, 1.1187],
+    ],
+    np.float32,
+)
+"""The matrix from linear RGB in wide colours to that of SDR (ITU-R BT.2087)."""
+
+
+def to_sdr(image: Image, transfer: int) -> Image:
+    """Converts RGB uint8 (H, W, 3) with the transfer `PQ` or `HLG` to SDR; other images come back unchanged."""
+    if transfer not in (PQ, HLG):
+        return image
+    converted = np.empty_like(image)
+    for top in range(0, len(image), ROWS):
+        rows = slice(top, top + ROWS)
+        light = cv2.LUT(image[rows], _light_of_codes(transfer))  # (R, W, 3) float32, linear
+        light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
+        # The square root spreads dark light over 8 bits nearly as a screen's gamma does.
+        roots = cv2.convertScaleAbs(cv2.sqrt(light), alpha=255)
+        converted[rows] = cv2.LUT(roots, _codes_of_roots())
+    return converted
+
+
+@cache
+def _light_of_codes(transfer: int) -> Float32Array:
+    """Returns the linear light (256,) of 8-bit codes, 1 for white in SDR, after the knee."""
+    codes = np.arange(256) / 255
+    nits = _pq_light(codes) if transfer == PQ else _hlg_light(codes)
+    return _compress(nits / WHITE).astype(np.float32)
+
+
+@cache
+def _codes_of_roots() -> Image:
+    """Returns the 8-bit codes (256,) of a screen's gamma for square roots of light."""
+    roots = np.arange(256) / 255
+    return np.rint(255 * roots ** (2 / GAMMA)).astype(np.uint8)
+
+
+def _pq_light(codes: Array) -> Array:
+    """Returns the light of PQ codes in [0, 1] in cd/m2 (SMPTE ST 2084)."""
+    m1, m2 = 2610 / 16384, 2523 / 32
+    c1, c2, c3 = 3424 / 4096, 2413 / 128, 2392 / 128
+    power = codes ** (1 / m2)
+    return np.asarray(10_000 * (np.maximum(power - c1, 0) / (c2 - c3 * power)) ** (1 / m1))
+
+
+def _hlg_light(codes: Array) -> Array:
+    """Returns the light of HLG codes in [0, 1] in cd/m2 (ARIB STD-B67) on a screen of `PEAK`."""
+    a, b, c = 0.17883277, 0.28466892, 0.55991073
+    scene = np.where(codes <= 0.5, codes**2 / 3, (np.exp((codes - c) / a) + b) / 12)
+    return np.asarray(PEAK * scene**1.2)
+
+
+def _compress(light: Array) -> Array:
+    """Compresses light above the knee so that `PEAK` becomes 1 (the curve "mobius" of FFmpeg's filter `tonemap`)."""
+    peak = PEAK / WHITE
+    shift = -(KNEE**2) * (peak - 1) / (KNEE**2 - 2 * KNEE + peak)
+    scale = (KNEE**2 - 2 * KNEE * peak + peak) / (peak - 1)
+    factor = (scale + KNEE) ** 2 / (scale - shift)
+    bright = factor * (light + shift) / (light + scale)
+    return np.where(light <= KNEE, light, bright).clip(0, 1)
