@@ -20,8 +20,11 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import CROP_SCORE, SIDE, FaceDetector, best, network_input, yunet_path
+from fer_vit.face.detectors import CROP_SCORE, FaceDetector
+from fer_vit.face.face import best
 from fer_vit.face.image import decode_image
+from fer_vit.face.landmarks import SIDE, network_input
+from fer_vit.face.yunet import yunet_path
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.processes import cores
 
@@ -154,7 +157,8 @@ def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: in
             f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side",
             flush=True,
         )
-    write_onnx(net, torch.zeros(1, 1, SIDE, SIDE), output)
+    faces_in_batch = {"image": {0: torch.export.Dim("faces")}}
+    write_onnx(net, torch.zeros(2, 1, SIDE, SIDE), output, dynamic_shapes=faces_in_batch)
 
 
 @torch.inference_mode()

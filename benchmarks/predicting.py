@@ -22,8 +22,10 @@ from tqdm import tqdm
 from benchmarks.machine import PROGRAM, machine, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detect import FaceDetector, refine_landmarks, yunet_path
+from fer_vit.face.detectors import FaceDetector
 from fer_vit.face.image import decode_image
+from fer_vit.face.landmarks import refine_landmarks
+from fer_vit.face.yunet import yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.recognizer import Recognizer, load
 
@@ -97,7 +99,7 @@ def predict(images: Path, output: Path, *options: object) -> float:
 def against_the_loop(photos: Path, rounds: int) -> None:
     """Prints photos per second of `predict` and two loops, measured in turns."""
     files = sorted(photos.glob("*.jpg"))
-    model, own = load(), FaceDetector()
+    model, own = load(), FaceDetector(yunet_path())
     yunet = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
     finders = {
         "loop, photos at their own size": partial(find_faces, yunet),

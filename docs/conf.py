@@ -18,7 +18,6 @@ include_patterns = [
     "data/README.md",
     "docs/*.md",
     "docs/*.ipynb",
-    "fer_vit/face/detector.md",
     "fer_vit/weights/*/README.md",
 ]
 exclude_patterns = [".*", "build", "demo", "dist", "runs", "data/*/*"]
@@ -64,7 +63,6 @@ docs/scaling
 :glob:
 :hidden:
 
-fer_vit/face/detector
 fer_vit/weights/*/README
 docs/evaluate
 docs/compare

@@ -2,7 +2,8 @@
 
 python photo_to_probabilities.py photo.jpg model.onnx NETWORKS
 
-`fer-vit export model.onnx` writes the model; NETWORKS is the folder fer_vit/face with detector.onnx and landmarks.onnx.
+`fer-vit export model.onnx` writes the model; `fer-vit export NETWORKS` a folder with the
+networks that find faces and landmarks.
 """
 
 import json
@@ -12,6 +13,7 @@ import cv2
 import numpy as np
 import onnxruntime
 
+DETECTOR = "face_detection_yunet_2023mar.onnx"
 LANDMARKS = np.array([(0.325, 0.381), (0.675, 0.381), (0.5, 0.587), (0.362, 0.751), (0.638, 0.751)])
 
 
@@ -129,7 +131,7 @@ def predict(photo, model, networks):
     """Yields the box (4,) and the probability of each label for every face of a photo."""
     session = onnxruntime.InferenceSession(model)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fer_vit"])
-    detector = cv2.FaceDetectorYN.create(f"{networks}/detector.onnx", "", (224, 224), 0.6)
+    detector = cv2.FaceDetectorYN.create(f"{networks}/{DETECTOR}", "", (224, 224), 0.6)
     network = cv2.dnn.readNetFromONNX(f"{networks}/landmarks.onnx")
     image, size = cv2.imread(photo), facts["size"]  # BGR
     for box in find_boxes(detector, image):

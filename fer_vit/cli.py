@@ -180,7 +180,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
-        hint = suggest_option(words, parser)
+        hint = suggest_option(words, parser) or name_default(str(error), parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
     from fer_vit.processes import (
         report_dead_workers,
@@ -190,6 +190,13 @@ def run_plain(verb: str, args: list[str]) -> None:
         result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
+
+
+def name_default(error: str, parser: ArgumentParser) -> str:
+    """Returns the default of the option that an error of jsonargparse names; empty without one."""
+    option = re.search(r'Parser key "(\w+)"', error)
+    default = parser.get_defaults().get(option[1]) if option else None
+    return "" if default is None else f". The default is {default}"
 
 
 def verb_parser(verb: str, function: Any) -> ArgumentParser:

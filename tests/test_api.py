@@ -141,7 +141,7 @@ def test_features_are_what_the_classifier_takes(
         table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
         found = np.stack([table[f"feature_{index}"].astype(float) for index in range(32)], axis=1)
         assert np.allclose(found, features, atol=1e-5)
-    assert model.features(np.zeros((60, 60, 3), np.uint8), detector="builtin").shape == (0, 32)
+    assert model.features(np.zeros((60, 60, 3), np.uint8), detector="yunet").shape == (0, 32)
 
 
 def test_features_per_expression_are_averaged() -> None:

@@ -174,3 +174,15 @@ def test_options_as_people_type_them(
     )
     assert r"bad\udcff.png,ok" in out.read_text()
     assert "exists already" in fails(capsys, "predict", *words, "--overwrite=false", drawn)
+
+
+@pytest.mark.parametrize("name", ["builtin", "auto"])
+@pytest.mark.parametrize("verb", ["predict", "visualize", "prepare", "faithfulness"])
+def test_a_retired_detector_is_one_line_with_the_default(
+    verb: str, name: str, capsys: pytest.CaptureFixture
+) -> None:
+    words = {"prepare": ["folder", "a", "b.parquet"]}.get(verb, ["photos"])
+    line = fails(capsys, verb, *words, f"--detector={name}")
+    assert name in line
+    assert "The default is yunet" in line
+    assert len(line.strip().splitlines()) == 1

@@ -78,7 +78,6 @@ RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
 def test_commands_of_the_documentation_run(
     drawn: Path,
     checkpoint: Path,
-    yunet_named: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,9 +120,7 @@ def test_commands_of_the_documentation_run(
 
 
 @pytest.mark.slow
-def test_commands_for_own_photos_run(
-    yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as they stand there."""
     monkeypatch.chdir(tmp_path)
     for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
@@ -183,7 +180,7 @@ def test_the_examples_of_custom_training_run(
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
+def test_the_notebook_runs(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 

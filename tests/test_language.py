@@ -50,10 +50,7 @@ def prose() -> list[Path]:
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("docs/*.ipynb"),
     ]
-    pages += [
-        ROOT / name
-        for name in ("data/README.md", "benchmarks/README.md", "fer_vit/face/detector.md")
-    ]
+    pages += [ROOT / name for name in ("data/README.md", "benchmarks/README.md")]
     pages += ROOT.glob("fer_vit/weights/*/README.md")
     files = [
         file

@@ -33,7 +33,10 @@ HOMES = {
     },
     "av": {"predict/annotate.py", "predict/frames.py"},
     "cv2": {
-        *(f"face/{name}.py" for name in ("crop", "detect", "image")),
+        *(
+            f"face/{name}.py"
+            for name in ("crop", "detectors", "image", "landmarks", "pose", "yunet")
+        ),
         "evaluate/faces.py",
         "predict/video.py",
         "predict/hdr.py",
@@ -43,6 +46,7 @@ HOMES = {
         "sources/drawn.py",
         "sources/common.py",
     },
+    "onnxruntime": {"commands/export.py", "face/network.py"},
     "fastapi": {"app/server.py"},
     "starlette": {"app/guard.py", "app/server.py"},
     "uvicorn": {"app/server.py"},

@@ -143,7 +143,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-@pytest.mark.usefixtures("yunet_named")
 @pytest.mark.filterwarnings("ignore:1 of 9 images")
 @pytest.mark.parametrize(
     "ways",

@@ -22,13 +22,17 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.evaluate.scores import face_sums, scores
+from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
+from fer_vit.face.yunet import yunet_path
 from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 from fer_vit.train.task import log_prior
 
+NOTICE = landmarks.FILE.with_name("NOTICE")
+FACE_FILES = (yunet.NAME, landmarks.FILE.name, NOTICE.name)
 CALIBRATION = 512  # faces that calibrate the 8-bit scales
 CALIBRATES = 100  # faces that temperature and thresholds need; a handful gives extreme values
 GAIN = (
@@ -50,7 +54,8 @@ def export(
 ) -> Path:
     """Writes a trained model for other programs; the name of OUTPUT selects the format.
 
-    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
+    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it. It
+    also has the networks that find faces and landmarks, with their licences, for the script in docs/export.md.
     NAME.onnx: for ONNX Runtime and others (needs `pip install -c constraints.txt ".[onnx]"`). NAME.pt2: for
     `torch.export.load`.
 
@@ -95,7 +100,7 @@ def export(
             "`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression."
         )
     kind = check_kind(output, half, quantize is not None, faithfulness is not None)
-    check_output(output, overwrite, () if kind else (CARD_FILE, WEIGHTS, CONFIG))
+    check_output(output, overwrite, () if kind else (CARD_FILE, WEIGHTS, CONFIG, *FACE_FILES))
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
@@ -108,6 +113,7 @@ def export(
         else:
             save_network(model.net.half() if half else model.net, new)
             copy_cards(names, output, new)
+            copy_face_files(new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
     return output
@@ -206,6 +212,12 @@ def copy_cards(names: list[str], output: Path, new: Path) -> None:
     for folder in [output] if trained else [find_folder(names[0]), output]:
         if (folder / CARD_FILE).is_file():
             shutil.copy(folder / CARD_FILE, new)
+
+
+def copy_face_files(new: Path) -> None:
+    """Copies the networks that find faces and landmarks, with their origin and licences, into a folder."""
+    for name, file in zip(FACE_FILES, (yunet_path(), landmarks.FILE, NOTICE), strict=True):
+        shutil.copyfile(file, new / name)
 
 
 def write_graph(model: Recognizer, path: Path, kind: str, quantize: Path | None = None) -> None:

@@ -13,7 +13,7 @@ from fer_vit.evaluate.faces import labelled_batches
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
-from fer_vit.face.detect import DetectorName
+from fer_vit.face.detectors import DetectorName
 from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.predict.photos import FaceMode, PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import Recognizer, load
@@ -33,7 +33,7 @@ def faithfulness(
     output: Path = Path("faithfulness"),
     max_faces: int = 1000,
     face: FaceMode = "detect",
-    detector: DetectorName = "auto",
+    detector: DetectorName = "yunet",
     batch_size: int = 32,
     workers: int | None = None,
     overwrite: bool = False,

@@ -15,7 +15,7 @@ import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.errors import FerVitError, check_number, suggest
-from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
+from fer_vit.face.detectors import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
@@ -29,7 +29,7 @@ def prepare(
     root: Path,
     out: Path,
     *,
-    detector: DetectorName = "auto",
+    detector: DetectorName = "yunet",
     embed: Embed = "auto",
     cut: bool = False,
     add: Sequence[Path] = (),
@@ -57,8 +57,8 @@ def prepare(
         source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder` for class folders.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: How landmarks are found: `builtin` and `yunet` detect the face first (`auto`: YuNet if its file is
-            present), `landmarks` treats each image as one face, `none` leaves landmarks out.
+        detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each image as one face,
+            `none` leaves landmarks out.
         embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie below its folder.
         cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of at most 384 pixels;
             leave out photos without a face. For models that align by landmarks.

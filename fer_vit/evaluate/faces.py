@@ -27,15 +27,16 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import cover_regions
-from fer_vit.face.detect import (
+from fer_vit.face.detectors import (
     CROP_SCORE,
+    DEFAULT,
     Detector,
-    Face,
-    FaceDetector,
     NoDetector,
-    head_pose,
+    make_detector,
     resized,
 )
+from fer_vit.face.face import Face
+from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.photos import PhotoDataset, photo_loader
@@ -277,7 +278,7 @@ class Corruption(NamedTuple):
     shift: float = 0.0  # see `CorruptedPhotos`
 
 
-def corruptions(detector: Detector) -> dict[str, Corruption]:
+def corruptions(detector: Detector | None) -> dict[str, Corruption]:
     """Returns every corruption by name; `detector` is used unless the name excludes it."""
     changes: dict[str, list[Change | None]] = {
         UNALTERED: [None],
@@ -303,7 +304,7 @@ def measure_robustness(
     landmarks, hits = rows.landmarks(), dict[str, Array]()
     known, every = (
         np.isfinite(landmarks).all((1, 2)),
-        corruptions(FaceDetector(min_score=CROP_SCORE)),
+        corruptions(make_detector(DEFAULT, CROP_SCORE)),
     )
     for name in tqdm(
         [name for name in every if not only or name in only], "robustness", disable=None
@@ -319,9 +320,15 @@ def measure_robustness(
         hits[name] = np.mean([predict_labels(model, one) == truth for one in photos], axis=0)
         if name == UNALTERED and known.any():
             yaw = np.full(len(rows), np.nan)
-            yaw[known] = [abs(head_pose(points).yaw) for points in landmarks[known]]
+            yaw[known] = [_yaw(points) for points in landmarks[known]]
             hits[MOST_TURNED] = np.where(yaw >= np.nanquantile(yaw, 1 - TURNED), hits[name], np.nan)
     return hits
+
+
+def _yaw(landmarks: Array) -> float:
+    """Returns by how many degrees a head with landmarks (5, 2) is turned to either side; NaN without a pose."""
+    pose = head_pose(landmarks)
+    return np.nan if pose is None else abs(pose.yaw)
 
 
 def predict_labels(model: Recognizer, photos: PhotoDataset) -> IntArray:

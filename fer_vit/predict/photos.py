@@ -19,13 +19,15 @@ from PIL import Image as Pil, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-import fer_vit.face.detect as detect
+import fer_vit.face.detectors as detectors
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
-from fer_vit.face.detect import Detector, DetectorName, Face
+from fer_vit.face.detectors import Detector, DetectorName
+from fer_vit.face.face import Face
 from fer_vit.face.image import ImageError, decode_image, read_image, to_rgb
+from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.geometry import Image
 from fer_vit.listing import (
     MEDIA_SUFFIXES,
@@ -188,9 +190,8 @@ class PhotoOptions:
 
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: "builtin" and "yunet" find faces, also in crops; YuNet is the file that `FER_VIT_YUNET` names, or is
-            downloaded. "auto" uses YuNet if its file is present, else "builtin". "landmarks" treats each image as one
-            face and finds its landmarks. "none" finds nothing: crops must be framed like the training crops.
+        detector: "yunet" finds faces, also in crops. "landmarks" treats each image as one face and finds its landmarks.
+            "none" finds nothing: crops must be framed like the training crops.
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos. Default: one per core. Videos are read by one process.
         every: Use every n-th frame of a video.
@@ -205,7 +206,7 @@ class PhotoOptions:
     """
 
     face: FaceMode = "detect"
-    detector: DetectorName = "auto"
+    detector: DetectorName = "yunet"
     batch_size: int = 32
     workers: int | None = None
     every: int = 1
@@ -216,10 +217,11 @@ class PhotoOptions:
     smooth: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
-            modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
-            raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
-        if self.face == "detect" and self.detector not in detect.FINDERS:
+        if self.face not in get_args(FaceMode):
+            modes = " or ".join(get_args(FaceMode))
+            raise FerVitError(f"Expected face {modes}, but got {self.face}.")
+        detectors.check_detector(self.detector)
+        if self.face == "detect" and self.detector not in detectors.FINDERS:
             remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
         check_number("workers", self.workers or 0, 0)
@@ -304,7 +306,11 @@ class PhotoDataset(Dataset[Item]):
             animated = isinstance(source, Path) and image_file.is_animated(
                 image_file.read_bytes(source)
             )
-            taken_whole = self.face == "crop" and detect.is_photo(image)
+            taken_whole = (
+                self.face == "crop"
+                and self.detector is not None
+                and detectors.is_photo(self.detector, image)
+            )
         except ImageError as error:
             return Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
@@ -320,12 +326,12 @@ class PhotoDataset(Dataset[Item]):
             return (
                 image,
                 1,
-                [detect.detect_in_crop(self.detector, image) if self.detector else None],
+                [detectors.detect_in_crop(self.detector, image) if self.detector else None],
             )
         if not isinstance(source, Path):
-            return source, 1, [*detect.refine_landmarks(source, self.detector(source))]
+            return source, 1, [*refine_landmarks(source, self.detector(source))]
         data = image_file.read_bytes(source)
-        reduction = image_file.reduction_to(data, detect.MAX_SIDE)
+        reduction = image_file.reduction_to(data, detectors.MAX_SIDE)
         image = decode_image(data, reduction)
         faces = self.detector(image)
         crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
@@ -340,7 +346,7 @@ class PhotoDataset(Dataset[Item]):
         return (
             image,
             reduction,
-            [face.moved(reduction) for face in detect.refine_landmarks(image, faces)],
+            [face.moved(reduction) for face in refine_landmarks(image, faces)],
         )
 
     def crop_faces(

@@ -27,14 +27,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, check_regions
-from fer_vit.face.detect import (
-    CROP_SCORE,
-    PHOTO_SCORE,
-    Detector,
-    DetectorName,
-    choose_detector,
-    make_detector,
-)
+from fer_vit.face.detectors import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
 from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, invert
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -138,7 +131,7 @@ class Recognizer(nn.Module):
         """Returns what each row of a table records: model, detector, version and today's date."""
         return Origin(
             model=self.name or None,
-            detector=choose_detector(detector),
+            detector=detector,
             fer_vit_version=__version__,
             predicted_on=date.today().isoformat(),
         )
@@ -201,7 +194,7 @@ class Recognizer(nn.Module):
         images: Images | Iterable[Images],
         *,
         face: FaceMode = "detect",
-        detector: DetectorName = "auto",
+        detector: DetectorName = "yunet",
         batch_size: int = 32,
         workers: int | None = None,
         **video: Any,
@@ -214,7 +207,7 @@ class Recognizer(nn.Module):
         Args:
             images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: "auto", "builtin", "yunet", "landmarks" or "none"; see `PhotoOptions`.
+            detector: "yunet", "landmarks" or "none"; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
             video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.

@@ -20,8 +20,8 @@ from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import warp
-from fer_vit.face.detect import Pose, head_pose
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.face.pose import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import OK, Photo, Source
@@ -142,7 +142,7 @@ class FaceResult:
 
     @cached_property
     def pose(self) -> Pose | None:
-        """Yaw, pitch and roll of the head in degrees; None if no face was detected."""
+        """Yaw, pitch and roll of the head in degrees; None without a detected face, or if the landmarks have none."""
         return (
             None
             if self.landmarks is None or self.score == 0

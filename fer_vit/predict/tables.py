@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
-from fer_vit.face.detect import choose_detector
 from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import Photo, PhotoOptions, is_video
@@ -264,7 +263,7 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     """Returns what the metadata of a table records: version, model, and the settings that change predictions."""
     settings = {name: str(value) for name, value in options.video().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
-    return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
+    return {**facts, **model.conditions, "detector": options.detector, **settings}
 
 
 def fingerprint(model: Recognizer) -> str:

@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detect import Detector, Face, box_iou, follow_faces, search_frame
+from fer_vit.face.detectors import Detector, follow_faces, search_frame
+from fer_vit.face.face import Face, box_iou
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames

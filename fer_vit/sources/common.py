@@ -20,7 +20,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
-from fer_vit.face.detect import Detector, detect_in_crop
+from fer_vit.face.detectors import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.geometry import Float32Array, Image, Mask, apply
 from fer_vit.processes import cores, worker_pool

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fer_vit.data.dataset import Batch, collate
 from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
-from fer_vit.face.detect import Face
+from fer_vit.face.face import Face
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.model.attention import has_bf16

@@ -22,7 +22,7 @@ from tests.helpers.videos import write_video
 
 
 @pytest.fixture
-def uploads(tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of uploads, which is the working directory."""
     folder = tmp_path / "job" / "uploads"
     folder.mkdir(parents=True)

@@ -54,9 +54,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "RESAMPLES", 50)
 
 
-def test_photos_become_a_model(
-    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
-) -> None:
+def test_photos_become_a_model(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     mine = tmp_path / "mine: 1"  # which YAML would read as a mapping
     main(["finetune", str(photos), "--output", str(mine)])
     out = capsys.readouterr().out
@@ -151,9 +149,7 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
-def test_too_few_photos(
-    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
-) -> None:
+def test_too_few_photos(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     for number in range(5):
         (tmp_path / "photos" / "stirred" / f"{number}.jpg").unlink()

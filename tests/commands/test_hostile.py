@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import Face
+from fer_vit.face.face import Face
 from fer_vit.face.image import encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
@@ -55,7 +55,6 @@ def test_predict_has_a_row_for_each(
     photos: Path,
     checkpoint: Path,
     tmp_path: Path,
-    yunet_named: None,
 ) -> None:
     rows = predict(photos, checkpoint, tmp_path / "t.parquet", *words)
     files = find_images([photos])

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bright square, which is taken for a face, for ten frames."""
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda path, min_score: Blobs())
+    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", lambda path, min_score: Blobs())
     image = np.zeros((120, 160, 3), np.uint8)
     image[30:90, 50:110] = 220
     return write_video(tmp_path / "a.mp4", [image] * 10, [n / 25 for n in range(10)])
@@ -109,9 +109,7 @@ def test_it_is_ended(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_recording_is_complete_however_it_ends(
-    end: signal.Signals, yunet_named: None, tmp_path: Path
-) -> None:
+def test_a_recording_is_complete_however_it_ends(end: signal.Signals, tmp_path: Path) -> None:
     still = next(scene([Actor(7, lambda t: (320, 180, 200))], [0.0]))[0]
     clip = write_video(tmp_path / "a.mp4", [still] * 150, [n / 5 for n in range(150)])
     table = tmp_path / "live.csv"

@@ -101,7 +101,7 @@ def test_it_is_small_and_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_astronaut_smiles(name: str, yunet_named: None) -> None:
+def test_an_astronaut_smiles(name: str) -> None:
     (face,) = load(name).predict(astronaut())
     assert face.label == "happiness"
     assert face.confidence > 0.9
@@ -109,9 +109,7 @@ def test_an_astronaut_smiles(name: str, yunet_named: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_as_good_as_its_card_says(
-    name: str, ferplus_zip: Path, yunet_named: None, tmp_path: Path
-) -> None:
+def test_it_is_as_good_as_its_card_says(name: str, ferplus_zip: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(ferplus_zip) as archive:
         archive.extractall(
             tmp_path, [member for member in archive.namelist() if "FER2013Valid" in member]

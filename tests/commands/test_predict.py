@@ -79,11 +79,11 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
 def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Path) -> None:
     rows = {}
     for suffix in (".csv", ".jsonl", ".parquet"):
-        words = ("--workers=0", "--detector=builtin")
+        words = ("--workers=0", "--detector=yunet")
         rows[suffix] = predict(photos, DEFAULT, tmp_path / f"t{suffix}", *words)
         assert len(rows[suffix]) == 7
         for row in rows[suffix]:  # also those without a face
-            origin = {"model": DEFAULT, "detector": "builtin", "fer_vit_version": __version__}
+            origin = {"model": DEFAULT, "detector": "yunet", "fer_vit_version": __version__}
             assert {name: row[name] for name in origin} == origin
             assert date.fromisoformat(row["predicted_on"])
     assert [*rows[".csv"][0]] == [
@@ -109,7 +109,6 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
     assert {row["ambiguous"] for row in rows[".csv"]} <= {"TRUE", "FALSE", ""}
 
 
-@pytest.mark.usefixtures("yunet_named")
 def test_processes_share_a_folder_and_a_rerun_resumes(
     photos: Path,
     checkpoint: Path,
@@ -360,7 +359,6 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.mark.usefixtures("yunet_named")
 def test_a_marked_copy_of_a_moving_face(
     walk: Path,
     checkpoint: Path,
@@ -394,7 +392,7 @@ def test_a_marked_copy_of_a_moving_face(
     assert not (tmp_path / "new.mp4").exists()
 
 
-def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
+def test_in_python(walk: Path, folder: Path) -> None:
     model = load(device="cpu")
     found = model.predict(str(walk), every=2)
     assert [(face.frame, face.track, face.face) for face in found] == [
@@ -416,7 +414,7 @@ def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
     assert photo.faces[0].frame is photo.faces[0].label_smoothed is None
 
 
-def test_a_real_clip_goes_from_tears_to_laughter(clips: Path, yunet_named: None) -> None:
+def test_a_real_clip_goes_from_tears_to_laughter(clips: Path) -> None:
     faces = load(device="cpu").predict(clips / "sad_to_happy.mp4", fps=1)
     assert {face.track for face in faces} == {0}
     assert {face.label for face in faces[:5]} <= {"sadness", "neutral"}
@@ -425,7 +423,7 @@ def test_a_real_clip_goes_from_tears_to_laughter(clips: Path, yunet_named: None)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detect_every", [1, 5, 10])
-def test_real_people_keep_their_numbers(detect_every: int, clips: Path, yunet_named: None) -> None:
+def test_real_people_keep_their_numbers(detect_every: int, clips: Path) -> None:
     model = load(device="cpu")
     for name, people in (
         ("sad_to_happy", 1),

@@ -10,8 +10,10 @@ import pytest
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import DetectorName, Face, full_image_face
+from fer_vit.face.detectors import DetectorName
+from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image, encode_png
+from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder
 from fer_vit.sources.drawn import draw_face
@@ -58,7 +60,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bright(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", BrightFaces)
+    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", BrightFaces)
 
 
 def zipped(folder: Path) -> Path:
@@ -104,7 +106,7 @@ def test_no_detector(
     photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
+        "fer_vit.face.detectors.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
     )
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
@@ -171,7 +173,7 @@ def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
+        "fer_vit.face.detectors.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
     )
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):

@@ -46,9 +46,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
 
 
-def test_a_report_of_one(
-    checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_report_of_one(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")

@@ -13,8 +13,10 @@ from fer_vit.evaluate.faces import MOST_TURNED, UNALTERED, Faces, predict_manife
 from fer_vit.evaluate.scores import summarize_robustness
 from fer_vit.evaluate.tables import read_predictions
 from fer_vit.face.crop import CropSpec, cover_regions
-from fer_vit.face.detect import NoDetector, full_image_face, head_pose
+from fer_vit.face.detectors import NoDetector
 from fer_vit.face.image import ImageError, encode_png
+from fer_vit.face.landmarks import full_image_face
+from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
@@ -215,7 +217,7 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
 
 
 @pytest.mark.slow
-def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_named: None) -> None:
+def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
     model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("test")
     targets = rows.targets()
     assert targets is not None

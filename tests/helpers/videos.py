@@ -11,7 +11,7 @@ import av
 import cv2
 import numpy as np
 
-from fer_vit.face.detect import Face
+from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources.drawn import draw_face
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import Detector, Face, FaceDetector
+from fer_vit.face.detectors import Detector, FaceDetector
+from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader

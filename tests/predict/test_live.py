@@ -219,7 +219,7 @@ def test_passwords_are_not_shown(source: str, name: str) -> None:
 @pytest.fixture
 def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Recognizer:
     """A tiny model that takes bright squares for faces."""
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda path, min_score: Blobs())
+    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", lambda path, min_score: Blobs())
     return load(checkpoint, "cpu")
 
 

@@ -11,7 +11,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
-from fer_vit.face.detect import Face
+from fer_vit.face.face import Face
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.photos import (
@@ -39,7 +39,10 @@ def detect_squares(image: Image) -> list[Face]:
     ("options", "message"),
     [
         ({"face": "crops"}, "Expected face detect or crop"),
-        ({"detector": "nothing"}, "and detector auto or builtin or yunet or landmarks or none"),
+        (
+            {"detector": "nothing"},
+            "detector yunet, landmarks, none, but got nothing. The default is yunet.",
+        ),
         ({"detector": "landmarks"}, "finds no faces in photos"),
         ({"batch_size": 0}, "batch_size to be 1 or more"),
         ({"every": 0}, "every to be 1 or more"),
@@ -258,3 +261,20 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
     }
     assert status.pop("clip.jpg").startswith("a video, not an image")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
+
+
+def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) -> None:
+    """The network is opened once, however many large crops there are."""
+    sizes = []
+
+    def detector(image: Image) -> list[Face]:
+        sizes.append(image.shape[:2])
+        small = np.array([0.4, 0.4, 0.5, 0.5]) * np.tile(image.shape[1::-1], 2)
+        return [Face(small, small[:2] + np.array(TEMPLATE) * (small[2:] - small[:2]), 0.9)]
+
+    crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
+    dataset = PhotoDataset(crops, SPEC, "crop", detector)
+    assert [dataset[row][0].taken_whole for row in range(2)] == [True, False]
+    assert (500, 500) in sizes
+    unsearched = PhotoDataset(crops, SPEC, "crop", None)
+    assert [unsearched[row][0].taken_whole for row in range(2)] == [False, False]

@@ -92,7 +92,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
     if gone:
         for path in paths:
             path.unlink()
-    classified = model.classify([(photos, chunks)], paths, "builtin")
+    classified = model.classify([(photos, chunks)], paths, "yunet")
     found = [(face, None) for photo in classified for face in photo.faces]
     seen = list(explain_faces(model, found, chunks, "relevance"))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]

@@ -1,0 +1,198 @@
+"""Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
+
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+import cv2
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CUT
+from fer_vit.face.face import Face, best, box_iou
+from fer_vit.face.landmarks import full_image_face, refine_landmarks, refine_points
+from fer_vit.face.yunet import find_faces, yunet_path
+from fer_vit.geometry import Array, Image, full_box
+
+MIN_SIDE, MAX_SIDE = 224, 1280
+"""The longer side of the images that a detector gets, in pixels.
+
+At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which the
+landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far apart. At 1280 it finds
+faces down to about a hundredth of a photo's longer side.
+"""
+PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
+"""Minimum score in photos, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops, 0.6 in 98.8 %."""
+FOLLOWED = 0.75
+"""Longer side of a face's box in the square that is searched in a video's next frame: a turned or moving face stays
+inside."""
+SAME = 0.3  # boxes with a larger IoU are of the same face
+
+DetectorName = Literal["yunet", "landmarks", "none"]
+DEFAULT: DetectorName = "yunet"
+FINDERS = ("yunet",)  # the detectors that find faces in photos
+
+
+class Detector(Protocol):
+    """Finds the faces in an image (H, W, 3), best score first. Picklable for worker processes."""
+
+    def __call__(self, image: Image) -> list[Face]: ...  # noqa: D102
+
+
+class NoDetector:
+    """Finds no face: every image is one face."""
+
+    def __call__(self, image: Image) -> list[Face]:  # noqa: D102
+        return []
+
+
+class FaceDetector:
+    """YuNet at the sizes that find small and large faces; drops faces with a score below `min_score`."""
+
+    def __init__(self, path: Path, min_score: float = PHOTO_SCORE) -> None:
+        self.path = path  # of YuNet's file; each process opens it once
+        self.min_score = min_score
+
+    def __call__(self, image: Image) -> list[Face]:
+        """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
+        longest = max(image.shape[:2])
+        fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
+        faces = self._detect(fine, image)
+        if longest > MIN_SIDE:
+            # A face of more than about 500 pixels is detected in fragments, so large ones are taken from a small copy.
+            coarse = self._detect(resized(fine, MIN_SIDE), image)
+            large = [face for face in coarse if face.side > longest / 3]
+            faces = large + [
+                face for face in faces if not any(_centre_within(face, around) for around in large)
+            ]
+        return sorted(faces, key=lambda face: (-face.score, *face.box))
+
+    def _detect(self, small: Image, image: Image) -> list[Face]:
+        """Returns the faces in a resized copy of an image, in the image's pixels."""
+        rows = find_faces(self.path, small, self.min_score).astype(float)
+        scale = _scale(small, image)
+        # Mirrored images show no constant offset between the network's coordinates and ours, so no half pixel is added.
+        corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
+        boxes = (corners * scale).reshape(-1, 4)
+        landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
+        return list(map(Face, boxes, landmarks, rows[:, 14].tolist()))
+
+
+def check_detector(name: str) -> None:
+    """Raises FerVitError when there is no detector of this name."""
+    if name not in get_args(DetectorName):
+        known = ", ".join(get_args(DetectorName))
+        raise FerVitError(f"Expected detector {known}, but got {name}. The default is {DEFAULT}.")
+
+
+def make_detector(name: DetectorName, min_score: float) -> Detector | None:
+    """Returns a detector by its name; None for "none", which leaves landmarks out.
+
+    Raises:
+        FerVitError: There is no detector of this name, or its file is missing.
+    """
+    check_detector(name)
+    if name == "landmarks":
+        return NoDetector()
+    return FaceDetector(yunet_path(), min_score) if name == "yunet" else None
+
+
+def detect_in_crop(detector: Detector, image: Image) -> Face:
+    """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score times side.
+
+    The detector gets a grey copy at 224 pixels, because colour alone would move the face, without padding, which only
+    lost faces. If the face is small, the image may be a photo and is searched at full size, in colour. Landmarks are
+    searched in the full image if there is no face, or if its box and the image have an IoU of 0.5 or more: covered eyes
+    or a mask mislead the detector's box more than the landmarks.
+    """
+    luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    grey = np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
+    if isinstance(detector, NoDetector):
+        return full_image_face(grey)
+    small = resized(grey, MIN_SIDE)
+    face = best([face.moved(_scale(small, image)) for face in detector(small)])
+    if face is None or 2 * face.side < min(image.shape[:2]):
+        face = best(detector(image))
+    if face and box_iou(face, face._replace(box=full_box(image))) < 0.5:
+        return refine_landmarks(grey, [face])[0]
+    full = full_image_face(grey)
+    return face._replace(landmarks=full.landmarks) if face else full._replace(score=0.0)
+
+
+def is_photo(detector: Detector, image: Image) -> bool:
+    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills less than half.
+
+    Faces below the minimum score of photos do not count.
+    """
+    if max(image.shape[:2]) <= CUT:
+        return False
+    faces = [face for face in detector(image) if face.score >= PHOTO_SCORE]
+    return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
+
+
+def search_frame(detector: Detector, image: Image, coarse: bool) -> list[Face]:
+    """Finds the faces of a video frame; `coarse` searches at a third of the size, and finds only large ones."""
+    longest = max(image.shape)
+    side = max(MIN_SIDE, min(longest, MAX_SIDE) // 3)
+    if not coarse or side >= longest:
+        return refine_landmarks(image, detector(image))
+    small = resized(image, side)
+    return refine_landmarks(image, [face.moved(_scale(small, image)) for face in detector(small)])
+
+
+def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
+    """Re-detects each face of a video where it is expected in the next frame.
+
+    A box keeps its size and moves with the landmarks, so that all searches have the same framing. Faces that are not
+    found, or found twice, are left out. Landmarks are refined from the expected ones, moved to the detection.
+    """
+    found: list[Face] = []
+    for face in faces:
+        cut, scale, shift = _cut_square(image, face)
+        expected = face.moved(scale, shift)
+        nearest = max(detector(cut), key=lambda other: box_iou(other, expected), default=None)
+        if nearest is None or box_iou(nearest, expected) <= SAME:
+            continue
+        near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
+        landmarks = (refine_points(cut, near[None])[0] - shift) / scale
+        again = Face(
+            face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
+        )
+        if all(box_iou(again, other) <= SAME for other in found):
+            found.append(again)
+    return found
+
+
+def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
+    """Cuts a grey square around a face, faster than `warp`: the cut, scale and shift (2,) from image to cut pixels."""
+    half = 2 * round(face.longer_side / FOLLOWED / 4) + 2
+    start = np.round(face.centre).astype(int) - half
+    stop, end = start + 2 * half, np.array(image.shape[1::-1])
+    inner, outer = np.clip(start, 0, end - 1), np.clip(stop, 1, end)
+    cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
+    (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
+    cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
+    while (
+        len(cut) >= 2 * MIN_SIDE
+    ):  # OpenCV halves ten times as fast as it averages over parts of pixels
+        cut = cv2.resize(cut, (len(cut) // 2, len(cut) // 2), interpolation=cv2.INTER_AREA)
+    scale = MIN_SIDE / (2 * half)
+    grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
+    return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
+
+
+def _centre_within(face: Face, around: Face) -> bool:
+    """Returns whether the centre of a face is inside the box of another."""
+    return bool((around.box[:2] <= face.centre).all() and (face.centre <= around.box[2:]).all())
+
+
+def _scale(small: Image, image: Image) -> Array:
+    """Returns the factors (2,) for x and y that map points of a resized image back to the image."""
+    return np.array([image.shape[1] / small.shape[1], image.shape[0] / small.shape[0]])
+
+
+def resized(image: Image, side: int) -> Image:
+    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation, reduced by area averaging."""
+    scale = side / max(image.shape[:2])
+    height, width = (max(1, round(length * scale)) for length in image.shape[:2])
+    method = cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
+    return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)

@@ -1,0 +1,88 @@
+"""Five landmarks of a face by a small network.
+
+benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's landmarks of clear ones.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fer_vit.face.crop import warp
+from fer_vit.face.face import Face
+from fer_vit.face.network import open_network
+from fer_vit.geometry import (
+    MIRRORED,
+    Array,
+    Float32Array,
+    Image,
+    apply,
+    box_matrix,
+    crop_matrix,
+    fit_matrix,
+    full_box,
+    invert,
+)
+
+FILE = Path(__file__).with_name("landmarks.onnx")
+SIDE = 64  # of the network's input in pixels
+FILL = 0.98
+"""Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half have 0.92 to 1.01."""
+MOST = 64  # faces that the network gets at once, so that a crowd needs no more memory than they do
+
+
+def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
+    """Finds the landmarks (F, 5, 2) of faces, given the matrices (2, 3) to squares of SIDE pixels that they fill."""
+    return refine_points(image, _find_in_cuts(image, to_cuts))
+
+
+def refine_points(image: Image, landmarks: Array) -> Array:
+    """Refines approximate landmarks (F, 5, 2) in the upright faces at their usual size and place."""
+    return _find_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks])
+
+
+def refine_landmarks(image: Image, faces: Sequence[Face]) -> list[Face]:
+    """Finds landmarks, which in detectors depend on size, surroundings and colours, in cuts framed as in training."""
+    cuts = [box_matrix(face.box, SIDE, FILL * SIDE / face.longer_side) for face in faces]
+    landmarks = find_landmarks(image, cuts)
+    return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
+
+
+def full_image_face(image: Image) -> Face:
+    """Returns a face that fills the image (H, W, 3), with score NaN. Without a face, its landmarks are arbitrary."""
+    (landmarks,) = find_landmarks(image, [fit_matrix(image, SIDE)])
+    return Face(full_box(image), landmarks, np.nan)
+
+
+def network_input(cut: Image) -> Float32Array:
+    """Returns the network's input (1, SIDE, SIDE) from a face (SIDE, SIDE, 3): grey, mean 0, deviation 1."""
+    grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
+    return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
+
+
+def _find_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Array:
+    """Averages the landmarks in cuts and in their mirror images, so a mirrored face has mirrored landmarks."""
+    landmarks = np.empty((len(to_cuts), 5, 2))
+    for first in range(0, len(to_cuts), MOST):
+        matrices = to_cuts[first : first + MOST]
+        cuts = np.stack([network_input(warp(image, matrix, SIDE)) for matrix in matrices])
+        both = _predict_points(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2)
+        plain, mirrored = np.split(both, 2)
+        points = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [SIDE, 0.0]) / 2
+        for row, matrix in enumerate(matrices):
+            landmarks[first + row] = apply(invert(matrix), points[row])
+    return landmarks
+
+
+@cache
+def _network() -> Any:
+    return open_network(FILE.read_bytes())
+
+
+def _predict_points(cuts: Float32Array) -> Array:
+    """Returns the landmarks (B, 5, 2) in pixels of cuts (B, 1, SIDE, SIDE)."""
+    (points,) = _network().run(None, {"image": cuts})
+    return np.asarray(points.reshape(-1, 5, 2) * SIDE, float)

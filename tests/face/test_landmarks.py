@@ -1,0 +1,94 @@
+"""Landmarks of turned, moved and drawn faces, against OpenCV's results, and of crowds."""
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.face import landmarks as module
+from fer_vit.face.crop import mirror, warp
+from fer_vit.face.landmarks import find_landmarks
+from fer_vit.geometry import (
+    MIRRORED,
+    TEMPLATE,
+    Array,
+    Image,
+    apply,
+    compose,
+    crop_matrix,
+    fit_matrix,
+    invert,
+)
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.drawn import draw_face
+from tests.helpers.photos import ASTRONAUT, error
+
+EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])
+FRAME = crop_matrix(ASTRONAUT, module.SIDE)
+
+
+def about_the_nose(degrees: float, scale: float = 1.0, right: float = 0.0) -> Array:
+    """Turns and scales the photo about the nose, and shifts it by so many distances of the eyes."""
+    x, y = ASTRONAUT[2]
+    matrix = np.asarray(cv2.getRotationMatrix2D((x, y), degrees, scale), float)
+    matrix[0, 2] += right * EYES
+    return matrix
+
+
+@pytest.mark.parametrize("degrees", [-40, -20, 0, 20, 40])
+@pytest.mark.parametrize(("scale", "right"), [(1.0, 0.0), (0.7, 0.2), (1.3, -0.2)])
+def test_a_face_is_found_turned_and_moved(
+    astronaut: Image, degrees: float, scale: float, right: float
+) -> None:
+    change = about_the_nose(degrees, scale, right)
+    image = warp(astronaut, change, 512)
+    assert error(find_landmarks(image, [FRAME])[0], apply(change, ASTRONAUT)) < 0.17
+
+
+def test_landmarks_of_drawn_faces_beat_the_template() -> None:
+    """Drawn faces, which were not in its training data."""
+    found, usual = [], []
+    for seed in range(40):
+        image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
+        to_cut = fit_matrix(image, module.SIDE)
+        found.append(error(find_landmarks(image, [to_cut])[0], landmarks))
+        usual.append(error(np.array(TEMPLATE) * 96, landmarks))
+    assert np.median(found) < 0.8 * np.median(usual)
+
+
+def test_opencv_agrees(astronaut: Image) -> None:
+    """Both passes, each with the mirror image, by another program."""
+    network = cv2.dnn.readNetFromONNX(str(module.FILE))
+
+    def predict(image: Image, to_cut: Array) -> Array:
+        network.setInput(module.network_input(warp(image, to_cut, module.SIDE))[None])
+        return apply(invert(to_cut), network.forward().reshape(5, 2) * module.SIDE)
+
+    def both(to_cut: Array) -> Array:
+        mirrored = warp(astronaut, to_cut, module.SIDE)[:, ::-1]
+        points = predict(mirrored, np.eye(2, 3))[list(MIRRORED)] * [-1, 1] + [module.SIDE, 0]
+        return (predict(astronaut, to_cut) + apply(invert(to_cut), points)) / 2
+
+    first = compose(about_the_nose(0), FRAME)
+    expected = both(crop_matrix(both(first), module.SIDE))
+    np.testing.assert_allclose(find_landmarks(astronaut, [first])[0], expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("count", [0, 1, module.MOST, module.MOST + 1])
+def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: int) -> None:
+    rng = np.random.default_rng(0)
+    cuts = [
+        compose(FRAME, about_the_nose(degrees, right=right))
+        for degrees, right in zip(
+            rng.uniform(-30, 30, count), rng.uniform(-1, 1, count), strict=True
+        )
+    ]
+    together = find_landmarks(astronaut, cuts)
+    assert together.shape == (count, 5, 2)
+    for landmarks, cut in zip(together, cuts, strict=True):
+        np.testing.assert_allclose(landmarks, find_landmarks(astronaut, [cut])[0], atol=1e-3)
+
+
+def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
+    image, landmarks = mirror(astronaut, find_landmarks(astronaut, [FRAME])[0])
+    frame = crop_matrix(mirror(astronaut, ASTRONAUT)[1], module.SIDE)
+    np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
