@@ -127,7 +127,7 @@ class Recognizer(nn.Module):
         """Where the model computes."""
         return next(self.parameters()).device
 
-    def origin(self, detector: DetectorName = "auto") -> Origin:
+    def origin(self, detector: DetectorName = "yunet") -> Origin:
         """Returns what each row of a table records: model, detector, version and today's date."""
         return Origin(
             model=self.name or None,
