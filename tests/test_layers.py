@@ -45,6 +45,7 @@ HOMES = {
         "processes.py",
         "sources/drawn.py",
         "sources/common.py",
+        "sources/duplicates.py",
     },
     "onnxruntime": {"commands/export.py", "face/network.py"},
     "fastapi": {"app/server.py"},

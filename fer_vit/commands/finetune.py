@@ -17,6 +17,7 @@ from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
+from fer_vit.sources.duplicates import Duplicates
 from fer_vit.store.folder import TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit
@@ -33,6 +34,7 @@ def finetune(
     *,
     output: Path = Path("mine"),
     checkpoint: str | None = None,
+    duplicates: Duplicates = "drop",
     overwrite: bool = False,
 ) -> Path:
     """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
@@ -55,6 +57,7 @@ def finetune(
         output: The folder to write: model, evaluation, faces.parquet (the detected faces), training (the logs).
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones, `keep` keeps them.
         overwrite: Whether existing results may be replaced.
 
     Returns:
@@ -65,7 +68,9 @@ def finetune(
         page, overwrite, FILES
     )  # written last; other results may be from an interrupted run
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
-    manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
+    manifest = find_faces(
+        photos, output / "faces.parquet", settings.get("align"), duplicates, overwrite
+    )
     counts = check_enough(manifest)
     enough = counts["val"] >= CALIBRATES
     with manifest.open("rb") as file:
@@ -93,7 +98,9 @@ def finetune(
     return model
 
 
-def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool) -> Path:
+def find_faces(
+    photos: Path, manifest: Path, align: str | None, duplicates: Duplicates, overwrite: bool
+) -> Path:
     """Returns the manifest of the faces in a folder or zip, written unless it exists, or the given one."""
     if photos.suffix.lower() == ".parquet":
         return photos
@@ -103,7 +110,7 @@ def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool)
     if manifest.exists() and not overwrite:
         print(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
-    prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
+    prepare("folder", photos, manifest, cut=True, duplicates=duplicates, overwrite=overwrite)
     return manifest
 
 

@@ -21,7 +21,8 @@ from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
 from fer_vit.sources.archive import is_zip, unpacked
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates
+from fer_vit.sources.common import add_landmarks, class_notes
+from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
 
 
 def prepare(
@@ -32,6 +33,7 @@ def prepare(
     detector: DetectorName = "yunet",
     embed: Embed = "auto",
     cut: bool = False,
+    duplicates: Duplicates = "drop",
     add: Sequence[Path] = (),
     shards: int | None = None,
     workers: int | None = None,
@@ -40,7 +42,8 @@ def prepare(
 ) -> None:
     """Writes a manifest (one Parquet table) of a data set in its original layout, with landmarks of every face.
 
-    Training images that are near-duplicates of val or test images are left out.
+    Training images that are near-duplicates of val or test images are left out: the same picture, also encoded again,
+    mirrored or shrunk.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -62,6 +65,7 @@ def prepare(
         embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie below its folder.
         cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of at most 384 pixels;
             leave out photos without a face. For models that align by landmarks.
+        duplicates: `drop` leaves out training images that are near-duplicates of val or test images, `keep` keeps them.
         add: Manifests with the same labels whose rows are added. Near-duplicates between data sets are kept.
         shards: Number of shards of training images to write into a folder, with all images, for `fit` to stream.
         workers: Processes that read images. Default: one per core.
@@ -84,7 +88,9 @@ def prepare(
             reading, out.parent, embed
         )
         reading = replace(reading, dropped=reading.dropped + left_out)
-        reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
+        reading = _with_landmarks(reading, root, detector, workers, cut)
+        reading = handle_near_duplicates(reading, duplicates)
+        reading.notes += class_notes(reading)
         if shards:
             schema.write_shards(out, reading, source, shards)
         else:
@@ -204,6 +210,7 @@ def summarize(reading: Reading, out: Path) -> str:
         f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()
     ]
     lines += [f"note: {note}" for note in reading.notes]
+    lines += [f"WARNING: {warning}" for warning in reading.warnings]
     return "\n".join(
         [*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"]
     )

@@ -75,6 +75,13 @@ SCHEMA = pa.schema(
 )
 
 
+class CloseUp(NamedTuple):
+    """The face in a photo, for the search of near-duplicates, see `sources.duplicates`."""
+
+    pixels: bytes
+    square: tuple[float, float, float, float]  # xyxy in fractions of the photo
+
+
 @dataclass
 class Row:
     """One face image of a data set."""
@@ -88,7 +95,8 @@ class Row:
     )
     landmarks: Array | None = None  # (5, 2) in image pixels
     score: float | None = None  # of the face's detection; 0 if the whole image is the face
-    thumbnail: bytes = b""  # of the decoded image, see `sources.common.thumbnail`
+    thumbnail: bytes = b""  # of the decoded image, see `sources.duplicates.thumbnail`
+    close_up: CloseUp | None = None  # of the face; None: it fills the image
     near_duplicate: bool | None = (
         None  # whether an image of val or test had a near-duplicate in train
     )
@@ -106,6 +114,7 @@ class Reading:
         default_factory=list
     )  # for the user, for example about a missing split
     extra: tuple[str, ...] = ()  # the names of columns that only this data set has
+    warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
 
 
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:

@@ -1,15 +1,13 @@
-"""Shared by the sources: held-out splits, text tables, landmarks and near-duplicates.
-
-Data sets from the web repeat pictures across their splits: encoded again, mirrored, with a watermark or slightly
-shifted. A model's score on a picture that it has learned does not measure new faces.
-"""
+"""Shared by the sources: held-out splits, text tables, landmarks, and notes about classes."""
 
 import csv
 import os
+import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +20,11 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
 from fer_vit.face.detectors import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, encode_jpeg, read_image
-from fer_vit.geometry import Float32Array, Image, Mask, apply
+from fer_vit.geometry import apply
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.listing import name_text, system_entry
 from fer_vit.processes import cores, worker_pool
+from fer_vit.sources.duplicates import close_up, thumbnail
 
 PERSON = "person"  # the column with the identity, in data sets that have it
 
@@ -97,7 +98,7 @@ def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
 
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
-    names = sorted(path.name for path in root.glob("[!.]*"))
+    names = sorted(path.name for path in root.glob("*") if not system_entry(path.name))
     came = short(", ".join(names)) or ("an empty folder" if root.is_dir() else "no such folder")
     return FerVitError(
         f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout."
@@ -111,14 +112,6 @@ def missing_splits(rows: list[Row], root: Path) -> list[str]:
 
 
 CHUNK = 100  # images that a worker gets at once
-SIDE = 24  # side of a thumbnail in pixels
-CORRELATION = 0.97
-"""Two pictures are the same from this correlation of their thumbnails.
-
-Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12 pairs of FairFace
-(4,000 faces against the others), where nearly all pairs below 0.97 are different people. With a side of 16: 13 of 21.
-"""
-BLOCK = 256  # training images that are compared at once
 
 
 def add_landmarks(
@@ -146,6 +139,7 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
         row = replace(row, thumbnail=thumbnail(image))
         if detector and row.landmarks is None:
             face = detect_in_crop(detector, image)
+            row = replace(row, close_up=close_up(image, face.box))
             if cut and not face.score:
                 return "no face found"
             row = replace(
@@ -163,54 +157,45 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
         return "the image cannot be processed"
 
 
-def thumbnail(image: Image) -> bytes:
-    """Returns a grey copy of an image (H, W, 3) with SIDE x SIDE pixels."""
-    small = cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
-    return bytes(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).data)
+SIMILARITY = 0.84  # similarity of names that differ by a letter or two: suprise, surprise
+OPPOSITE = re.compile(r"(?:un|in|im|dis|non|a)[\W_]*")
 
 
-def drop_near_duplicates(reading: Reading) -> Reading:
-    """Returns a copy without training rows that have a near-duplicate in val or test, which are marked there."""
-    pixels = np.frombuffer(b"".join(row.thumbnail for row in reading.rows), np.uint8).reshape(
-        -1, SIDE, SIDE
-    )
-    trained = np.array([row.split == "train" for row in reading.rows])
-    marks = find_near_duplicates(pixels, trained)
-    rows = [
-        row if row.split == "train" else replace(row, near_duplicate=mark)
-        for row, mark in zip(reading.rows, marks.tolist(), strict=True)
-        if not (mark and row.split == "train")
+def class_notes(reading: Reading) -> list[str]:
+    """Returns notes about classes with no training image or only one, and classes with similar names."""
+    counts = Counter(str(row.label) for row in reading.rows if row.split == "train")
+    notes = []
+    if counts:
+        if missing := [name for name in reading.names if not counts[name]]:
+            notes.append(f"No training image of {name_text(missing, most=8)}.")
+        if single := [name for name in reading.names if counts[name] == 1]:
+            notes.append(f"Only one training image of {name_text(single, most=8)}.")
+    notes += [
+        f"The classes {first} and {second} have similar names: if they are one, give both folders one name."
+        if second in reading.names
+        else f"The class {first} has a name similar to {second}: if it is that, rename its folder."
+        for first, second in similar_names(reading.names)
     ]
-    dropped = reading.dropped + Counter(
-        {"near-duplicate of a val or test image": int(marks[trained].sum())}
-    )
-    return replace(reading, rows=rows, dropped=dropped)
+    return notes
 
 
-def find_near_duplicates(pixels: Image, trained: Mask) -> Mask:
-    """Marks thumbnails (N, SIDE, SIDE) that have a near-duplicate on the other side of the mask `trained` (N,)."""
-    marks = np.zeros(len(pixels), bool)
-    train, others = np.flatnonzero(trained), np.flatnonzero(~trained)
-    plain, mirrored = (
-        _standardise(pixels[others]),
-        _standardise(pixels[others, :, ::-1]),
-    )  # (M, SIDE * SIDE)
-    for start in tqdm(
-        range(0, len(train), BLOCK), "comparing images", unit="blocks", disable=None, delay=1
-    ):
-        block = train[start : start + BLOCK]
-        some = _standardise(pixels[block])
-        same = np.maximum(some @ plain.T, some @ mirrored.T) >= CORRELATION  # (BLOCK, M)
-        marks[block] = same.any(1)
-        marks[others] |= same.any(0)
-    return marks
+def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns pairs of names that may be misspelled: of two classes, or of a class and an expression."""
+    known = [*names, *(name for name in EXPRESSIONS if name not in names)]
+    pairs = []
+    for i, first in enumerate(names):
+        for second in known[i + 1 :]:
+            letters = [re.sub(r"[\W_]+", "", name).casefold() for name in (first, second)]
+            if (first not in EXPRESSIONS or second in names) and _are_similar(*letters):
+                pairs.append((first, second))
+    return pairs
 
 
-def _standardise(pixels: Image) -> Float32Array:
-    """Returns thumbnails as vectors (N, SIDE * SIDE) of mean 0 and length 1, whose products are correlations."""
-    flat = pixels.reshape(-1, SIDE * SIDE).astype(np.float32)
-    flat -= flat.mean(1, keepdims=True)
-    flat /= np.maximum(
-        np.linalg.norm(flat, axis=1, keepdims=True), 1e-6
-    )  # a uniform image correlates with none
-    return flat
+def _are_similar(first: str, second: str) -> bool:
+    """Returns whether two names differ by few letters, but neither by a number alone nor by a prefix of opposites."""
+    if re.sub(r"\d", "", first) == re.sub(r"\d", "", second):
+        return first == second
+    shorter, longer = sorted((first, second), key=len)
+    if longer.endswith(shorter) and OPPOSITE.fullmatch(longer.removesuffix(shorter)):
+        return False
+    return SequenceMatcher(None, first, second).ratio() >= SIMILARITY

@@ -1,24 +1,23 @@
-"""Held-out splits, tables, errors, workers and near-duplicates, which all sources share."""
+"""Held-out splits, tables, errors, workers and notes about classes, which all sources share."""
 
 from collections import Counter
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import Image
+from fer_vit.face.image import encode_png
 from fer_vit.labels import canonical, check_labels
-from fer_vit.sources import common
 from fer_vit.sources.common import (
     add_landmarks,
-    drop_near_duplicates,
+    class_notes,
     hold_out,
     not_found,
     read_table,
+    similar_names,
 )
+from fer_vit.sources.drawn import draw_face
 
 
 def reading(**counts: int) -> Reading:
@@ -101,85 +100,17 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(
 ) -> None:
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
     rows = [
-        Row(b"broken" if i % 5 == 0 else encoded(picture(i)), f"{i}.png", "train", "fear")
+        Row(
+            b"broken" if i % 5 == 0 else encode_png(draw_face("fear", i, 32)[0]),
+            f"{i}.png",
+            "train",
+            "fear",
+        )
         for i in range(22)
     ]
     reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
     assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
     assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
-
-
-# Near-duplicates across splits
-
-
-def picture(seed: int, side: int = 96) -> Image:
-    """A picture like no other: soft spots of colour."""
-    spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)
-    return np.asarray(cv2.resize(spots, (side, side), interpolation=cv2.INTER_CUBIC))
-
-
-def encoded(image: Image, suffix: str = ".png", *options: int) -> bytes:
-    return bytes(cv2.imencode(suffix, image, options)[1])
-
-
-HELD = picture(0)
-SAME = {
-    "exact": encoded(HELD),
-    "mirrored": encoded(HELD[:, ::-1]),
-    "as JPEG": encoded(HELD, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 40),
-    "smaller and darker": encoded(cv2.resize(HELD, (48, 48)) // 2 + 20),
-    "grey": encoded(np.asarray(cv2.cvtColor(HELD, cv2.COLOR_BGR2GRAY))),
-}
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_marked(
-    split: str,
-) -> None:
-    rows = [Row(encoded(picture(1)), "held, single", split), Row(encoded(HELD), "held", split)]
-    rows += [Row(image, name, "train") for name, image in SAME.items()]
-    rows += [Row(encoded(picture(seed)), str(seed), "train") for seed in range(2, 20)]
-    given = add_landmarks(Reading(("fear",), rows), None, workers=1)
-    found = drop_near_duplicates(given)
-    assert [row.name for row in found.rows] == ["held, single", "held", *map(str, range(2, 20))]
-    assert [row.near_duplicate for row in found.rows] == [False, True, *[None] * 18]
-    assert found.dropped == {"near-duplicate of a val or test image": len(SAME)}
-    assert len(given.rows) == len(rows)
-    assert not given.dropped
-
-
-def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
-    grey = encoded(np.full((50, 40, 3), 90, np.uint8))
-    given = add_landmarks(
-        Reading(("fear",), [Row(grey, "a", "train"), Row(grey, "b", "val")]), None, 1
-    )
-    assert [row.near_duplicate for row in drop_near_duplicates(given).rows] == [None, False]
-
-
-def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "BLOCK", 7)
-    rng = np.random.default_rng(0)
-    drawn = [
-        cv2.cvtColor(picture(seed // 4, common.SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)
-    ]
-    pixels = np.array(drawn, float)
-    pixels[::3] = pixels[::3, :, ::-1]
-    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(
-        0, 20, (80, 1, 1)
-    )  # correlations on both sides of the limit
-    pixels = pixels.clip(0, 255).astype(np.uint8)
-    trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
-    flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)
-    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
-        :, ~trained
-    ]
-    expected[trained], expected[~trained] = (
-        (best >= common.CORRELATION).any(1),
-        (best >= common.CORRELATION).any(0),
-    )
-    assert np.abs(best - common.CORRELATION).min() > 1e-5
-    assert 5 < expected.sum() < 75
-    assert (common.find_near_duplicates(pixels, trained) == expected).all()
 
 
 # Labels
@@ -209,3 +140,34 @@ def test_labels_of_every_script() -> None:
             FerVitError, match="photos: expected labels of 1 to 100 printable characters"
         ):
             check_labels(["calm", odd], "photos")
+
+
+# Notes about classes
+
+
+def test_classes_without_training_images_are_named() -> None:
+    rows = [Row(b"", "", split, label) for split, label in (("train", "fear"), ("val", "awe"))]
+    notes = class_notes(Reading(("fear", "awe", "joy"), rows))
+    assert notes == ["No training image of awe, joy.", "Only one training image of fear."]
+    assert class_notes(Reading(("awe",), rows[1:])) == [], "a data set to test on"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("surprise", "suprise"), [("surprise", "suprise")]),
+        (("suprise", "calm"), [("suprise", "surprise")]),
+        (("calm", "neutrla"), [("neutrla", "neutral")]),
+        (("very happy", "very_happy"), [("very happy", "very_happy")]),
+        (("boredom", "bordom"), [("boredom", "bordom")]),
+        (("happiness", "unhappiness"), []),
+        (("pleasant", "unpleasant", "male", "female"), []),
+        (("level 1", "level 2", "level 12"), []),
+        (("anger", "fear", "disgust", "contempt", "neutral", "sadness"), []),
+        (("positive", "negative"), []),
+    ],
+)
+def test_similar_names(names: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
+    assert similar_names(names) == expected
+    notes = class_notes(Reading(names, [Row(b"", "", "test", name) for name in names]))
+    assert len(notes) == len(expected)

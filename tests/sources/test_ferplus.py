@@ -11,7 +11,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
 from fer_vit.sources.archive import unpacked
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates
+from fer_vit.sources.common import add_landmarks
+from fer_vit.sources.duplicates import handle_near_duplicates
 from fer_vit.sources.ferplus import majority, soft
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
@@ -160,7 +161,7 @@ def test_real_near_duplicates(
 ) -> None:
     with unpacked(ferplus_zip, tmp_path / "m.parquet") as (base, _):
         given = add_landmarks(ferplus.read(base, labels), None, 1)
-    found = drop_near_duplicates(given)
+    found = handle_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
     assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
     assert found.dropped["near-duplicate of a val or test image"] == dropped

@@ -1,0 +1,204 @@
+"""Near-duplicates: copies of a picture are found; other faces before the same wall are not."""
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.geometry import Array, Image
+from fer_vit.sources import duplicates
+from fer_vit.sources.common import add_landmarks
+from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.duplicates import CORRELATION, SIDE, Pictures, near_duplicates
+
+
+def picture(seed: int, side: int = 96) -> Image:
+    """A picture like no other: soft spots of colour."""
+    spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)
+    return np.asarray(cv2.resize(spots, (side, side), interpolation=cv2.INTER_CUBIC))
+
+
+def encoded(image: Image, suffix: str = ".png", *options: int) -> bytes:
+    return bytes(cv2.imencode(suffix, image, options)[1])
+
+
+HELD = picture(0)
+SAME = {
+    "exact": encoded(HELD),
+    "mirrored": encoded(HELD[:, ::-1]),
+    "as JPEG": encoded(HELD, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 40),
+    "smaller and darker": encoded(cv2.resize(HELD, (48, 48)) // 2 + 20),
+    "grey": encoded(np.asarray(cv2.cvtColor(HELD, cv2.COLOR_BGR2GRAY))),
+}
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_marked(
+    split: str,
+) -> None:
+    rows = [Row(encoded(picture(1)), "held, single", split), Row(encoded(HELD), "held", split)]
+    rows += [Row(image, name, "train") for name, image in SAME.items()]
+    rows += [Row(encoded(picture(seed)), str(seed), "train") for seed in range(2, 20)]
+    given = add_landmarks(Reading(("fear",), rows), None, workers=1)
+    found = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in found.rows] == ["held, single", "held", *map(str, range(2, 20))]
+    assert [row.near_duplicate for row in found.rows] == [False, True, *[None] * 18]
+    assert found.dropped == {"near-duplicate of a val or test image": len(SAME)}
+    assert len(given.rows) == len(rows)
+    assert not given.dropped
+
+
+def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
+    grey = encoded(np.full((50, 40, 3), 90, np.uint8))
+    given = add_landmarks(
+        Reading(("fear",), [Row(grey, "a", "train"), Row(grey, "b", "val")]), None, 1
+    )
+    assert [row.near_duplicate for row in duplicates.handle_near_duplicates(given).rows] == [
+        None,
+        False,
+    ]
+
+
+def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    drawn = [cv2.cvtColor(picture(seed // 4, SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]
+    pixels = np.array(drawn, float)
+    pixels[::3] = pixels[::3, :, ::-1]
+    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(
+        0, 20, (80, 1, 1)
+    )  # correlations on both sides of the limit
+    pixels = pixels.clip(0, 255).astype(np.uint8)
+    trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
+    flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)
+    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
+        :, ~trained
+    ]
+    expected[trained], expected[~trained] = (
+        (best >= CORRELATION).any(1),
+        (best >= CORRELATION).any(0),
+    )
+    assert np.abs(best - CORRELATION).min() > 1e-5
+    assert 5 < expected.sum() < 75
+    close_ups = np.zeros((80, duplicates.CLOSE, duplicates.CLOSE), np.uint8)
+    pictures = Pictures(pixels, close_ups, np.full((80, 4), np.nan))
+    found = np.zeros(80, bool)
+    for first, second in near_duplicates(pictures, trained, np.zeros(80, int)):
+        assert (trained[first] != trained[second]).all()
+        found[first] = found[second] = True
+    assert (found == expected).all()
+
+
+# Classes
+
+
+def labelled(*rows: tuple[Image, Split, str]) -> Reading:
+    names = tuple(dict.fromkeys(label for _, _, label in rows))
+    made = [Row(encoded(im), f"{i}.png", split, label) for i, (im, split, label) in enumerate(rows)]
+    return add_landmarks(Reading(names, made), None, workers=1)
+
+
+def test_the_same_picture_in_several_classes_is_named() -> None:
+    copy = np.ascontiguousarray(HELD[:, ::-1])
+    given = labelled(
+        (HELD, "train", "fear"),
+        (picture(1), "train", "fear"),
+        (copy, "train", "anger"),
+        (cv2.resize(HELD, (48, 48)), "train", "joy"),
+        (picture(1), "test", "anger"),
+    )
+    found = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in found.rows] == ["0.png", "2.png", "3.png", "4.png"]
+    notes = " ".join(found.notes)
+    assert "different labels in 4 pairs: " in notes
+    assert "0.png (train, fear) and 2.png (train, anger)" in notes
+    assert "Near-duplicates of val or test images, left out of train: 1 of fear." in notes
+    assert len(found.warnings) == 1
+    assert "1 of 2 training images of fear" in found.warnings[0]
+
+
+def test_near_duplicates_may_be_kept() -> None:
+    given = labelled((HELD, "train", "fear"), (HELD, "val", "fear"), (picture(1), "train", "fear"))
+    found = duplicates.handle_near_duplicates(given, "keep")
+    assert [row.near_duplicate for row in found.rows] == [None, True, None]
+    assert not found.dropped
+    assert not found.warnings
+    assert "kept in train: 1 of fear" in found.notes[0]
+
+
+def test_one_person_with_two_expressions_is_no_near_duplicate() -> None:
+    faces = [draw_face(name, 3, 96, colour=True)[0] for name in ("neutral", "disgust")]
+    small = [duplicates.thumbnail(face) for face in faces]
+    vectors = np.array([np.frombuffer(pixels, np.uint8) for pixels in small], float)
+    assert np.corrcoef(vectors)[0, 1] > 0.9, "similar"
+    for other in (faces[1], faces[0]):
+        given = labelled((faces[0], "train", "neutral"), (other, "test", "disgust"))
+        found = duplicates.handle_near_duplicates(given)
+        assert len(found.rows) == (1 if other is faces[0] else 2)
+
+
+# A fixed camera
+
+
+def room() -> Image:
+    """A wall with a window and a shelf."""
+    y, x = np.mgrid[0:360, 0:640]
+    wall = np.stack([90 + x / 10, 100 + y / 7, 120 - x / 21], -1)
+    wall[30:165, 30:210] = 220
+    wall[200:, 450:630] = 60
+    return wall.clip(0, 255).astype(np.uint8)
+
+
+def portrait(name: str, seed: int, size: int, rng: np.random.Generator) -> tuple[Image, Array]:
+    """A photo of a drawn person before the wall, with the camera's noise, and the box (4,) of the face."""
+    photo = (room() + rng.normal(0, 3, (360, 640, 3))).clip(0, 255).astype(np.uint8)
+    top, left = (340 - size) // 2 + rng.integers(0, 20), (620 - size) // 2 + rng.integers(0, 20)
+    photo[top : top + size, left : left + size] = draw_face(name, seed, size, colour=True)[0]
+    middle = np.array([left, top, left, top]) + size / 2
+    return photo, middle + 0.35 * size * np.array([-1, -1, 1, 1])
+
+
+def seen(photo: Image, box: Array, name: str, split: Split, rng: np.random.Generator) -> Row:
+    """A row as `prepare` makes it, with a box that a detector found a few per cent beside the true one."""
+    found = box + rng.normal(0, 0.02 * (box[2] - box[0]), 4)
+    return Row(
+        b"",
+        name,
+        split,
+        name.split()[0],
+        thumbnail=duplicates.thumbnail(photo),
+        close_up=duplicates.close_up(photo, found),
+    )
+
+
+@pytest.mark.parametrize("size", [85, 125, 175, 250, 325])
+def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.Generator) -> None:
+    rows, copied = [], []
+    for seed in range(12):
+        name = ("happiness", "sadness", "anger")[seed % 3]
+        photo, box = portrait(name, seed, size, rng)
+        rows.append(seen(photo, box, f"{name} {seed}", "test" if seed < 4 else "train", rng))
+        if seed < 2:
+            jpeg = cv2.imencode(".jpg", photo, (cv2.IMWRITE_JPEG_QUALITY, 60))[1]
+            half = cv2.resize(photo, (320, 180), interpolation=cv2.INTER_AREA)
+            flipped = box[[2, 1, 0, 3]] * [-1, 1, -1, 1] + [640, 0, 640, 0]
+            copied += [
+                seen(cv2.imdecode(jpeg, cv2.IMREAD_COLOR), box, f"{name} jpeg", "train", rng),
+                seen(half, box / 2, f"{name} half", "train", rng),
+                seen(photo[:, ::-1].copy(), flipped, f"{name} mirrored", "train", rng),
+                seen(photo // 2 + 20, box, f"{name} darker", "train", rng),
+            ]
+    if size < 150:
+        similar = np.corrcoef(Pictures.of(rows).thumbnails.reshape(len(rows), -1)) >= CORRELATION
+        assert similar.mean() > 0.3, "the whole pictures are similar"
+    given = Reading(("happiness", "sadness", "anger"), rows + copied)
+    found = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in found.rows] == [row.name for row in rows]
+    assert [row.near_duplicate for row in found.rows[:4]] == [True, True, False, False]
+
+
+def test_a_face_that_fills_the_picture_has_no_close_up() -> None:
+    image = picture(0, 400)
+    assert duplicates.close_up(image, np.array([0.0, 0, 400, 400])) is None
+    assert duplicates.close_up(image, np.array([30.0, 30, 370, 370])) is None
+    assert duplicates.close_up(image, np.array([100.0, 100, 300, 300])) is not None
