@@ -231,9 +231,9 @@ class CorruptedPhotos(PhotoDataset):
         0.0  # moves each found landmark in a random direction, as a fraction of the longer side
     )
 
-    def read(self, source: Any) -> tuple[Image, int, list[Face | None]]:
+    def read(self, content: Any) -> tuple[Image, int, list[Face | None]]:
         """Returns the image of a row, its reduction, and its face; the same image gets the same shifts."""
-        image, points = self.rows.image(source), self.landmarks[source]
+        image, points = self.rows.image(content), self.landmarks[content]
         if self.change:
             known = np.isfinite(points).all()
             image = self.change(image, points if known else np.array(TEMPLATE) * image.shape[1::-1])

@@ -1,19 +1,22 @@
 """The image reader: decodes files to RGB uint8, or raises an error with the reason.
 
-The size is read from the header first, since a few bytes can claim more pixels than memory holds. OpenCV's own limit
-(`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a process first imports cv2, applies to the user's images too, and counts
-the pixels of a JPEG after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as
-decoding a small PNG; `image_size` takes one or two. Formats that are not listed here reach no decoder, so that a
-hostile file cannot select a rarely used one.
+The size is read from the header first, since a few bytes can claim more pixels than memory holds; `FORMATS` has the
+limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a process first imports cv2,
+applies to the user's images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0). Pillow takes 30
+microseconds for a size, nearly as long as decoding a small PNG; `image_size` takes one or two. Formats that are not
+listed here reach no decoder, so that a hostile file cannot select a rarely used one.
 """
 
 import io
 import math
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from struct import unpack_from
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -28,37 +31,31 @@ from fer_vit.geometry import Image
 Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
 
 JPEG = b"\xff\xd8\xff"
-MARKER = re.compile(
-    rb"\xff([\x01-\xfe])"
-)  # of a segment; in compressed pixels 0x00 follows every 0xff
-START_OF_SCAN, END, NO_PAYLOAD = 0xDA, 0xD9, frozenset((0x01, *range(0xD0, 0xD8)))
-FRAMES = frozenset(range(0xC0, 0xD0)) - {
-    0xC4,
-    0xC8,
-    0xCC,
-}  # segments with the size, one per kind of compression
-PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # markers of frames that are not progressive
+MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+"""A marker with a payload; in compressed pixels 0x00 or a restart (0xd0 to 0xd7) follows every 0xff."""
+START_OF_SCAN, END = 0xDA, 0xD9
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of the segment with the size, one for each kind of compression."""
+PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # of which a scan can have all of the pixels
 
 WIDTH, HEIGHT = 256, 257  # the tags of a TIFF's size
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may give its size
 MAX_BRANDS = 1024  # most bytes of a file's list of formats; twenty to forty are usual
 MAX_ENTRIES = 4096  # libtiff rejects directories with more
+SIZE_BOX = re.compile(b"ispe|tkhd")  # the boxes with the size of a picture and of a track
+MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten are usual
 
 
 def image_size(data: bytes) -> Size | None:
     """Reads the size in the header of an encoded image; None for an unknown format or a truncated header.
 
-    (0, 0): the format or its decoder limits the size to 16,384 x 16,384 pixels.
+    Raises ImageError for a JPEG with too many segments.
     """
+    known = _format(data)
+    if known is None:
+        return None
     try:
-        return next(
-            (
-                read(data)
-                for signature, read in READERS.items()
-                if re.match(signature, data, re.DOTALL)
-            ),
-            None,
-        )
+        return known.size(data)
     except (struct.error, KeyError):
         return None
 
@@ -90,8 +87,11 @@ def is_animated(data: bytes) -> bool:
 
 def count_scans(data: bytes) -> int:
     """Returns the number of scans of a JPEG, each of which can refine all pixels by a few bytes; else 0."""
-    scans, components = 0, b""
-    for marker, at in _markers(data) if data.startswith(JPEG) else ():
+    if not data.startswith(JPEG):
+        return 0
+    scans = 0
+    components = b""
+    for marker, at in _markers(data):
         if marker in PLAIN_FRAMES:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
@@ -109,14 +109,28 @@ def _jpeg(data: bytes) -> Size | None:
     return None
 
 
+def _has_several_scans(data: bytes) -> bool:
+    """Returns whether the coefficients of all pixels of a JPEG are in memory before it is decoded."""
+    components = b""
+    for marker, at in _markers(data):
+        if marker in PLAIN_FRAMES:
+            components = data[at + 7 : at + 8]
+        if marker == START_OF_SCAN:
+            return data[at + 2 : at + 3] != components
+    return True
+
+
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
     at = len(JPEG) - 1
+    segments = 0
     while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
+        segments += 1
+        if segments > MAX_SEGMENTS:
+            raise ImageError(f"too many segments of a JPEG: the limit is {MAX_SEGMENTS:,}")
         at = found.end()
         yield marker, at
-        if marker not in NO_PAYLOAD:
-            at += int.from_bytes(data[at : at + 2], "big")
+        at += int.from_bytes(data[at : at + 2], "big")
 
 
 def _bmp(data: bytes) -> Size:
@@ -125,11 +139,58 @@ def _bmp(data: bytes) -> Size:
     return abs(width), abs(height)  # the height is negative where rows go from top to bottom
 
 
-def _webp(data: bytes) -> Size:
-    if data[12:16] != b"VP8X":
-        return 0, 0
-    width, wider, height, higher = unpack_from("<HBHB", data, 24)
-    return width + (wider << 16) + 1, height + (higher << 16) + 1
+def _webp(data: bytes) -> Size | None:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width, wider, height, higher = unpack_from("<HBHB", data, 24)
+        return width + (wider << 16) + 1, height + (higher << 16) + 1
+    if kind == b"VP8L":
+        (bits,) = unpack_from("<I", data, 21)  # 14 for each side
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        width, height = unpack_from("<HH", data, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+def _avif(data: bytes) -> Size | None:
+    """Returns the largest size that the boxes of an AVIF name, for a picture or a track; None if there is none."""
+    sizes: list[Size] = []
+    for start, end in _boxes(data, (b"meta", b"moov")):
+        names = [*islice(SIZE_BOX.finditer(data, start, end), MAX_BOXES + 1)]
+        if len(names) > MAX_BOXES:
+            return None
+        for name in names:
+            at = name.start()
+            if name[0] == b"ispe":
+                sizes.append(unpack_from(">II", data, at + 8))
+                continue
+            # Sides of a track are in 65,536ths; version 1 has longer times before them.
+            width, height = unpack_from(">II", data, at + (92 if data[at + 4] == 1 else 80))
+            sizes.append((width >> 16, height >> 16))
+    return max(sizes, key=math.prod, default=None)
+
+
+def _boxes(data: bytes, names: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
+    """Yields start and end of the boxes with these names at the top of a file (ISO 14496-12)."""
+    start = 0
+    for _ in range(MAX_BOXES):
+        if start + 8 > len(data):
+            return
+        size, name = unpack_from(">I4s", data, start)
+        if size == 1:
+            (size,) = unpack_from(">Q", data, start + 8)
+        end = start + size if size else len(data)
+        if name in names:
+            yield start, min(end, len(data))
+        start = max(end, start + 8)
+
+
+def _has_alpha(data: bytes) -> bool:
+    """Returns whether an AVIF has transparency, which its decoder stores twice."""
+    urn = re.compile(b"urn:mpeg:(mpegB:cicp:systems:auxiliary:alpha|hevc:2015:auxid:1)")
+    boxes = _boxes(data, (b"meta", b"moov"))
+    return any(urn.search(data, start, end) for start, end in boxes)
 
 
 def _tiff(data: bytes) -> Size:
@@ -146,17 +207,63 @@ def _tiff(data: bytes) -> Size:
     return sides[WIDTH], sides[HEIGHT]
 
 
-READERS: dict[
-    bytes, Callable[[bytes], Size | None]
-] = {  # of each format's size, by a regular expression
-    JPEG: _jpeg,
-    rb"\x89PNG\r\n\x1a\n": lambda data: unpack_from(">II", data, 16),
-    rb"RIFF....WEBP": _webp,
-    rb"GIF8[79]a": lambda data: unpack_from("<HH", data, 6),
-    rb"BM": _bmp,
-    rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]": _tiff,
-    rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses larger ones
-}
+class Format(NamedTuple):
+    """A format of images: how its files begin, its size, and the most pixels that are decoded."""
+
+    signature: re.Pattern[bytes]
+    size: Callable[[bytes], Size | None]
+    most: int  # pixels; times the bytes for each (measured at the peak) at most 1.2 GB
+    is_heavy: Callable[[bytes], bool]  # whether it takes more bytes for each pixel
+    most_heavy: int  # pixels then
+
+
+def _never(_: bytes) -> bool:
+    return False
+
+
+def _format_of(
+    signature: bytes,
+    size: Callable[[bytes], Size | None],
+    most: int,
+    is_heavy: Callable[[bytes], bool] = _never,
+    most_heavy: int = 0,
+) -> Format:
+    return Format(re.compile(signature, re.DOTALL), size, most, is_heavy, most_heavy)
+
+
+MEGA = 1_000_000
+MAX_PIXELS = 16_384 * 12_288
+"""The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295."""
+FORMATS = (
+    # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
+    _format_of(JPEG, _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
+    # 6.1 bytes a pixel; 12.2 for an animation.
+    _format_of(
+        rb"\x89PNG\r\n\x1a\n",
+        lambda data: unpack_from(">II", data, 16),
+        MAX_PIXELS,
+        is_animated,
+        100 * MEGA,
+    ),
+    # 8.1 bytes a pixel without a loss; 11.2 for an animation.
+    _format_of(rb"RIFF....WEBP", _webp, 150 * MEGA, is_animated, 108 * MEGA),
+    # 8.5 bytes a pixel.
+    _format_of(rb"GIF8[79]a", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
+    # 6.2 bytes a pixel.
+    _format_of(rb"BM", _bmp, MAX_PIXELS),
+    # Up to 12.4 bytes a pixel: CMYK, or 16 bits and transparency in one strip.
+    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", _tiff, 97 * MEGA),
+    # AVIF: up to 24 bytes a pixel; with transparency up to 46.
+    _format_of(rb"....ftyp", _avif, 50 * MEGA, _has_alpha, 26 * MEGA),
+)
+
+
+def _format(data: bytes) -> Format | None:
+    for known in FORMATS:
+        if known.signature.match(data):
+            return known
+    return None
+
 
 REDUCED = {
     1: 0,
@@ -165,11 +272,15 @@ REDUCED = {
     8: 64,
 }  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 ORIENTATION = Base.Orientation
-MAX_PIXELS = (
-    2**28
-)  # 16,384 x 16,384: the limit of AVIF's decoder; a file of 68 bytes can claim 4,295 megapixels
-"""The largest photos of phones have 201 megapixels. Decoding takes up to 1.8 GB, seven bytes a pixel (AVIF: 4.2 GB)."""
+MAX_FILE = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
+MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
+MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
+DEEP = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
+MAX_DEEP = (
+    80 * MEGA
+)  # pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
+DARK = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
 AVIF = frozenset((b"avif", b"avis"))
 HEIC = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
@@ -187,12 +298,22 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8) divides width and
     height; a reduced JPEG is decoded in a third of the time or less. Raises ImageError as for `check_cost`.
     """
-    if not data:
-        raise ImageError("the file is empty")
     check_cost(data)
     flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
     if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
         flags, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, _avif_orientation(data)
+    image = _decode(data, flags)
+    pixels = image.shape[0] * image.shape[1]
+    if data.startswith(DEEP) and pixels <= MAX_DEEP and image.max() < DARK:
+        del image  # memory is for one of both
+        image = _decode(data, flags | cv2.IMREAD_ANYDEPTH)
+        if image.dtype == np.uint16:
+            image = reduce_depth(image)
+    return rotate_upright(np.asarray(image, np.uint8), orientation)
+
+
+def _decode(data: bytes, flags: int) -> NDArray[Any]:
+    """Decodes an encoded image with OpenCV's flags. Raises ImageError when it cannot be decoded."""
     level = cv2.utils.logging.setLogLevel(
         cv2.utils.logging.LOG_LEVEL_SILENT
     )  # errors are reported by us
@@ -204,7 +325,17 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
-    return rotate_upright(np.asarray(image, np.uint8), orientation)
+    return image
+
+
+def reduce_depth(image: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """Reduces 16 bits to 8: the highest ones of the 8, 10, 12, 14 or 16 bits that are used.
+
+    Infrared and depth cameras use 10 to 14 bits; their images would be black.
+    """
+    used = max(8, int(image.max()).bit_length())
+    used += used % 2
+    return np.asarray(image >> (used - 8), np.uint8)
 
 
 def _avif_orientation(data: bytes) -> int:
@@ -230,22 +361,37 @@ def check_cost(data: bytes) -> None:
 
     The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
     """
+    if not data:
+        raise ImageError("the file is empty")
     if (names := brands(data)) & HEIC and not names & AVIF:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
-    if (size := image_size(data)) is None:
+    known = _format(data)
+    size = image_size(data)
+    if known is None or size is None:
         raise ImageError(UNREADABLE)
-    check_size(size)
+    check_size(size, known.most_heavy if known.is_heavy(data) else known.most)
     if (scans := count_scans(data)) > MAX_SCANS:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
+    texts = data.count(b"zTXt") + data.count(b"iTXt") if data.startswith(b"\x89PNG") else 0
+    if texts > MAX_TEXTS:
+        raise ImageError(f"too many texts in a PNG: {texts:,}, the limit is {MAX_TEXTS}")
 
 
 def check_size(size: Size, most: int = MAX_PIXELS) -> None:
     """Raises ImageError for a width and height of more than `most` pixels."""
     if math.prod(size) > most:
         raise ImageError(
-            f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // 10**6} megapixels"
+            f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // MEGA} megapixels"
+        )
+
+
+def check_file_size(size: int) -> None:
+    """Raises ImageError for the size of an encoded image in bytes; call it before the file is read or unpacked."""
+    if size > MAX_FILE:
+        raise ImageError(
+            f"too large: {size / MEGA:,.0f} MB, the limit of an image is {MAX_FILE // MEGA} MB"
         )
 
 
@@ -273,15 +419,19 @@ def read_image(path: Path) -> Image:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a file. Raises ImageError when it cannot be read."""
+    """Reads the file of an image. Raises ImageError when it cannot be read, or is larger than any image."""
     try:
         if path.exists() and not path.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
-        return path.read_bytes()
+        with path.open("rb") as file:
+            check_file_size(os.fstat(file.fileno()).st_size)
+            data = file.read(MAX_FILE + 1)  # the file may grow, or have no size, as those in /proc
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
     except ValueError as error:  # a NUL byte in the path
         raise ImageError("not a valid file name") from error
+    check_file_size(len(data))
+    return data
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:

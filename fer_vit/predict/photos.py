@@ -26,7 +26,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detectors import Detector, DetectorName
 from fer_vit.face.face import Face
-from fer_vit.face.image import ImageError, decode_image, read_image, to_rgb
+from fer_vit.face.image import ImageError, decode_image, reduce_depth, to_rgb
 from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.geometry import Image
 from fer_vit.listing import (
@@ -70,17 +70,17 @@ def is_video(path: object) -> bool:
     if suffix == ".gif" and path.is_file():
         with (
             suppress(Exception),
-            Pil.open(path) as image,
+            Pil.open(path, formats=["GIF"]) as image,
         ):  # Pillow raises many types for broken files
             return bool(getattr(image, "is_animated", False))
     return suffix in VIDEO_SUFFIXES
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to 8."""
+    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to the 8 that are used."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
-        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+        return to_rgb(reduce_depth(np.asarray(image)))
     if image.mode in ("I", "F"):
         raise FerVitError(
             f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255."
@@ -301,11 +301,10 @@ class PhotoDataset(Dataset[Item]):
         source = self.sources[index]
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            image, reduction, faces = self.read(source)
+            content = image_file.read_bytes(source) if isinstance(source, Path) else source
+            image, reduction, faces = self.read(content)
             samples = self.crop_faces(image, reduction, faces, path)
-            animated = isinstance(source, Path) and image_file.is_animated(
-                image_file.read_bytes(source)
-            )
+            animated = isinstance(content, bytes) and image_file.is_animated(content)
             taken_whole = (
                 self.face == "crop"
                 and self.detector is not None
@@ -319,27 +318,27 @@ class PhotoDataset(Dataset[Item]):
         status = FIRST_FRAME if animated else OK if faces else NO_FACE
         return Photo(path, status, faces, index, size=size, taken_whole=taken_whole), samples
 
-    def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
-        """Returns an image, its reduction, and its faces in pixels of the image at full size."""
+    def read(self, content: bytes | Image) -> tuple[Image, int, list[Face | None]]:
+        """Returns an encoded or decoded image, its reduction, and its faces in pixels of the image at full size."""
         if self.face == "crop" or self.detector is None:
-            image = read_image(source) if isinstance(source, Path) else source
+            image = decode_image(content) if isinstance(content, bytes) else content
             return (
                 image,
                 1,
                 [detectors.detect_in_crop(self.detector, image) if self.detector else None],
             )
-        if not isinstance(source, Path):
-            return source, 1, [*refine_landmarks(source, self.detector(source))]
-        data = image_file.read_bytes(source)
-        reduction = image_file.reduction_to(data, detectors.MAX_SIDE)
-        image = decode_image(data, reduction)
+        if not isinstance(content, bytes):
+            return content, 1, [*refine_landmarks(content, self.detector(content))]
+        image_file.check_cost(content)  # before the header is read by Pillow
+        reduction = image_file.reduction_to(content, detectors.MAX_SIDE)
+        image = decode_image(content, reduction)
         faces = self.detector(image)
         crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
         if reduction > 1 and any(
             np.linalg.det(matrix[:, :2]) > 1 for matrix in crops
         ):  # a crop has more pixels
             image, reduction, faces = (
-                decode_image(data),
+                decode_image(content),
                 1,
                 [face.moved(reduction) for face in faces],
             )

@@ -126,9 +126,9 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
         ]
 
     dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
-    _, _, (face,) = dataset.read(tmp_path / "photo.jpg")
+    _, _, (face,) = dataset.read((tmp_path / "photo.jpg").read_bytes())
     monkeypatch.setattr("fer_vit.predict.photos.image_file.reduction_to", lambda *_: 1)
-    _, _, (whole,) = dataset.read(tmp_path / "photo.jpg")
+    _, _, (whole,) = dataset.read((tmp_path / "photo.jpg").read_bytes())
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
 
