@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from fer_vit.commands import accept_text
-from fer_vit.compare.page import write_comparison
+from fer_vit.compare.page import FILES, write_comparison
+from fer_vit.compare.results import compute_results
+from fer_vit.compare.series import parse_rest
 from fer_vit.compare.study import make_study
 from fer_vit.evaluate.tables import add_columns, check_options, read_predictions
-from fer_vit.evaluate.writer import FILES
 from fer_vit.files import check_output
 
 
@@ -18,19 +19,25 @@ def compare(
     person: str = "person",
     columns: Path | None = None,
     baseline: str | None = None,
+    rest: str | None = None,
+    grid: float | None = None,
+    sync: bool = False,
     output: Path = Path("comparison"),
     overwrite: bool = False,
 ) -> None:
     """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
 
-    Writes OUTPUT/index.html, results.md and results.json: means and shares; for videos, durations and transitions;
-    differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed model with the extra `stats`; and
-    the methods for a paper. With fewer than 6 persons there are no intervals or tests.
+    Writes OUTPUT/index.html, results.md and results.json: each result as a sentence; means and shares; for videos,
+    durations and transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed model
+    with the extra `stats`; and the methods for a paper. With fewer than 6 persons there are no intervals or tests, and
+    a line states the reason of each test that is missing.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject
 
         fer-vit compare faces.parquet --columns sessions.csv --by condition --person subject --baseline calm
+
+        fer-vit compare clips.parquet --by condition --person subject --rest 0:5 --grid 0.5 --sync
 
     Args:
         data: A table or folder of tables of `fer-vit predict`. Parquet also records model and settings.
@@ -38,15 +45,19 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
+        rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is subtracted from the
+            probabilities of the clip, smoothed if the table has them. Clips without a face in it are left out.
+        grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins, and grid_means.csv,
+            their means over persons. A bin without a face stays empty.
+        sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """
     check_output(output, overwrite, FILES)
+    resting = None if rest is None else parse_rest(rest)
     faces = read_predictions(data, videos=True)
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, (by, person), False, False)
-    print(
-        write_comparison(
-            output, {"data": str(data), **faces.facts}, make_study(faces, by, person, baseline)
-        )
-    )
+    study = make_study(faces, by, person, baseline, resting)
+    results = compute_results(study, grid, sync)
+    print(write_comparison(output, {"data": str(data), **faces.facts}, study, results))

@@ -1,163 +1,158 @@
-"""Writes a comparison: the tests of all measures, the methods for a paper, tables and charts."""
+"""Writes a comparison: results in words, the methods for a paper, tables and charts."""
 
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image as Pil
 
-from fer_vit.compare.statistics import (
-    LEAST,
-    compare_pair,
-    intraclass_correlation,
-    mixed_model,
-    person_mean,
+from fer_vit.compare.prose import methods, sentences
+from fer_vit.compare.results import (
+    Comparison,
+    Courses,
+    Means,
+    Outcome,
+    Results,
+    as_json,
+    course_tables,
 )
+from fer_vit.compare.series import mean_course
+from fer_vit.compare.statistics import Missing
 from fer_vit.compare.study import Study
-from fer_vit.evaluate.scores import holm
-from fer_vit.evaluate.writer import Section, write_files
-from fer_vit.geometry import Array
-from fer_vit.report.charts import intervals_figure
+from fer_vit.evaluate.writer import FILES as PAGE, Section, write_files
+from fer_vit.report.charts import intervals_figure, series_figure
 from fer_vit.report.draw import printable
-from fer_vit.report.table import NOTHING, Interval, interval_text
-from fer_vit.version import __version__
+from fer_vit.report.table import NOTHING, interval_text
 
-Means = dict[str, dict[str, Interval]]  # results by measure and condition
-Tests = dict[
-    str, dict[str, Any] | None
-]  # results of `compare_pair` or `mixed_model` by measure and pair of conditions
+FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
-def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> str:
-    """Writes results.json, results.md and index.html; returns methods and warnings."""
-    sizes, text = study.counts(), methods(facts, study)
-    rows = [
-        ["", *next(iter(sizes.values()))],
-        *([name, *map(str, row.values())] for name, row in sizes.items()),
-    ]
-    parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
-    for kind in study.kinds:
-        cells = {name: study.cells(values) for name, values in kind.values.items()}
-        means = {
-            name: {one: person_mean(values, kind.most) for one, values in row.items()}
-            for name, row in cells.items()
-        }
-        tests = pair_tests(study, cells)
-        parts += [
-            means_section(kind.title, means, kind.form),
-            *tests_section(kind.title, tests, kind.form),
-        ]
-        results[kind.title] = {"means": means, "differences": tests}
-    title, form, measures, _ = study.kinds[0]
-    results["ICC(1)"] = repeated = {
-        name: {
-            one: intraclass_correlation(values[rows], study.person[rows])
-            for one, rows in study.conditions.items()
-        }
-        for name, values in measures.items()
+def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
+    """Writes results.json, results.md and index.html, and tables of series; returns methods and warnings."""
+    lines = methods(facts, study, results)
+    tables = course_tables(study, results.courses) if results.courses else {}
+    words = {
+        outcome.kind.title: sentences(study, outcome.kind, outcome.comparisons)
+        for outcome in results.outcomes
     }
-    if any(one["mean"] is not None for row in repeated.values() for one in row.values()):
-        parts.append(means_section(f"{title}: ICC(1)", repeated, ".2f"))
-    if find_spec("statsmodels"):
-        results["mixed model"] = tests = mixed_tests(study, measures)
-        parts += tests_section(f"{title}, mixed model", tests, form)
-    page: dict[str, Any] = {"title": "Expressions by condition", "generator": "fer-vit compare"}
-    page |= {"facts": facts, "sections": parts}
-    _, written = write_files(folder, "Comparison", {**facts, **results}, **page)
-    return f"{text}\n{written}"
-
-
-def methods(facts: Mapping[str, str], study: Study) -> str:
-    """Returns the methods for a paper, with warnings of few persons and of faces left out."""
-    settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
-    mixed = "; mixed models have random intercepts and slopes of persons (statsmodels, REML)"
-    few = [
-        f"{name} ({sizes['persons']})"
-        for name, sizes in study.counts().items()
-        if sizes["persons"] < LEAST
-    ]
-    lines = [
-        f"Expressions were classified with fer-vit ({settings or 'settings unknown, since only Parquet records them'}) "
-        f"and compared with fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
-        "condition. Means have 95% t intervals over persons. Conditions were compared by two-sided t tests, paired for "
-        "persons in both and Welch's for different persons, with Holm's correction within each table, and by rank "
-        "tests (Wilcoxon or Mann-Whitney) without correction; g is Hedges' g by the pooled standard deviation"
-        f"{mixed if find_spec('statsmodels') else ''}."
-    ]
-    lines += (
-        [f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}."]
-        if few
-        else []
+    json = {**facts, "methods": "\n".join(lines), "sentences": words, **as_json(study, results)}
+    _, written = write_files(
+        folder,
+        "Comparison",
+        json,
+        tables=tables,
+        title="Expressions by condition",
+        generator="fer-vit compare",
+        facts=facts,
+        sections=sections(study, results, words, lines),
     )
-    lines += (
-        [f"Left out without condition or person: {study.left_out:,} faces."]
-        if study.left_out
-        else []
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, written])
 
 
-def pair_tests(study: Study, cells: dict[str, dict[str, Array]]) -> Tests:
-    """Returns the tests of pairs of conditions, by `Study.cells` of measures; paired if any person is in both."""
-    tests = Tests()
-    for name, row in cells.items():
-        for first, second in study.pairs:
-            persons = [{*study.person[study.conditions[one]]} for one in (first, second)]
-            paired = not persons[0].isdisjoint(persons[1])
-            tests[f"{name}: {second} - {first}"] = compare_pair(row[first], row[second], paired)
-    return correct(tests)
+def sections(
+    study: Study, results: Results, words: Mapping[str, list[str]], lines: Sequence[str]
+) -> list[Section]:
+    """Returns the parts of the page: the results in words first, then methods, tables and charts."""
+    parts = [Section(f"{title}: results", "", [], lines=text) for title, text in words.items()]
+    parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
+    for outcome in results.outcomes:
+        parts += outcome_sections(outcome)
+    title, _, form, *_ = study.kinds[0]
+    if any(mean["mean"] is not None for row in results.repeated.values() for mean in row.values()):
+        parts.append(means_section(f"{title}: ICC(1)", results.repeated, ".2f"))
+    if results.mixed is not None:
+        parts.append(tests_section(f"{title}, mixed model", results.mixed, form))
+    if results.courses:
+        parts += course_sections(study, results.courses)
+    return parts
 
 
-def mixed_tests(study: Study, measures: dict[str, Array]) -> Tests:
-    """Returns the differences of measures (O,) from the first condition by the mixed model."""
-    tests, (first, *others) = Tests(), study.conditions
-    condition = np.array([*study.conditions.values()]).argmax(0)
-    for name, values in measures.items():
-        found = dict(zip(others, mixed_model(values, study.person, condition), strict=False))
-        tests |= {f"{name}: {other} - {first}": found.get(other) for other in others}
-    return correct(tests)
+def counts_table(study: Study) -> list[list[str]]:
+    """Returns the numbers of persons, photos or clips, and faces by condition."""
+    sizes = study.counts()
+    rows = [["", *next(iter(sizes.values()))]]
+    for name, row in sizes.items():
+        rows.append([name, *map(str, row.values())])
+    return rows
 
 
-def correct(tests: Tests) -> Tests:
-    """Returns the tests with p-values corrected for their number."""
-    p = iter(holm([test["p"] for test in tests.values() if test]))
-    return {name: test and {**test, "p corrected": next(p)} for name, test in tests.items()}
+def outcome_sections(outcome: Outcome) -> list[Section]:
+    """Returns means and differences of one kind of measures."""
+    kind = outcome.kind
+    return [
+        means_section(kind.title, outcome.means, kind.form),
+        tests_section(kind.title, outcome.comparisons, kind.form),
+    ]
 
 
-def means_section(title: str, means: Means, form: str) -> Section:
+def means_section(title: str, means: Means, form: str, text: str = "") -> Section:
     """Returns the table and the chart of some results."""
-    rows = [
-        [name, *(interval_text(one, form) for one in row.values())] for name, row in means.items()
-    ]
-    lines = {
-        printable(f"{name}, {condition}"): one
-        for name, row in means.items()
-        for condition, one in row.items()
-    }
-    head = ["", *next(iter(means.values()))]
-    return Section(title, "", [head, *rows], Pil.fromarray(intervals_figure(lines, title)))
+    rows = [["", *next(iter(means.values()))]]
+    lines = {}
+    for name, row in means.items():
+        rows.append([name, *(interval_text(mean, form) for mean in row.values())])
+        for condition, mean in row.items():
+            lines[printable(f"{name}, {condition}")] = mean
+    return Section(title, text, rows, Pil.fromarray(intervals_figure(lines, title)))
 
 
-def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
-    """Returns the table of some tests; none if there are too few persons for all of them."""
-    known = [test for test in tests.values() if test]
-    if not known:
-        return []
-    columns = [name for name in TESTED if name in known[0]]
-    rows = [["", "difference", *columns]]
-    for name, test in tests.items():
-        numbers = (
-            [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
-        )
-        rows.append(
-            [name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers]
-        )
+def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
+    """Returns the table of some tests; a missing one has its reason."""
+    known = [one.test for one in comparisons if not isinstance(one.test, Missing)]
+    columns = [name for name in TESTED if known and name in known[0]]
+    head = ["", "difference", *columns]
+    missing = len(known) < len(comparisons)
+    if missing:
+        head.append("not tested, since")
+    rows = [head]
+    for comparison in comparisons:
+        test = comparison.test
+        if isinstance(test, Missing):
+            cells = [NOTHING] * (1 + len(columns)) + [test.reason]
+        else:
+            cells = [interval_text(test["difference"], _signed(form))]
+            cells += [f"{test[column]:.2g}" for column in columns]
+            if missing:
+                cells.append("")
+        rows.append([comparison.name, *cells])
+    return Section(f"{title}: differences", "", rows)
+
+
+def _signed(form: str) -> str:
+    """Returns a format of differences."""
+    return f"+{form.removeprefix('+')}"
+
+
+def course_sections(study: Study, courses: Courses) -> list[Section]:
+    """Returns the chart of the mean series, and the synchrony."""
+    curves = {}
+    for place, label in enumerate(study.labels):
+        curves[printable(label)] = {
+            printable(name): mean_course(cells[:, :, place])[:3]
+            for name, cells in courses.persons.items()
+        }
+    times = courses.step * (np.arange(courses.series.shape[1], dtype=float) + 0.5)
+    filled = np.isfinite(courses.series[:, :, 0])
+    last = courses.series.shape[1] - np.argmax(filled[:, ::-1], axis=1)
+    empty = 1 - filled.sum() / np.where(filled.any(1), last, 0).sum()
     text = (
-        "A dash: too few values, no spread, or a model that does not converge."
-        if len(known) < len(tests)
-        else ""
+        f"The mean over persons in bins of {courses.step:g} s, with its 95% t interval. "
+        f"{empty:.1%} of the bins up to the last face of each clip are empty. grid.csv has the "
+        "series of each clip, grid_means.csv the means."
     )
-    return [Section(f"{title}: differences", text, rows)]
+    picture = Pil.fromarray(series_figure(times, curves, study.kinds[0].title))
+    several = [
+        f"Persons with several clips in {name}, whose series are averaged: {number}."
+        for name, number in courses.several.items()
+        if number
+    ]
+    parts = [Section("Over time", text, [], picture, several)]
+    if courses.synchrony:
+        note = (
+            "Leave-one-out inter-subject correlation: of each person with the mean of all others, "
+            "averaged by Fisher's z; 95% percentile bootstrap over persons. sync.csv has the "
+            "correlation of each person. All persons of a condition must have seen the same."
+        )
+        parts.append(means_section("Synchrony", courses.synchrony, ".2f", note))
+    return parts

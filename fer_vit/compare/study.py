@@ -1,45 +1,67 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, pairwise, product
+from itertools import combinations, groupby, product, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
+from fer_vit.compare.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Faces
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import Interval as Episode, People
+from fer_vit.predict.results import SMOOTHED
+
+NONE = np.array(None)  # compares with the cells of a column
 
 
 class Kind(NamedTuple):
     """Measures of one kind, such as the mean probability of each expression."""
 
     title: str
+    phrase: str  # what is higher or lower, in a sentence
     form: str  # the format of the values
+    unit: str  # of a difference, in a sentence
     values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
+    least: float = 0.0  # no value is smaller
     most: float = np.inf  # no value is larger
+
+
+class Design(NamedTuple):
+    """How two conditions are compared: within P persons, or between them."""
+
+    paired: bool
+    persons: Mask  # (P,), who takes part
+    left_out: Mask  # (P,), who is in one of the conditions but takes no part
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Persons under C conditions, observed O times: in a photo or clip of a person in a condition."""
+    """P persons under C conditions, observed O times: in a photo or clip of a person in a condition."""
 
     conditions: dict[str, Mask]  # the observations in each (O,), the baseline first
     pairs: list[tuple[str, str]]  # the conditions to compare, the second minus the first
+    people: list[str]  # the names of the persons (P,)
     person: IntArray  # (O,), an index
+    paths: list[str]  # (O,), the photo or clip
     faces: IntArray  # (O,), their number
     kinds: list[Kind]  # what was measured
     left_out: int  # number of faces without a condition or person
+    labels: list[str]  # the expressions
+    observation: IntArray  # (N,), of each face that was measured
+    seconds: Array  # (N,), NaN in a photo
+    probabilities: Array  # (N, C), or their change from rest; of clips smoothed
+    rest: Rest | None = None  # the interval that was subtracted
+    without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
 
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
-        persons = self.person.max() + 1
         return {
-            one: average(values[rows], self.person[rows], persons)
-            for one, rows in self.conditions.items()
+            name: average(values[rows], self.person[rows], len(self.people))
+            for name, rows in self.conditions.items()
         }
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -49,6 +71,31 @@ class Study:
             persons, faces = len(np.unique(self.person[rows])), int(self.faces[rows].sum())
             counts[name] = {"persons": persons, "photos or clips": int(rows.sum()), "faces": faces}
         return counts
+
+    def design(self, first: str, second: str) -> Design:
+        """Returns how two conditions are compared."""
+        present = np.zeros((2, len(self.people)), bool)
+        present[0, self.person[self.conditions[first]]] = True
+        present[1, self.person[self.conditions[second]]] = True
+        return choose_design(*present)
+
+    def names(self, persons: Mask) -> list[str]:
+        """Returns the names of some of the persons (P,)."""
+        return [self.people[index] for index in np.flatnonzero(persons)]
+
+
+def choose_design(first: Mask, second: Mask) -> Design:
+    """Returns how two conditions with the persons `first` and `second` (P,) are compared.
+
+    Within persons if at least as many are in both conditions as only in one, counted in the condition that has fewer
+    such persons; else between persons.
+    """
+    both = first & second
+    only_one = first ^ second
+    smaller = min((first & ~second).sum(), (second & ~first).sum())
+    if both.any() and both.sum() >= smaller:
+        return Design(True, both, only_one)
+    return Design(False, only_one, both)
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
@@ -61,40 +108,133 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
         )
 
 
-def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Study:
-    """Averages faces by condition and person; raises FerVitError without two conditions or the baseline."""
-    none = np.array(None)
-    used = faces.predicted & (faces.columns[by] != none) & (faces.columns[person] != none)
+def make_study(
+    faces: Faces, by: str, person: str, baseline: str | None = None, rest: Rest | None = None
+) -> Study:
+    """Averages faces by condition and person.
+
+    With `rest`, probabilities are changes from the mean over this interval of the same clip and person; faces within it
+    serve for nothing else. Raises FerVitError without two conditions, the baseline, or a face in the interval.
+    """
+    used = faces.predicted & (faces.columns[by] != NONE) & (faces.columns[person] != NONE)
+    left_out = int((faces.predicted & ~used).sum())
+    seconds = _seconds(faces)
+    probabilities = _smoothed_probabilities(faces)
+    without_rest: tuple[str, ...] = ()
+    if rest:
+        named = faces.predicted & (faces.columns[person] != NONE)
+        clip = np.full(len(named), -1)
+        clip[named] = _indices(_text(faces.columns[person][named], faces.paths[named]))
+        probabilities = change_from_rest(probabilities, seconds, clip, rest)
+        rested = np.isfinite(probabilities).all(1)
+        without_rest = tuple(sorted({*map(str, faces.paths[used & ~rested])}))
+        used &= rested & ~rest.contains(seconds)
+        if not used.any():
+            raise FerVitError(
+                f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+                f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
+            )
+
     known = faces.take(used)
-    names = sorted({*map(str, known.columns[by])}, key=lambda name: (name != baseline, name))
+    names = _condition_names(known.columns[by], by, baseline)
+    condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
+    people, owner = np.unique(known.columns[person].astype(str), return_inverse=True)
+    images, image = np.unique(known.paths.astype(str), return_inverse=True)
+    keys = np.column_stack([owner, condition, image])  # (N, 3)
+    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+
+    if rest:
+        kinds = [_change_kind(faces.labels, probabilities[used], rest)]
+    else:
+        kinds = [_probability_kind(faces.labels, known.probabilities)]
+    kinds.append(_share_kind(label_shares(known)))
+    kinds = [_observed(kind, index, len(observed)) for kind in kinds]
+    if "label_smoothed" in faces.columns:
+        observations = np.full(len(used), -1)
+        observations[used] = index
+        kinds += clip_kinds(find_episodes(faces, observations), faces.labels, len(observed))
+
+    return Study(
+        conditions={name: observed[:, 1] == place for place, name in enumerate(names)},
+        pairs=[pair for pair in combinations(names, 2) if baseline in (None, pair[0])],
+        people=people.tolist(),
+        person=observed[:, 0],
+        paths=images[observed[:, 2]].tolist(),
+        faces=sizes,
+        kinds=kinds,
+        left_out=left_out,
+        labels=faces.labels,
+        observation=index,
+        seconds=seconds[used],
+        probabilities=probabilities[used],
+        rest=rest,
+        without_rest=without_rest,
+    )
+
+
+def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
+    """Returns the conditions in a column in order, the baseline first."""
+    names = sorted({*map(str, cells)}, key=lambda name: (name != baseline, name))
     if len(names) < 2 or baseline not in (None, names[0]):
         expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
         hint = suggest(baseline, names) if baseline else ""
         raise FerVitError(
             f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}"
         )
-    condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
-    owner, image = (
-        np.unique(x.astype(str), return_inverse=True)[1]
-        for x in (known.columns[person], known.paths)
-    )
-    keys = np.column_stack([owner, condition, image])
-    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    return names
 
-    def observe(measures: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: average(values, index, len(observed)) for name, values in measures.items()}
 
-    probabilities = dict(zip(known.labels, known.probabilities.T, strict=True))
-    kinds = [Kind("Mean probability", ".3f", observe(probabilities), 1)]
-    kinds.append(Kind("Share of faces with the label", ".1%", observe(label_shares(known)), 1))
-    if "label_smoothed" in faces.columns:
-        observations = np.full(len(used), -1)
-        observations[used] = index
-        kinds += clip_kinds(find_episodes(faces, observations), faces.labels, len(observed))
-    conditions = {name: observed[:, 1] == place for place, name in enumerate(names)}
-    pairs = [pair for pair in combinations(names, 2) if baseline in (None, pair[0])]
-    return Study(
-        conditions, pairs, observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum())
+def _text(*columns: Array) -> list[tuple[str, ...]]:
+    """Returns the cells of some columns (N,) as text, row by row."""
+    return [tuple(map(str, cells)) for cells in zip(*columns, strict=True)]
+
+
+def _indices(keys: Sequence[tuple[str, ...]]) -> IntArray:
+    """Returns an index from 0 for each key (N,), equal for equal keys."""
+    places: dict[tuple[str, ...], int] = {}
+    return np.array([places.setdefault(key, len(places)) for key in keys], int)
+
+
+def _seconds(faces: Faces) -> Array:
+    """Returns the time of each face in its clip (N,); NaN in a photo."""
+    cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
+    return np.asarray(cells.astype(float))
+
+
+def _smoothed_probabilities(faces: Faces) -> Array:
+    """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
+    probabilities = faces.probabilities.copy()
+    for place, label in enumerate(faces.labels):
+        cells = faces.columns.get(SMOOTHED + label)
+        if cells is not None:
+            smoothed = cells.astype(float)
+            known = np.isfinite(smoothed) & faces.predicted
+            probabilities[known, place] = smoothed[known]
+    return probabilities
+
+
+def _observed(kind: Kind, observation: IntArray, number: int) -> Kind:
+    """Returns measures of faces (N,) as their means over the observation (N,) of each face (O,)."""
+    values = {name: average(cells, observation, number) for name, cells in kind.values.items()}
+    return kind._replace(values=values)
+
+
+def _probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
+    values = dict(zip(labels, probabilities.T, strict=True))
+    return Kind("Mean probability", "the mean probability (0 to 1)", ".3f", "", values, most=1)
+
+
+def _change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
+    values = dict(zip(labels, changes.T, strict=True))
+    title = "Change of the probability from rest"
+    phrase = f"the change of the probability (0 to 1) from rest ({rest} s)"
+    return Kind(title, phrase, "+.3f", "", values, least=-1, most=1)
+
+
+def _share_kind(values: dict[str, Array]) -> Kind:
+    phrase = "the share of faces with this label"
+    return Kind(
+        "Share of faces with the label", phrase, ".1%", " percentage points", values, most=1
     )
 
 
@@ -104,54 +244,56 @@ def label_shares(faces: Faces) -> dict[str, Array]:
         "label", np.array(faces.labels, object)[faces.probabilities.argmax(1)]
     )
     smoothed = faces.columns.get("label_smoothed", labels)
-    labels = np.where(smoothed == np.array(None), labels, smoothed)
+    labels = np.where(smoothed == NONE, labels, smoothed)
     return {
-        name: np.where(labels == np.array(None), np.nan, labels == name).astype(float)
+        name: np.where(labels == NONE, np.nan, labels == name).astype(float)
         for name in faces.labels
     }
 
 
 def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
     """Returns the uninterrupted expressions in clips, each with the observation (-1: none) of its rows."""
-    people, track = People(), np.array([track or 0 for track in faces.columns["track"]])
+    people = People()
+    track = np.array([track or 0 for track in faces.columns["track"]])
     tracks = track.max() + 1
     columns = faces.columns | {"track": observations * tracks + track}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for _, frame in groupby(rows, itemgetter("path", "frame")):
         people.add([*frame])
-    return [(one.track // tracks, one) for one in people.intervals() if one.track >= 0]
+    return [
+        (episode.track // tracks, episode) for episode in people.intervals() if episode.track >= 0
+    ]
 
 
 def clip_kinds(
     episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int
 ) -> list[Kind]:
     """Returns seconds per episode, and episodes and transitions per minute, of a number of observations."""
-    seconds, count = (
-        dict(zip(labels, np.zeros((len(labels), number)), strict=True)) for _ in range(2)
-    )
-    passed = {f"{one} to {other}": np.zeros(number) for one, other in product(labels, repeat=2)}
-    for (observation, one), (_, after) in pairwise([*episodes, *episodes[:1]]):
-        count[one.label][observation] += 1
-        seconds[one.label][observation] += one.end - one.start
-        if (one.path, one.track, one.end) == (after.path, after.track, after.start):
-            passed[f"{one.label} to {after.label}"][observation] += 1
+    seconds = {label: np.zeros(number) for label in labels}
+    count = {label: np.zeros(number) for label in labels}
+    passed = {
+        f"{before} to {after}": np.zeros(number) for before, after in product(labels, repeat=2)
+    }
+    for (observation, episode), following in zip_longest(episodes, episodes[1:]):
+        count[episode.label][observation] += 1
+        seconds[episode.label][observation] += episode.end - episode.start
+        if following and _touch(episode, following[1]):
+            passed[f"{episode.label} to {following[1].label}"][observation] += 1
+
+    minutes = np.sum([*seconds.values()], axis=0) / 60  # (O,)
     with np.errstate(invalid="ignore"):
-        minutes = sum(seconds.values()) / 60
-        kinds = [
-            Kind(
-                "Seconds per episode",
-                ".2f",
-                {name: total / count[name] for name, total in seconds.items()},
-            ),
-            Kind(
-                "Episodes per minute",
-                ".2f",
-                {name: times / minutes for name, times in count.items()},
-            ),
-            Kind(
-                "Transitions per minute",
-                ".2f",
-                {name: n / minutes for name, n in passed.items() if n.any()},
-            ),
-        ]
+        duration = {label: total / count[label] for label, total in seconds.items()}
+        rate = {label: times / minutes for label, times in count.items()}
+        changes = {name: times / minutes for name, times in passed.items() if times.any()}
+    kinds = [
+        Kind("Seconds per episode", "the mean duration of an episode", ".2f", " s", duration),
+        Kind("Episodes per minute", "the number of episodes", ".2f", " per minute", rate),
+        Kind("Transitions per minute", "the number of transitions", ".2f", " per minute", changes),
+    ]
     return [kind for kind in kinds if kind.values]
+
+
+def _touch(episode: Episode, following: Episode) -> bool:
+    """Returns whether the second of two episodes begins where the first ends, of the same person."""
+    same = (episode.path, episode.track) == (following.path, following.track)
+    return same and episode.end == following.start

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
 from fer_vit.report.html import render
-from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
+from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
 
 FILES = ("results.json", "results.md", "index.html")  # the page is written last
 KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
@@ -31,8 +30,16 @@ class Section(NamedTuple):
 
     title: str
     text: str
-    rows: Sequence[Sequence[str]]  # the head first
+    rows: Sequence[Sequence[str]]  # the head first; none: there is no table
     picture: Pil.Image | None = None  # a chart
+    lines: Sequence[str] = ()  # a list below the text
+
+
+class Table(NamedTuple):
+    """A file beside the page."""
+
+    columns: dict[str, type]  # name and type, in order
+    rows: Sequence[Mapping[str, Any]]
 
 
 class Card(NamedTuple):
@@ -53,31 +60,45 @@ def write_files(
     results: Mapping[str, Any],
     cards: Sequence[Card] = (),
     confusion: IntArray | None = None,
+    tables: Mapping[str, Table] | None = None,
     **page: Any,
 ) -> tuple[str, str]:
     """Writes Markdown, JSON and a page to a folder atomically; returns the Markdown, and a line with their names.
 
-    `page`: title, generator, facts and sections; with `confusion`, the faces by label and prediction (C, C), also their
-    labels and the number `left_out` of faces without a card.
+    `tables`: further files, by name. `page`: title, generator, facts and sections; with `confusion`, the faces by label
+    and prediction (C, C), also their labels and the number `left_out` of faces without a card.
     """
     counts = Counter(kind for card in cards for kind in card.kinds)
     page["kinds"] = {
         kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"
     }
     page |= {"confusion": confusion, "occurring": [] if confusion is None else occurring(confusion)}
-    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in page["facts"].items())
-    parts = [
-        *page["sections"],
-        *([] if confusion is None else [confusion_section(confusion, page["labels"])]),
-    ]
-    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
-    text = "\n\n".join(filter(None, [f"# {heading}", head, *chain.from_iterable(blocks)])) + "\n"
+    parts = [*page["sections"]]
+    if confusion is not None:
+        parts.append(confusion_section(confusion, page["labels"]))
+    text = _markdown(heading, page["facts"], parts)
+    tables = tables or {}
     with atomic_write(folder) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
         (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")
+        for name, table in tables.items():
+            with TableWriter(new / name, table.columns) as file:
+                file.write(table.rows)
         render(new / "index.html", "evaluation", cards=cards, counts=counts, **page)
-    return text, f"Written to {folder}: {', '.join(FILES)}"
+    return text, f"Written to {folder}: {', '.join([*FILES, *tables])}"
+
+
+def _markdown(heading: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
+    """Returns facts and sections as Markdown."""
+    blocks = [f"# {heading}"]
+    blocks.append("\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items()))
+    for part in parts:
+        blocks += [f"## {part.title}", part.text]
+        blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
+        if part.rows:
+            blocks.append(markdown(part.rows).rstrip())
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def write_results(

@@ -88,6 +88,30 @@ def rasterize(figure: Figure) -> Image:
 BARS = 12  # probabilities beside a face, at most
 
 
+def series_figure(
+    times: Array, curves: Mapping[str, Mapping[str, tuple[Array, Array, Array]]], title: str
+) -> Image:
+    """Draws curves over time, a panel for each measure and a line for each condition; RGB uint8 (H, W, 3).
+
+    A curve has a value, a low and a high bound (T,) at each of the `times` (T,) in seconds; NaN leaves a gap.
+    """
+    figure = Figure(figsize=(7, 1.2 + 1.3 * len(curves)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+    for panel, (name, lines) in zip(panels, curves.items(), strict=True):
+        for condition, (mean, low, high) in lines.items():
+            (line,) = panel.plot(times, mean, marker=".", markersize=3, label=condition)
+            panel.fill_between(times, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        panel.set_title(name, fontsize=9, loc="left", parse_math=False)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("seconds")
+    handles, names = panels[0].get_legend_handles_labels()
+    legend = figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    figure.suptitle(title, fontsize=10)
+    return rasterize(figure)
+
+
 def prediction_figure(view: FaceView) -> Figure:
     """Draws one face with its box and regions beside its largest probabilities."""
     figure = Figure(figsize=(6, 4.2), dpi=100)

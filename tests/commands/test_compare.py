@@ -61,6 +61,8 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert test["difference"]["mean"] == pytest.approx(mixed["difference"]["mean"], abs=1e-3)
     assert test["p"] <= test["p corrected"] <= 2 * test["p"]
     assert test["df"] == 7
+    assert mixed["df"] == pytest.approx(7)
+    assert results["designs"]["film <b> - rest"] == {"paired": True, "persons": 8, "left out": []}
     assert results["ICC(1)"][HOSTILE]["rest"]["high"] < 1
     text = (tmp_path / "c" / "results.md").read_text()
     assert f"{test['difference']['mean']:+.3f} (" in text
@@ -94,8 +96,9 @@ def test_columns_of_another_table_different_persons_and_few(
     (tmp_path / "sessions.csv").write_text("\n".join(["path,group,who", *paths[:33]]))
     run("compare", *words, f"--output={tmp_path / 'd'}")
     assert "Too few persons for intervals and tests, under 6: 1 (5)." in capsys.readouterr().out
-    results = json.loads((tmp_path / "d" / "results.json").read_text())
-    assert results["Mean probability"]["differences"]["calm: 1 - 0"] is None
+    results = json.loads((tmp_path / "d" / "results.json").read_text())["Mean probability"]
+    assert results["differences"]["calm: 1 - 0"] is None
+    assert "(6 and 5)" in results["missing"]["calm: 1 - 0"]
     assert "no column `persn`" in fails(
         capsys, "compare", *words[:-1], "--person=persn", f"--output={tmp_path / 'e'}"
     )

@@ -4,15 +4,22 @@ import numpy as np
 import pandas as pd
 import pingouin as pg
 import pytest
+from scipy import stats
+from scipy.linalg import block_diag, fractional_matrix_power
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
 from fer_vit.compare.statistics import (
+    Cells,
+    Missing,
+    Test,
     compare_pair,
     intraclass_correlation,
     mixed_model,
     person_mean,
+    robust_tests,
 )
+from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
 NAN = np.nan
@@ -28,29 +35,66 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert found["mean"] == pytest.approx(values[:12].mean())
     assert bounds(found) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
     assert dict(found)["persons"] == 12
-    assert person_mean(np.eye(8)[0], 1)["low"] == 0  # no share is lower
-    assert person_mean(1 - np.eye(8)[0], 1)["high"] == 1
+    assert person_mean(np.eye(8)[0], 0, 1)["low"] == 0  # no share is lower
+    assert person_mean(1 - np.eye(8)[0], 0, 1)["high"] == 1
 
 
-def test_without_spread_or_persons_there_is_no_interval_and_no_test(
-    rng: np.random.Generator,
-) -> None:
+def known(test: Test | Missing) -> Test:
+    assert not isinstance(test, Missing), test.reason
+    return test
+
+
+def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator) -> None:
     few, many = rng.uniform(size=5), rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
     assert person_mean(np.array([NAN]))["mean"] is None
-    assert compare_pair(few, few + rng.uniform(size=5), paired=True) is None
-    assert compare_pair(few, many, paired=False) is None
-    assert compare_pair(many, many, paired=True) is None
     assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2))["mean"] is None
     assert intraclass_correlation(many, np.arange(9))["mean"] is None
-    assert mixed_model(np.tile(few, 2), np.tile(np.arange(5), 2), np.repeat([0, 1], 5)) == []
-    assert mixed_model(np.zeros(18), np.tile(np.arange(9), 2), np.repeat([0, 1], 9)) == []
-    # No person is in the second condition and in another: a singular matrix
-    person = np.repeat(np.arange(12), 3)
-    assert (
-        mixed_model(rng.uniform(size=36), person, np.where(person < 6, 1, np.tile([0, 2, 2], 12)))
-        == []
-    )
+
+
+def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
+    few, many, flat = rng.uniform(size=5), rng.uniform(size=9), np.full(9, 0.3)
+    gaps = np.where(np.arange(9) < 4, NAN, many)
+    reasons = {
+        "both conditions (5)": compare_pair(few, few + rng.uniform(size=5), paired=True),
+        "a condition (5 and 9)": compare_pair(few, many, paired=False),
+        "a condition (9 and 0)": compare_pair(many, np.full(9, NAN), paired=False),
+        "differences of all persons are equal": compare_pair(many, many + 0.1, paired=True),
+        "no variance": compare_pair(flat, flat, paired=False),
+    }
+    reasons["in both conditions (5)"] = compare_pair(many, gaps, paired=True)
+    for reason, test in reasons.items():
+        assert isinstance(test, Missing)
+        assert test.reason.endswith(reason) or reason in test.reason
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_results_are_finite_where_one_condition_is_constant(
+    paired: bool, rng: np.random.Generator
+) -> None:
+    test = known(compare_pair(np.full(9, 0.3), rng.uniform(size=9), paired))
+    assert np.isfinite([test[name] for name in ("t", "df", "p", "p by ranks", "g")]).all()
+
+
+def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
+    person, condition = np.tile(np.arange(9), 2), np.repeat([0, 1], 9)
+    values = rng.uniform(size=18)
+    five = person < 5
+    cases = {
+        "a condition (5 and 5)": (values[five], person[five], condition[five]),
+        "no variance": (np.zeros(18), person, condition),
+        "one value only": (values, np.arange(18), condition),
+        "differences of all persons are equal": (0.1 * person + 0.2 * condition, person, condition),
+    }
+    for reason, arrays in cases.items():
+        (test,) = mixed_model(*arrays)
+        assert isinstance(test, Missing)
+        assert reason in test.reason
+    # The third condition has one person: only its comparison is missing.
+    more = (np.append(values, 0.5), np.append(person, 0), np.append(condition, 2))
+    first, second = mixed_model(*more)
+    assert known(first)["df"] > 1
+    assert second == Missing("fewer than 6 persons have values in a condition (9 and 1)")
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -61,10 +105,9 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     apart = (
         [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
     )
-    found = compare_pair(*apart, paired=paired)
+    found = known(compare_pair(*apart, paired=paired))
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
     ranks = (pg.wilcoxon if paired else pg.mwu)(second, first).iloc[0]
-    assert found is not None
     assert found["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()
@@ -105,21 +148,97 @@ def test_intraclass_correlation_of_unequal_numbers(rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize("photos", [1, 3])
-def test_mixed_model_equals_statsmodels(photos: int, rng: np.random.Generator) -> None:
+def test_mixed_model_equals_statsmodels_with_t_of_persons(
+    photos: int, rng: np.random.Generator
+) -> None:
+    """With equal numbers of photos its error has persons - 1 degrees of freedom."""
     person, condition = np.repeat(np.arange(15), 2 * photos), np.tile(np.repeat([0, 1], photos), 15)
     values = rng.normal(size=15)[person] + 0.7 * rng.normal(size=(15, 2))[person, condition]
     values += 0.4 * condition + rng.normal(0, 0.5, len(person))
-    (found,) = mixed_model(values, person, condition)
+    found = known(mixed_model(values, person, condition)[0])
     table = pd.DataFrame({"person": person, "condition": condition, "value": values})
     slopes = "condition" if photos > 1 else None
-    expected = mixedlm("value ~ condition", table, groups="person", re_formula=slopes).fit(
-        reml=True
+    model = mixedlm("value ~ condition", table, groups="person", re_formula=slopes)
+    expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
+    mean, error = expected.params["condition"], expected.bse["condition"]
+    assert found["difference"]["mean"] == pytest.approx(mean, abs=1e-6)
+    assert found["df"] == pytest.approx(14)
+    limits = stats.t.interval(0.95, 14, mean, error)
+    assert bounds(found["difference"]) == pytest.approx(limits, abs=1e-6)
+    assert found["p"] == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
+
+
+def test_the_mixed_model_of_equal_numbers_is_the_paired_t_test(rng: np.random.Generator) -> None:
+    """Also where persons respond equally, and the variance of the slopes has its bound at 0."""
+    for response in (0, 0, 0, 1):
+        means = rng.normal(size=(7, 1)) + response * rng.normal(size=(7, 3))
+        values = means[:, :, None] + rng.normal(size=(7, 3, 2))  # (persons, conditions, photos)
+        person, condition, _ = np.indices(values.shape).reshape(3, -1)
+        tests = mixed_model(values.ravel(), person, condition)
+        for index, test in enumerate(tests, 1):
+            expected = stats.ttest_rel(values.mean(2)[:, index], values.mean(2)[:, 0])
+            assert known(test)["t"] == pytest.approx(expected.statistic)
+            assert known(test)["df"] == pytest.approx(6)
+            assert known(test)["p"] == pytest.approx(expected.pvalue)
+
+
+def unequal_study(rng: np.random.Generator) -> tuple[Array, IntArray, IntArray]:
+    """Nine persons with none to three photos in each of three conditions."""
+    counts = rng.integers(0, 4, (9, 3))
+    counts[:7] += 1
+    person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
+    values = rng.normal(size=9)[person] + rng.normal(size=len(person)) + 0.3 * condition
+    return values, person, condition
+
+
+def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator) -> None:
+    counts = rng.integers(1, 6, (40, 2))
+    person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
+    values = rng.normal(size=(40, 2))[person, condition] + rng.normal(size=len(person))
+    table = pd.DataFrame({"person": person, "condition": condition, "value": values})
+    model = mixedlm("value ~ condition", table, groups="person", re_formula="condition")
+    expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
+    found = known(mixed_model(values, person, condition)[0])["difference"]
+    assert found["mean"] == pytest.approx(expected.params["condition"], abs=1e-5)
+
+
+def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Generator) -> None:
+    """CR2 and its degrees of freedom of the single photos, by matrices (O, O), symmetric roots and traces."""
+    values, person, condition = unequal_study(rng)
+    effects = np.eye(3)[condition]
+    effects[:, 0] = 1
+    root = rng.normal(size=(3, 3))
+    covariance, scale = root @ root.T, 0.7
+    keys = np.column_stack([person, condition])
+    cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    first = np.unique(index, return_index=True)[1]
+    mean = np.bincount(index, values) / count
+    found = robust_tests(
+        Cells(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
+        covariance,
+        scale,
     )
-    assert found["difference"]["mean"] == pytest.approx(expected.params["condition"], abs=1e-6)
-    assert bounds(found["difference"]) == pytest.approx(
-        [*expected.conf_int().loc["condition"]], abs=1e-6
-    )
-    assert found["p"] == pytest.approx(expected.pvalues["condition"], abs=1e-6)
+
+    groups = [np.flatnonzero(person == name) for name in range(9)]
+    blocks = [effects[g] @ covariance @ effects[g].T + scale * np.eye(len(g)) for g in groups]
+    white = fractional_matrix_power(block_diag(*blocks), -0.5)
+    x, y = white @ effects, white @ values
+    bread = np.linalg.inv(x.T @ x)
+    residual = np.eye(len(y)) - x @ bread @ x.T
+    adjusted = [
+        fractional_matrix_power(residual[np.ix_(g, g)], -0.5) @ x[g] @ bread for g in groups
+    ]
+    for effect in (1, 2):
+        test = known(found[effect - 1])
+        weights = np.zeros((9, len(y)))
+        for row, (group, weight) in enumerate(zip(groups, adjusted, strict=True)):
+            weights[row, group] = weight[:, effect].real
+        error = np.sqrt(((weights @ residual @ y) ** 2).sum())
+        gram = weights @ residual @ weights.T
+        assert np.trace(gram) == pytest.approx(bread[effect, effect])  # without bias
+        assert test["difference"]["mean"] == pytest.approx((bread @ x.T @ y)[effect])
+        assert test["t"] == pytest.approx((bread @ x.T @ y)[effect] / error)
+        assert test["df"] == pytest.approx(np.trace(gram) ** 2 / np.trace(gram @ gram))
 
 
 @pytest.mark.slow
@@ -129,11 +248,9 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
     for _ in range(1000):
         first, second = rng.beta(2, 4, 24), rng.beta(4, 6, 24)
         paired, apart = (
-            compare_pair(first, second, paired=True),
-            compare_pair(first[:16], second, paired=False),
+            known(compare_pair(first, second, paired=True)),
+            known(compare_pair(first[:16], second, paired=False)),
         )
-        assert paired is not None
-        assert apart is not None
         correlation = intraclass_correlation(
             rng.normal(size=24)[person] + rng.normal(size=96), person
         )
@@ -147,14 +264,16 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-def test_coverage_of_the_mixed_model(rng: np.random.Generator) -> None:
-    """In 1,000 studies of 30 persons who differ in their response to the condition."""
-    person, condition = np.repeat(np.arange(30), 6), np.tile(np.repeat([0, 1], 3), 30)
+@pytest.mark.parametrize("persons", [6, 30])
+def test_coverage_of_the_mixed_model(persons: int, rng: np.random.Generator) -> None:
+    """In 1,000 studies of persons who differ in their response to the condition, with one to five photos."""
     hits = []
     for _ in range(1000):
-        values = rng.normal(size=30)[person] + 0.5 * rng.normal(size=(30, 2))[person, condition]
-        found = mixed_model(values + 0.3 * condition + rng.normal(size=180), person, condition)
-        hits += [one["difference"]["low"] <= 0.3 <= one["difference"]["high"] for one in found]
-    assert len(hits) >= 950  # the others do not converge
-    print(len(hits), np.mean(hits))
+        counts = rng.integers(1, 6, (persons, 2))
+        person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
+        values = rng.normal(size=persons)[person] + rng.normal(size=len(person)) + 0.3 * condition
+        values += 0.5 * rng.normal(size=(persons, 2))[person, condition]
+        difference = known(mixed_model(values, person, condition)[0])["difference"]
+        hits.append(difference["low"] <= 0.3 <= difference["high"])
+    print(np.mean(hits))
     assert 0.93 <= np.mean(hits) <= 0.97

@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_ind
 
-from fer_vit.compare.study import Study, make_study
+from fer_vit.compare.results import compare_kind
+from fer_vit.compare.statistics import Missing
+from fer_vit.compare.study import Study, choose_design, make_study
 from fer_vit.evaluate.tables import read_predictions
 
 
@@ -109,3 +112,58 @@ def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
             values[0] for kind in (seconds, rates) for values in found.cells(kind[label]).values()
         ]
         assert cells == pytest.approx(expected)
+
+
+def people(*letters: str) -> tuple[np.ndarray, np.ndarray]:
+    """Who is in the first and in the second condition: a, b, or ab for both."""
+    return (
+        np.array(["a" in person for person in letters]),
+        np.array(["b" in person for person in letters]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("letters", "paired", "left_out"),
+    [
+        (["ab"] * 8, True, 0),
+        (["ab"] * 8 + ["a"], True, 1),
+        (["a"] * 20 + ["b"] * 20 + ["ab"], False, 1),
+        (["a"] * 7 + ["b"] * 6, False, 0),
+        (["ab"] * 9 + ["a"] * 11, True, 11),
+        (["ab"] * 10 + ["a"] * 10 + ["b"] * 10, True, 20),
+        (["ab"] * 6 + ["a"] * 17 + ["b"] * 16, False, 6),
+    ],
+)
+def test_the_design_that_fits_most_persons(letters: list[str], paired: bool, left_out: int) -> None:
+    design = choose_design(*people(*letters))
+    assert design.paired == paired
+    assert design.left_out.sum() == left_out
+    assert design.persons.sum() + left_out == len(letters)
+
+
+def test_one_person_in_both_groups_leaves_the_tests_between_persons(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    rows = [(f"s{number}", "film" if number % 2 else "rest") for number in range(40)]
+    rows.append(("s1", "rest"))
+    happy = rng.uniform(size=len(rows))
+    table = pd.DataFrame(rows, columns=["subject", "condition"]).assign(
+        path=[f"{number}.png" for number in range(len(rows))],
+        p_calm=1 - happy,
+        p_happy=happy,
+        label=np.where(happy > 0.5, "happy", "calm"),
+    )
+    found = study(table, tmp_path)
+    design = found.design("film", "rest")
+    assert not design.paired
+    assert found.names(design.left_out) == ["s1"]
+    (test,) = [
+        comparison.test
+        for comparison in compare_kind(found, found.kinds[0]).comparisons
+        if comparison.measure == "happy"
+    ]
+    assert not isinstance(test, Missing)
+    assert test["persons"] == [19, 20]
+    groups = table[table["subject"] != "s1"].groupby("condition")["p_happy"]
+    expected = ttest_ind(groups.get_group("rest"), groups.get_group("film"), equal_var=False)
+    assert test["p"] == pytest.approx(expected.pvalue, abs=1e-6)

@@ -1,0 +1,187 @@
+"""The results of a comparison in words: a sentence for each outcome, and the methods for a paper."""
+
+from collections.abc import Mapping, Sequence
+
+from fer_vit.compare.results import Comparison, Courses, Results, few_persons
+from fer_vit.compare.series import LEAST_BINS, RESAMPLES
+from fer_vit.compare.statistics import LEAST, Missing, Test
+from fer_vit.compare.study import Kind, Study
+from fer_vit.version import __version__
+
+ALPHA = 0.05
+MOST_NAMES = 10  # of persons or clips in a line
+INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
+
+
+def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> list[str]:
+    """Returns a sentence for each comparison of a kind, also for the ones without a test."""
+    lines = []
+    for comparison in comparisons:
+        if isinstance(comparison.test, Missing):
+            lines.append(missing_sentence(comparison, comparison.test))
+        else:
+            lines.append(sentence(study, kind, comparison, comparison.test))
+    return lines
+
+
+def sentence(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
+    """Returns the result of a test in plain words: direction, size, interval, corrected p, persons."""
+    difference = test["difference"]
+    size = _number(abs(difference["mean"]), kind.form) + kind.unit
+    low = _number(difference["low"], kind.form)
+    high = _number(difference["high"], kind.form) + kind.unit
+    numbers = (
+        f"95% interval of the difference {low} to {high}; {_p(test['p corrected'])} after Holm's "
+        f"correction; {_persons(study, comparison, test)}"
+    )
+    first, second = comparison.first, comparison.second
+    direction = "higher" if difference["mean"] > 0 else "lower"
+    if test["p corrected"] < ALPHA:
+        result = f"{kind.phrase} is {size} {direction} in {second} than in {first}"
+    else:
+        result = (
+            f"no clear difference in {kind.phrase} between {second} and {first}; it is {size} "
+            f"{direction} in {second}"
+        )
+    return f"{comparison.measure}: {result} ({numbers})."
+
+
+def missing_sentence(comparison: Comparison, missing: Missing) -> str:
+    """Returns why a comparison has no test."""
+    pair = f"{comparison.second} and {comparison.first} are not compared"
+    return f"{comparison.measure}: {pair}, since {missing.reason}."
+
+
+def _number(value: float, form: str) -> str:
+    """Returns a number as text, of shares in percentage points."""
+    plain = form.removeprefix("+")
+    if plain.endswith("%"):
+        return f"{100 * value:{plain.removesuffix('%')}f}"
+    return f"{value:{plain}}"
+
+
+def _p(value: float) -> str:
+    """Formats a p-value as papers do."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _persons(study: Study, comparison: Comparison, test: Test) -> str:
+    """Returns the number of persons of a test."""
+    first, second = test["persons"]
+    if study.design(comparison.first, comparison.second).paired:
+        return f"n = {first} persons in both"
+    return f"n = {second} and {first} different persons"
+
+
+def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
+    """Returns a line for each pair of conditions and reason for which tests are missing."""
+    missing = [
+        (f"{comparison.second} - {comparison.first}: {comparison.test.reason}", comparison.measure)
+        for comparison in comparisons
+        if isinstance(comparison.test, Missing)
+    ]
+    measures: dict[str, list[str]] = {}
+    for reason, measure in missing:
+        measures.setdefault(reason, []).append(measure)
+    return [
+        f"Not tested: {title.lower()} of {listed(names)}, {reason}."
+        for reason, names in measures.items()
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns names with commas; of many the first ones and the number of the others."""
+    text = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
+    """Returns the methods for a paper, and a line for everything that is left out."""
+    settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
+    settings = settings or "settings unknown, since only Parquet records them"
+    text = (
+        f"Expressions were classified with fer-vit ({settings}) and compared with fer-vit "
+        f"{__version__}. Faces were averaged by photo or clip, and these by person and condition. "
+        "Means have 95% t intervals over persons. Conditions were compared by two-sided t tests, "
+        "paired for persons in both and Welch's for different persons, with Holm's correction "
+        "within each table, and by rank tests (Wilcoxon or Mann-Whitney) without correction; g is "
+        "Hedges' g by the pooled standard deviation"
+    )
+    if results.mixed is not None:
+        text += (
+            "; mixed models have random intercepts and slopes of persons (statsmodels, REML), and "
+            "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
+            "freedom (Bell & McCaffrey 2002)"
+        )
+    if study.rest:
+        text += (
+            f". From the probabilities of a clip their mean from {study.rest.start:g} up to "
+            f"{study.rest.end:g} s was subtracted, and faces in this interval count nowhere else"
+        )
+    if results.courses:
+        text += f". {_course_methods(results.courses)}"
+    lines = [f"{text}.", *design_lines(study)]
+    if few := few_persons(study):
+        lines.append(f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}.")
+    if study.left_out:
+        lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
+    if study.without_rest:
+        lines.append(
+            f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
+            f"or clips: {listed(study.without_rest)}."
+        )
+    if results.mixed is None:
+        lines.append(INSTALL)
+    for outcome in results.outcomes:
+        lines += missing_lines(outcome.kind.title, outcome.comparisons)
+    lines += missing_lines("Mixed model", results.mixed or [])
+    lines += _repeated_lines(results)
+    return lines
+
+
+def _course_methods(courses: Courses) -> str:
+    """Returns how series were computed."""
+    text = (
+        f"Series are means in bins of {courses.step:g} s from the start of each clip; bins without "
+        "a face stay empty"
+    )
+    if courses.synchrony:
+        text += (
+            ". Synchrony is the leave-one-out inter-subject correlation: of each person's series "
+            f"with the mean of all others, over at least {LEAST_BINS} common bins, averaged by "
+            f"Fisher's z, with the percentile bootstrap over persons ({RESAMPLES:,} resamples)"
+        )
+    return text
+
+
+def design_lines(study: Study) -> list[str]:
+    """Returns for each pair of conditions that leaves out persons the design and their names."""
+    lines = []
+    for first, second in study.pairs:
+        design = study.design(first, second)
+        names = study.names(design.left_out)
+        if not names:
+            continue
+        if design.paired:
+            how, why = "paired", "in one condition only"
+        else:
+            how, why = "different persons", "in both conditions"
+        lines.append(
+            f"{second} - {first}: {how}, {design.persons.sum():,} persons. Left out of the tests, "
+            f"since {why}, {len(names):,}: {listed(names)}."
+        )
+    return lines
+
+
+def _repeated_lines(results: Results) -> list[str]:
+    """Returns a line for each condition in which no expression has an ICC(1)."""
+    conditions = next(iter(results.repeated.values()))
+    lines = []
+    for condition in conditions:
+        if all(row[condition]["mean"] is None for row in results.repeated.values()):
+            lines.append(
+                f"No ICC(1) in {condition}: under {LEAST} persons have several photos or clips, or "
+                "these are equal."
+            )
+    return lines

@@ -1,0 +1,297 @@
+"""The results of a study: means, tests of pairs of conditions, repeated measures and series over time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fer_vit.compare.series import (
+    average_series,
+    check_grid,
+    leave_one_out,
+    mean_course,
+    resample,
+    synchrony,
+)
+from fer_vit.compare.statistics import (
+    LEAST,
+    Missing,
+    Test,
+    compare_pair,
+    intraclass_correlation,
+    mixed_model,
+    person_mean,
+)
+from fer_vit.compare.study import Kind, Study
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.scores import holm
+from fer_vit.evaluate.writer import Table
+from fer_vit.geometry import Array
+from fer_vit.report.table import Interval
+
+Means = dict[str, dict[str, Interval]]  # results by measure and condition
+
+
+class Comparison(NamedTuple):
+    """A test of a measure in two conditions, the second minus the first."""
+
+    measure: str
+    first: str
+    second: str
+    test: Test | Missing
+
+    @property
+    def name(self) -> str:
+        """The name in tables and JSON."""
+        return f"{self.measure}: {self.second} - {self.first}"
+
+
+class Outcome(NamedTuple):
+    """The results of measures of one kind."""
+
+    kind: Kind
+    means: Means
+    comparisons: list[Comparison]
+
+
+@dataclass(frozen=True, eq=False)
+class Courses:
+    """Series of O photos or clips on a grid of T bins, and their synchrony."""
+
+    step: float  # seconds of a bin
+    series: Array  # (O, T, C), NaN in a bin without a face
+    persons: dict[str, Array]  # by condition: (P, T, C), NaN for a person without values
+    several: dict[str, int]  # by condition: persons with several clips, whose series are averaged
+    correlations: dict[str, Array]  # by condition: (P, C), leave-one-out; empty if not requested
+    synchrony: Means  # of each expression by condition; empty if not requested
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """All results of a study."""
+
+    outcomes: list[Outcome]
+    repeated: Means  # ICC(1) of each expression by condition
+    mixed: list[Comparison] | None  # None: statsmodels is not installed
+    courses: Courses | None
+
+
+def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
+    """Computes all results; with `grid`, series in bins of this many seconds, and with `sync` their synchrony."""
+    courses = compute_courses(study, grid, sync)
+    expressions = study.kinds[0].values
+    repeated = {
+        name: {
+            condition: intraclass_correlation(values[rows], study.person[rows])
+            for condition, rows in study.conditions.items()
+        }
+        for name, values in expressions.items()
+    }
+    return Results(
+        outcomes=[compare_kind(study, kind) for kind in study.kinds],
+        repeated=repeated,
+        mixed=mixed_tests(study, expressions) if find_spec("statsmodels") else None,
+        courses=courses,
+    )
+
+
+def compare_kind(study: Study, kind: Kind) -> Outcome:
+    """Returns the means of measures and the tests of all pairs of conditions, corrected for their number."""
+    designs = [study.design(*pair) for pair in study.pairs]
+    means: Means = {}
+    comparisons = []
+    for measure, values in kind.values.items():
+        cells = study.cells(values)
+        means[measure] = {
+            name: person_mean(persons, kind.least, kind.most) for name, persons in cells.items()
+        }
+        for (first, second), design in zip(study.pairs, designs, strict=True):
+            x = np.where(design.persons, cells[first], np.nan)
+            y = np.where(design.persons, cells[second], np.nan)
+            test = compare_pair(x, y, design.paired)
+            comparisons.append(Comparison(measure, first, second, test))
+    return Outcome(kind, means, correct(comparisons))
+
+
+def mixed_tests(study: Study, measures: Mapping[str, Array]) -> list[Comparison]:
+    """Returns the differences of measures (O,) from the first condition by the mixed model."""
+    first, *others = study.conditions
+    condition = np.array([*study.conditions.values()]).argmax(0)
+    comparisons = []
+    for measure, values in measures.items():
+        tests = mixed_model(values, study.person, condition)
+        for second, test in zip(others, tests, strict=True):
+            comparisons.append(Comparison(measure, first, second, test))
+    return correct(comparisons)
+
+
+def correct(comparisons: list[Comparison]) -> list[Comparison]:
+    """Returns the comparisons with p-values corrected for the number of tests; missing ones do not count."""
+    tested = [one.test for one in comparisons if not isinstance(one.test, Missing)]
+    corrected = iter(holm([test["p"] for test in tested]))
+    results = []
+    for comparison in comparisons:
+        test = comparison.test
+        if not isinstance(test, Missing):
+            test = {**test, "p corrected": next(corrected)}
+        results.append(comparison._replace(test=test))
+    return results
+
+
+def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | None:
+    """Returns the series on a common grid, with `sync` also their synchrony; None without a grid."""
+    if grid is None:
+        if sync:
+            raise FerVitError(
+                "`--sync` needs a common grid in seconds. Add `--grid`, such as `--grid 0.5`."
+            )
+        return None
+    check_grid(study.seconds, len(study.paths), grid)
+    series = resample(study.probabilities, study.seconds, study.observation, grid)
+    persons, several = {}, {}
+    for name, rows in study.conditions.items():
+        owner = study.person[rows]
+        persons[name] = average_series(series[rows], owner, len(study.people))
+        several[name] = int((np.bincount(owner) > 1).sum())
+    correlations: dict[str, Array] = {}
+    if sync:
+        correlations = {
+            name: np.column_stack([leave_one_out(values) for values in np.moveaxis(cells, 2, 0)])
+            for name, cells in persons.items()
+        }
+    means = {
+        label: {name: synchrony(values[:, place]) for name, values in correlations.items()}
+        for place, label in enumerate(study.labels)
+    }
+    return Courses(grid, series, persons, several, correlations, means if sync else {})
+
+
+def as_json(study: Study, results: Results) -> dict[str, Any]:
+    """Returns the results for JSON: means and differences of each kind, null for a missing test, and its reason."""
+    tables: dict[str, Any] = {"conditions": study.counts(), "designs": {}}
+    for first, second in study.pairs:
+        design = study.design(first, second)
+        tables["designs"][f"{second} - {first}"] = {
+            "paired": design.paired,
+            "persons": int(design.persons.sum()),
+            "left out": study.names(design.left_out),
+        }
+    for outcome in results.outcomes:
+        tables[outcome.kind.title] = {
+            "means": outcome.means,
+            **comparisons_json(outcome.comparisons),
+        }
+    tables["ICC(1)"] = results.repeated
+    if results.mixed is not None:
+        mixed = comparisons_json(results.mixed)
+        tables["mixed model"] = mixed["differences"]
+        tables["mixed model, missing"] = mixed["missing"]
+    if study.rest:
+        tables["without rest"] = [*study.without_rest]
+    if results.courses and results.courses.synchrony:
+        tables["synchrony"] = results.courses.synchrony
+    return tables
+
+
+def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
+    """Returns the tests by name, null where missing, and the reasons of the missing ones."""
+    differences: dict[str, Test | None] = {}
+    missing = {}
+    for comparison in comparisons:
+        if isinstance(comparison.test, Missing):
+            differences[comparison.name] = None
+            missing[comparison.name] = comparison.test.reason
+        else:
+            differences[comparison.name] = comparison.test
+    return {"differences": differences, "missing": missing}
+
+
+def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
+    """Returns the files with series: of each clip, the mean over persons, and the synchrony of each person."""
+    tables = {"grid.csv": clip_rows(study, courses), "grid_means.csv": mean_rows(study, courses)}
+    if courses.correlations:
+        tables["sync.csv"] = sync_rows(study, courses)
+    return tables
+
+
+def clip_rows(study: Study, courses: Courses) -> Table:
+    """Returns a row for each bin of each clip up to its last face; a bin without a face has empty cells."""
+    columns: dict[str, type] = {"path": str, "condition": str, "person": str, "seconds": float}
+    names = [f"p_{label}" for label in study.labels]
+    columns |= dict.fromkeys(names, float)
+    condition = _conditions(study)
+    rows = []
+    for index, series in enumerate(courses.series):
+        filled = np.isfinite(series[:, 0])
+        for place in range(np.flatnonzero(filled).max(initial=-1) + 1):
+            row: dict[str, Any] = {
+                "path": study.paths[index],
+                "condition": condition[index],
+                "person": study.people[study.person[index]],
+                "seconds": place * courses.step,
+            }
+            if filled[place]:
+                row |= dict(zip(names, series[place].tolist(), strict=True))
+            rows.append(row)
+    return Table(columns, rows)
+
+
+def _conditions(study: Study) -> list[str]:
+    """Returns the condition of each observation (O,)."""
+    names = [*study.conditions]
+    return [names[index] for index in np.array([*study.conditions.values()]).argmax(0)]
+
+
+def mean_rows(study: Study, courses: Courses) -> Table:
+    """Returns the mean of each expression over persons with its interval, by condition and bin."""
+    columns: dict[str, type] = {
+        "condition": str,
+        "expression": str,
+        "seconds": float,
+        "mean": float,
+        "low": float,
+        "high": float,
+        "persons": int,
+    }
+    rows = []
+    for condition, cells in courses.persons.items():
+        for place, label in enumerate(study.labels):
+            for time, row in enumerate(zip(*mean_course(cells[:, :, place]), strict=True)):
+                if row[3]:
+                    values = [condition, label, time * courses.step, *map(_number, row)]
+                    rows.append(dict(zip(columns, values, strict=True)))
+    return Table(columns, rows)
+
+
+def sync_rows(study: Study, courses: Courses) -> Table:
+    """Returns the leave-one-out correlation of each person, expression and condition; empty if it is undefined."""
+    columns: dict[str, type] = {
+        "condition": str,
+        "expression": str,
+        "person": str,
+        "correlation": float,
+    }
+    rows = []
+    for condition, values in courses.correlations.items():
+        present = np.unique(study.person[study.conditions[condition]])
+        for place, label in enumerate(study.labels):
+            for person in present:
+                cells = [condition, label, study.people[person], _number(values[person, place])]
+                rows.append(dict(zip(columns, cells, strict=True)))
+    return Table(columns, rows)
+
+
+def _number(value: Any) -> float | int | None:
+    """Returns a number of numpy, None for NaN."""
+    return value.item() if np.isfinite(value) else None
+
+
+def few_persons(study: Study) -> list[str]:
+    """Returns the conditions with fewer than `LEAST` persons, and their number."""
+    return [
+        f"{name} ({sizes['persons']})"
+        for name, sizes in study.counts().items()
+        if sizes["persons"] < LEAST
+    ]

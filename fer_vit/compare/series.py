@@ -1,0 +1,175 @@
+"""Expressions over time: change from a resting interval, a common grid, and synchrony between persons."""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fer_vit.compare.statistics import LEAST, interval
+from fer_vit.errors import FerVitError, short
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.report.table import Interval
+
+EDGE = 1e-6
+"""Times this fraction of a bin before its start belong to it, since 0.6 / 0.2 is less than 3 in binary."""
+MOST_BINS = 1_000_000  # of all clips together
+LEAST_BINS = 3  # fewer bins have no correlation
+RESAMPLES = 2000  # of the bootstrap
+
+
+class Rest(NamedTuple):
+    """An interval in a clip, in seconds: from `start` up to but not including `end`."""
+
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"{self.start:g}:{self.end:g}"
+
+    def contains(self, seconds: Array) -> Mask:
+        """Returns which times (N,) lie in the interval."""
+        return np.asarray((seconds >= self.start) & (seconds < self.end))
+
+
+def parse_rest(text: str) -> Rest:
+    """Reads START:END in seconds; raises FerVitError."""
+    found = re.fullmatch(r"([0-9.]+):([0-9.]+)", text.strip(), re.ASCII)
+    try:
+        rest = Rest(float(found[1]), float(found[2])) if found else None
+    except ValueError:  # such as 1.2.3
+        rest = None
+    if rest is None or not rest.start < rest.end < math.inf:
+        raise FerVitError(
+            f"Expected `--rest` as START:END in seconds, such as 0:5, but got {short(text)}."
+        )
+    return rest
+
+
+def change_from_rest(values: Array, seconds: Array, clip: IntArray, rest: Rest) -> Array:
+    """Subtracts from values (N, C) their mean over an interval of the same clip.
+
+    `seconds` (N,) are the times in the clips; `clip` (N,) is the index of each value's clip, or -1. Values of clips
+    without a value in the interval are NaN.
+    """
+    changes = np.full(values.shape, np.nan)
+    resting = rest.contains(seconds) & (clip >= 0) & np.isfinite(values).all(1)
+    clips = int(clip.max(initial=-1)) + 1
+    count = np.bincount(clip[resting], minlength=clips)  # (clips,)
+    sums = np.zeros((clips, values.shape[1]))
+    np.add.at(sums, clip[resting], values[resting])
+    rows = clip >= 0
+    rows[rows] = count[clip[rows]] > 0
+    changes[rows] = values[rows] - sums[clip[rows]] / count[clip[rows], None]
+    return changes
+
+
+def check_grid(seconds: Array, clips: int, step: float) -> int:
+    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,) of some clips.
+
+    Raises FerVitError without times, for a step that is no positive number, a step longer than all clips, and for too
+    many bins.
+    """
+    if not 0 < step < math.inf:
+        raise FerVitError(f"Expected `--grid` to be seconds above 0, but got {short(step)}.")
+    if not np.isfinite(seconds).any():
+        raise FerVitError("`--grid` needs clips, but no face has a time. Predict videos.")
+    last = float(np.nanmax(seconds))
+    bins = math.floor(min(last / step + EDGE, float(MOST_BINS))) + 1
+    if bins < 2:
+        raise FerVitError(
+            f"Expected `--grid` to be shorter than the clips, but the last face is at {last:g} s, "
+            f"and the grid is {step:g} s."
+        )
+    if bins * clips > MOST_BINS:
+        raise FerVitError(
+            f"`--grid {step:g}` makes over {MOST_BINS:,} bins in {clips:,} clips that last up to "
+            f"{last:g} s. Choose a larger one."
+        )
+    return bins
+
+
+def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
+    """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
+
+    Bin t has the values from `t * step` up to `(t + 1) * step`. A bin without values is NaN. `seconds` (N,) are the
+    times, NaN for a photo, and `clip` (N,) the indices of the clips.
+    """
+    clips = int(clip.max()) + 1
+    bins = check_grid(seconds, clips, step)
+    timed = seconds >= 0
+    place = np.floor(seconds[timed] / step + EDGE).astype(int)
+    cell = clip[timed] * bins + place
+    count = np.bincount(cell, minlength=clips * bins)
+    sums = np.zeros((clips * bins, values.shape[1]))
+    np.add.at(sums, cell, values[timed])
+    means = np.full_like(sums, np.nan)
+    means[count > 0] = sums[count > 0] / count[count > 0, None]
+    return means.reshape(clips, bins, -1)
+
+
+def average_series(series: Array, group: IntArray, groups: int) -> Array:
+    """Returns the mean of series (O, ...) over each group (O,): (G, ...); NaN do not count."""
+    known = np.isfinite(series)
+    sums = np.zeros((groups, *series.shape[1:]))
+    np.add.at(sums, group, np.where(known, series, 0.0))
+    count = np.zeros(sums.shape)
+    np.add.at(count, group, known.astype(float))
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, count, out=means, where=count > 0)
+    return means
+
+
+def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
+    """Returns the mean over persons of series (P, T), its 95 % t interval, and the number of persons (T,) each.
+
+    Without a person the mean is NaN, and with fewer than `LEAST` the bounds are.
+    """
+    count = np.isfinite(series).sum(0)
+    mean = average_series(series, np.zeros(len(series), int), 1)[0]
+    squares = np.where(np.isfinite(series), (series - mean) ** 2, 0.0).sum(0)
+    reach = np.full(len(mean), np.nan)
+    enough = count >= LEAST
+    error = np.sqrt(squares[enough] / (count[enough] - 1) / count[enough])
+    reach[enough] = stats.t.ppf(0.975, count[enough] - 1) * error
+    return mean, mean - reach, mean + reach, count
+
+
+def leave_one_out(series: Array) -> Array:
+    """Returns the correlation of each person's series (P, T) with the mean of all others (P,).
+
+    Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. It uses the bins where the person and another
+    one have values. NaN for fewer than `LEAST_BINS` of them, or without variance.
+    """
+    known = np.isfinite(series)
+    total = np.where(known, series, 0.0).sum(0)  # (T,)
+    correlations = np.full(len(series), np.nan)
+    for person, values in enumerate(series):
+        others = known.sum(0) - known[person]
+        shared = known[person] & (others > 0)
+        if shared.sum() < LEAST_BINS:
+            continue
+        x = values[shared]
+        y = (total[shared] - x) / others[shared]
+        deviations = np.stack([x - x.mean(), y - y.mean()])
+        norms = np.sqrt((deviations**2).sum(1))
+        if norms.min() > 1e-9:
+            correlations[person] = np.clip(
+                np.prod(deviations / norms[:, None], axis=0).sum(), -1, 1
+            )
+    return correlations
+
+
+def synchrony(correlations: Array) -> Interval:
+    """Returns the mean over persons of correlations (P,) by Fisher's z, with the percentile bootstrap over persons."""
+    known = correlations[np.isfinite(correlations)]
+    if not len(known):
+        return interval(None, (np.nan, np.nan), 0)
+    z = np.arctanh(known.clip(-1 + 1e-12, 1 - 1e-12))
+    mean = float(np.tanh(z.mean()))
+    if len(known) < LEAST:
+        return interval(mean, (np.nan, np.nan), len(known))
+    draws = np.random.default_rng(0).integers(0, len(z), (RESAMPLES, len(z)))
+    bounds = np.percentile(np.tanh(z[draws].mean(1)), [2.5, 97.5])
+    return interval(mean, bounds, len(known))
