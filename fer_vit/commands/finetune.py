@@ -53,7 +53,7 @@ def finetune(
         fer-vit finetune faces.parquet --checkpoint best.ckpt
 
     Args:
-        photos: A folder, or a zip of it, with a folder for each class; or a manifest.
+        photos: A folder, or a zip or tar.gz of it, with a folder for each class; or a manifest.
         output: The folder to write: model, evaluation, faces.parquet (the detected faces), training (the logs).
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.

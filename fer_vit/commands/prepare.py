@@ -20,7 +20,7 @@ from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
-from fer_vit.sources.archive import is_zip, unpacked
+from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.common import add_landmarks, class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
 
@@ -58,7 +58,7 @@ def prepare(
 
     Args:
         source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder` for class folders.
-        root: Its folder, or a zip of it. For drawn: a new folder to draw into.
+        root: Its folder, or a zip or tar.gz of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
         detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each image as one face,
             `none` leaves landmarks out.
@@ -136,8 +136,8 @@ def _check_arguments(
     check_number("shards", 1 if shards is None else shards, 1)
     for wrong, message in (
         (
-            is_zip(root) and not root.is_file(),
-            f"Expected a zip of the data set, but there is none at {root}.",
+            is_archive(root) and not root.is_file(),
+            f"Expected an archive of the data set, but there is none at {root}.",
         ),
         (
             re.match(r"\w+:/", str(out)),

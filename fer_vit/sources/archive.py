@@ -1,7 +1,9 @@
-"""Zips of data sets, which may come from anyone: what is unpacked is limited, and what is not is counted."""
+"""Zips and tars of data sets, which may come from anyone: what is unpacked is limited, and what is not is counted."""
 
+import gzip
 import io
 import shutil
+import tarfile
 import zipfile
 import zlib
 from collections import Counter
@@ -13,58 +15,71 @@ from typing import NamedTuple
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import scratch_folder
-from fer_vit.listing import PHOTO_SUFFIXES
+from fer_vit.listing import PHOTO_SUFFIXES, plain, system_entry
 
 MAX_PHOTO = 1_000_000_000
 """Largest photo that is unpacked, in bytes."""
 MAX_LIST = 64_000_000
 """Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times as much memory."""
+UTF_8 = 0x800
+"""The flag of a zip's entry whose name is in UTF-8."""
+CHUNK = 1_000_000
+"""Bytes that are read at once."""
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MAX_DEPTH = 100
 """Deepest folder that is unpacked."""
-TOO_LONG = "the name in the zip is too long"
-SAME_NAME = "the zip has a file and a folder of one name"
+TOO_LONG = "the name in the archive is too long"
+SAME_NAME = "the archive has a file and a folder of one name"
+NO_FILE = "a link or device in the archive"
+OUTSIDE = "a name in the archive that leads outside"
 BAD_NAMES = {
     ENAMETOOLONG: TOO_LONG,
-    EILSEQ: "the name in the zip is not possible here",
+    EILSEQ: "the name in the archive is not possible here",
     EISDIR: SAME_NAME,
     ENOTDIR: SAME_NAME,
     EEXIST: SAME_NAME,
 }
 """Why the system makes no file of an entry, by the number of its error."""
-TOO_LARGE = f"larger than {MAX_PHOTO // 10**6:,} MB in the zip"
+TOO_LARGE = f"larger than {MAX_PHOTO // 10**6:,} MB in the archive"
 
 
 class Unpacked(NamedTuple):
     """The files of a data set."""
 
     folder: Path
-    left_out: Counter[str]  # entries of the zip that are not in the folder, by reason
+    left_out: Counter[str]  # entries of the archive that are not in the folder, by reason
 
 
-def is_zip(path: Path) -> bool:
-    """Returns whether a path names a zip."""
-    return path.suffix.lower() == ".zip"
+def is_archive(path: Path) -> bool:
+    """Returns whether a path names a zip or a tar."""
+    return path.suffix.lower() == ".zip" or is_tar(path)
+
+
+def is_tar(path: Path) -> bool:
+    """Returns whether a path names a tar that can be unpacked."""
+    return path.name.lower().endswith(TAR_SUFFIXES)
 
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
-    """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
+    """Unpacks an archive into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
 
-    Messages name the zip instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes links
-    as files, and reads no more of an entry than its header declares.
+    Messages name the archive instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes
+    links as files, and reads no more of an entry than its header declares. Of tars, only files and folders are read.
     """
-    if not is_zip(archive):
+    if not is_archive(archive):
         yield Unpacked(archive, Counter())
         return
     with scratch_folder(out) as scratch:
-        folder = scratch / "zip"  # `fer_vit.files` uses other names in there
+        folder = scratch / "unpacked"  # `fer_vit.files` uses other names in there
         folder.mkdir()
-        left_out = _extract(archive, folder, out)
-        # A zip of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
+        extract = _extract_tar if is_tar(archive) else _extract_zip
+        left_out = extract(archive, folder, out)
+        # An archive of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
         inner = [
             path
-            for path in folder.glob("[!.]*")
-            if path.name != "__MACOSX" and (path.is_dir() or path.name[0] != "_")
+            for path in folder.iterdir()
+            if not system_entry(path.name) and (path.is_dir() or path.name[0] != "_")
         ]
         try:
             yield Unpacked(inner[0] if len(inner) == 1 and inner[0].is_dir() else folder, left_out)
@@ -76,35 +91,33 @@ class _LimitedFile(io.FileIO):
     """A file of which no large part can be read at once: zipfile reads the list of entries as a whole."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > MAX_LIST:
-            raise FerVitError(
-                f"Expected at most {MAX_LIST:,} bytes for the list of entries in {self.name!s}, "
-                f"but got {size:,}. Unpack it first."
-            )
+        _check_part(size, self.name)
         return super().read(size)
 
 
-def _open_zip(file: io.FileIO) -> zipfile.ZipFile:
+def _open_zip(file: io.FileIO, archive: Path) -> zipfile.ZipFile:
     try:
         # macOS writes UTF-8 without zip's flag for it
         return zipfile.ZipFile(file, metadata_encoding="utf-8")
     except UnicodeDecodeError:
-        return zipfile.ZipFile(file)
+        opened = zipfile.ZipFile(file)
+        _check_names(opened.infolist(), archive)
+        return opened
 
 
-def _extract(archive: Path, folder: Path, out: Path) -> Counter[str]:
+def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
     """Unpacks a zip; returns the number of entries that were left out, by reason.
 
     Raises FerVitError when the zip is damaged, compressed in an unusual way, or larger than the free disk.
     """
     left_out = Counter[str]()
     try:
-        with _LimitedFile(archive) as file, _open_zip(file) as opened:
+        with _LimitedFile(archive) as file, _open_zip(file, archive) as opened:
             entries = opened.infolist()
             _check_compression(entries, archive)
             wanted = []
             for entry in entries:
-                if _is_large_photo(entry):
+                if _is_large(entry.filename, entry.file_size):
                     left_out[TOO_LARGE] += 1
                 elif entry.filename.count("/") > MAX_DEPTH:
                     left_out[TOO_LONG] += 1
@@ -127,6 +140,86 @@ def _extract(archive: Path, folder: Path, out: Path) -> Counter[str]:
     return left_out
 
 
+class _LimitedGzip(gzip.GzipFile):
+    """A compressed tar of which no large part can be read at once: tarfile reads the header of an entry as a whole."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        _check_part(size, self.name)
+        return super().read(size)
+
+
+def _check_part(size: int | None, archive: object) -> None:
+    """Raises FerVitError when a list of entries, or a header, is too long to be read."""
+    if size is not None and size > MAX_LIST:
+        raise FerVitError(
+            f"Expected at most {MAX_LIST:,} bytes for the list of entries in {archive!s}, but got {size:,}. "
+            "Unpack it first."
+        )
+
+
+@contextmanager
+def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    opener = _LimitedFile if archive.suffix.lower() == ".tar" else _LimitedGzip
+    with opener(archive) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+        yield opened
+
+
+def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
+    """Unpacks the files of a tar; returns and raises as for a zip."""
+    left_out = Counter[str]()
+    try:
+        with _open_tar(archive) as opened:
+            _check_room(sum(_sizes(opened)), archive, folder, out)
+            while opened.fileobj and opened.fileobj.read(CHUNK):  # to the checksum at the end
+                pass
+        with _open_tar(archive) as opened:
+            for entry in _entries(opened):
+                if reason := _extract_entry(opened, entry, folder):
+                    left_out[reason] += 1
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, EINVAL):
+            raise
+        raise FerVitError(
+            f"Expected a complete tar at {archive}, but got: {error}. Fetch it again."
+        ) from error
+    return left_out
+
+
+def _entries(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields the entries one after the other, without a list of them."""
+    while entry := opened.next():
+        opened.members = []  # type: ignore[attr-defined]
+        yield entry
+
+
+def _sizes(opened: tarfile.TarFile) -> Iterator[int]:
+    """Yields the sizes of the files that will be unpacked."""
+    for entry in _entries(opened):
+        if entry.isfile() and not _is_large(entry.name, entry.size):
+            yield entry.size
+
+
+def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> str | None:
+    """Unpacks an entry of a tar; returns why it is left out, or None."""
+    if entry.isdir():
+        return None
+    if not entry.isfile():
+        return NO_FILE
+    if _is_large(entry.name, entry.size):
+        return TOO_LARGE
+    if entry.name.count("/") > MAX_DEPTH:
+        return TOO_LONG
+    try:
+        opened.extract(entry, folder, set_attrs=False, filter="data")
+    except tarfile.FilterError:
+        return OUTSIDE
+    except OSError as error:
+        if error.errno not in BAD_NAMES:
+            raise
+        return BAD_NAMES[error.errno]
+    return None
+
+
 def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
     """Raises FerVitError for other methods than deflate: a few bytes of bzip2 can fill all memory at once."""
     if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -135,13 +228,24 @@ def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
         )
 
 
-def _is_large_photo(entry: zipfile.ZipInfo) -> bool:
+def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
+    """Raises FerVitError for folder names in an old code page: which one is not recorded, and they name classes."""
+    for entry in entries:
+        folder = entry.filename.rpartition("/")[0]
+        if not entry.flag_bits & UTF_8 and not folder.isascii():
+            raise FerVitError(
+                f"Expected names of folders in UTF-8 in {archive}, but got {plain(folder)}, from an old code page. "
+                "Unpack it first with the program that made it."
+            )
+
+
+def _is_large(name: str, size: int) -> bool:
     """Returns whether an entry is a photo that would not be read; labels and lists may be larger."""
-    return Path(entry.filename).suffix.lower() in PHOTO_SUFFIXES and entry.file_size > MAX_PHOTO
+    return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_PHOTO
 
 
 def _check_room(size: int, archive: Path, folder: Path, out: Path) -> None:
-    """Raises FerVitError when the disk has too little room for the files of a zip."""
+    """Raises FerVitError when the disk has too little room for the files of an archive."""
     free = shutil.disk_usage(folder).free
     if size > free:
         room = f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"

@@ -99,7 +99,10 @@ def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
     names = sorted(path.name for path in root.glob("*") if not system_entry(path.name))
-    came = short(", ".join(names)) or ("an empty folder" if root.is_dir() else "no such folder")
+    nothing = (
+        "an empty folder" if root.is_dir() else "a file" if root.is_file() else "no such folder"
+    )
+    came = short(", ".join(names)) or nothing
     return FerVitError(
         f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout."
     )

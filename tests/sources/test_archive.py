@@ -1,6 +1,9 @@
 """Zips from anyone: names, sizes and numbers of entries that no data set has."""
 
+import io
+import os
 import struct
+import tarfile
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -96,3 +99,109 @@ def test_a_list_of_entries_that_takes_much_memory_is_refused(
     ):
         pass
     assert [file.name for file in tmp_path.iterdir()] == ["x.zip"]
+
+
+# Names in old code pages
+
+
+def old_zip(path: Path, names: list[str], encoding: str) -> Path:
+    """A zip whose names are in a code page, without the flag for UTF-8, as older programs write it."""
+    stand_ins = {
+        name: "abcd"[number] * len(name.encode(encoding)) for number, name in enumerate(names)
+    }
+    zipped(path, [*stand_ins.values()])
+    data = path.read_bytes()
+    for name, stand_in in stand_ins.items():
+        data = data.replace(stand_in.encode(), name.encode(encoding))
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "encoding"),
+    [
+        (["train/\u5f00\u5fc3/1.png", "train/\u60b2\u4f24/22.png"], "gbk"),
+        (["\u559c\u3073/1.png", "\u6012\u308a/22.png"], "cp932"),
+        (["gl\xfccklich/1.png", "w\xfctend/22.png"], "cp850"),
+        (["\u0440\u0430\u0434/1.png", "\u0433\u043d\u0435\u0432/22.png"], "cp866"),
+    ],
+)
+def test_folders_in_an_old_code_page_are_no_garbled_classes(
+    names: list[str], encoding: str, tmp_path: Path
+) -> None:
+    path = old_zip(tmp_path / "x.zip", names, encoding)
+    with pytest.raises(FerVitError, match=r"names of folders in UTF-8 in .*x\.zip.*Unpack it"):
+        prepare("folder", path, tmp_path / "m.parquet", detector="none")
+    path = old_zip(tmp_path / "y.zip", names, "utf-8")
+    with unpacked(path, tmp_path / "out") as (folder, _):
+        found = {file.parent.name for file in folder.rglob("*.png")}
+    assert found == {name.split("/")[-2] for name in names}
+
+
+def test_photos_in_an_old_code_page_are_read(tmp_path: Path) -> None:
+    path = old_zip(tmp_path / "x.zip", ["a/\u5f00.png", "b/\u60b2\u4f24.png"], "gbk")
+    prepare("folder", path, tmp_path / "m.parquet", detector="none")
+    assert Manifest.read(tmp_path / "m.parquet").column("label") == ["a", "b"]
+
+
+# Tars
+
+
+def tarred(path: Path, names: list[str], extra: list[tarfile.TarInfo] = []) -> Path:  # noqa: B006
+    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as file:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(FACE), 0o777
+            file.addfile(info, io.BytesIO(FACE))
+        for info in extra:
+            file.addfile(info)
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.TGZ", "x.tar"])
+def test_a_tar_gives_the_rows_of_its_folder(name: str, tmp_path: Path) -> None:
+    names = [f"data/{part}" for part in (*GOOD, "train/@eaDir/2.png", "train/sad/._2.png")]
+    names += ["._data"]
+    path = tarred(tmp_path / name.lower(), names).rename(tmp_path / name)
+    prepare("folder", path, tmp_path / "m.parquet", detector="none")
+    manifest = Manifest.read(tmp_path / "m.parquet")
+    assert manifest.image_names() == GOOD
+    assert manifest.column("label") == ["happiness", "sadness"]
+
+
+def test_a_tar_writes_nothing_outside_and_makes_no_link(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "1.png").write_bytes(FACE)
+    special = []
+    kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
+    for number, kind in enumerate(kinds):
+        info = tarfile.TarInfo(f"train/link{number}")
+        info.type, info.linkname = kind, str(tmp_path / "secret")
+        special.append(info)
+    names = [*GOOD, "../../out.png", "train/../../../up.png", "/absolute/1.png"]
+    before = {*tmp_path.rglob("*")}
+    path = tarred(tmp_path / "x.tar.gz", names, special)
+    with unpacked(path, tmp_path / "work" / "m.parquet") as (folder, left_out):
+        found = [file for file in sorted(folder.rglob("*")) if not file.is_dir()]
+        assert not any(map(os.path.islink, found))
+        assert {file.relative_to(folder).as_posix() for file in found} == {*GOOD, "absolute/1.png"}
+    assert left_out == Counter({archive.NO_FILE: 4, archive.OUTSIDE: 2})
+    assert {*tmp_path.rglob("*")} - before == {path, tmp_path / "work"}
+
+
+def test_damaged_and_swollen_tars_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tarred(tmp_path / "x.tar.gz", GOOD)
+    data = path.read_bytes()
+    for wrong in (b"", b"no tar", data[: len(data) // 2], data[:-9]):
+        path.write_bytes(wrong)
+        with pytest.raises(FerVitError, match="Expected a complete tar"):
+            prepare("folder", path, tmp_path / "m.parquet", detector="none")
+    long = tarfile.TarInfo("train/happy/1.png")
+    long.pax_headers = {"comment": "x" * 200_000}
+    path = tarred(tmp_path / "y.tar.gz", GOOD, [long])
+    monkeypatch.setattr(archive, "MAX_LIST", 100_000)
+    with pytest.raises(FerVitError, match="Expected at most 100,000 bytes"):
+        prepare("folder", path, tmp_path / "m.parquet", detector="none")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.tar.gz", "y.tar.gz"]
