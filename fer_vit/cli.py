@@ -7,7 +7,6 @@ import gc
 import inspect
 import os
 import re
-import signal
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fer_vit.errors import FerVitError, suggest, suggest_option
+from fer_vit.signals import exit_on_signals
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
@@ -87,7 +87,8 @@ def main(args: list[str] | None = None) -> None:
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
     try:
-        run(args)
+        with exit_on_signals():
+            run(args)
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
@@ -174,9 +175,6 @@ def run_plain(verb: str, args: list[str]) -> None:
         f"{word}=true" if word in flags and following.lower() not in ("true", "false") else word
         for word, following in zip(words, [*words, ""][1:], strict=True)
     ]
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that half-written files are removed
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:

@@ -83,6 +83,8 @@ def start_worker(_worker: int = 0) -> None:
     # A fork must not free the garbage of the main process: freeing a decoder waits forever for its threads.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if sys.platform == "linux":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         Thread(target=_exit_on_parent_signal, daemon=True).start()

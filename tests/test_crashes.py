@@ -368,6 +368,8 @@ def alive(process: psutil.Process) -> bool:
         ],
         *[
             ("predict", signal.SIGTERM, 143),
+            ("predict", signal.SIGHUP, 129),
+            ("prepare", signal.SIGHUP, 129),
             ("parts", signal.SIGKILL, -9),
             ("visualize", signal.SIGTERM, 143),
         ],
@@ -405,7 +407,7 @@ def test_no_process_stays_behind(
     }[verb]
     command = [
         "env",
-        "--default-signal=INT",
+        "--default-signal=INT,HUP",
         sys.executable,
         "-m",
         "fer_vit",
@@ -429,6 +431,48 @@ def test_no_process_stays_behind(
     assert all(name.endswith(".part") for name in left) if number == signal.SIGKILL else left == []
     # A thread of multiprocessing in a process that reads may print a traceback at its end.
     assert verb != "prepare" or "Traceback" not in log.read_text()
+
+
+SLEEPER = """
+import os, sys, time
+from pathlib import Path
+from fer_vit.files import scratch_folder
+from fer_vit.signals import exit_on_signals
+with exit_on_signals(), scratch_folder(Path(sys.argv[1])) as scratch:
+    print(flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # while files are removed, a second signal comes
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)],
+)
+def test_signals_leave_no_file_even_two_of_them(
+    number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    command = ["env", "--default-signal=INT,HUP", sys.executable, "-c", SLEEPER, tmp_path / "out"]
+    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        time.sleep(0.2)
+        process.send_signal(number)
+        assert process.wait(30) == status
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    command = ["nohup", sys.executable, "-c", SLEEPER, tmp_path / "out"]
+    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
 
 
 # Full disks

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
-    {"errors", "geometry", "version"},
+    {"errors", "geometry", "signals", "version"},
     {"conformal", "labels", "files", "listing", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},
@@ -48,8 +48,8 @@ HOMES = {
         "sources/duplicates.py",
     },
     "onnxruntime": {"commands/export.py", "face/network.py"},
-    "fastapi": {"app/server.py"},
-    "starlette": {"app/guard.py", "app/server.py"},
+    "fastapi": {"app/api.py", "app/server.py"},
+    "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/html.py"},
     "matplotlib": {"report/charts.py"},

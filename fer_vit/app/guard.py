@@ -6,22 +6,22 @@ import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HERE = (
-    "localhost",
-    "127.0.0.1",
-    "[::1]",
-)  # names that only programs on this machine can use to reach it
+from fer_vit.errors import FerVitError, short
+
+# names that only programs on this machine can use to reach it
+HERE = ("localhost", "127.0.0.1", "[::1]")
 MAX_BYTES = 200_000_000  # of a request
 SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
 PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
-SLOWEST = 10_000  # bytes per second that an upload must have on average after the first `PATIENCE` seconds
+SLOWEST = 10_000  # bytes per second that an upload must bring in every `PATIENCE` seconds
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -35,19 +35,57 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+HOST = re.compile(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?")  # a name or address, and a port
+READING = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
+
+
+class PublicAddress(NamedTuple):
+    """The address of the page for its users, when it lies behind a reverse proxy."""
+
+    origin: str  # scheme, host and port, as browsers send it in `Origin`
+    host: str  # without port
+    prefix: str  # path of the page without the last slash: "" or "/fer"
+
+
+def public_address(address: str) -> PublicAddress:
+    """Parses an address such as https://lab.example.org/fer/; raises FerVitError for any other text."""
+    try:
+        parts = urlsplit(address.strip().lower())
+        host = HOST.fullmatch(parts.netloc)
+    except ValueError:  # brackets that are not closed
+        host = None
+    if host is None or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise FerVitError(
+            "Expected `--public` to be the address that users type, such as "
+            f"https://lab.example.org/fer/, but got {short(address)}."
+        )
+    usual_port = {"http": ":80", "https": ":443"}[parts.scheme]  # browsers leave it out
+    origin = f"{parts.scheme}://{parts.netloc.removesuffix(usual_port)}"
+    path = urlsplit(address.strip()).path
+    return PublicAddress(origin, host[1], path.rstrip("/"))
 
 
 class Guard:
     """An ASGI app that lets only safe requests through to another one.
 
-    Clients may address it by `HERE`, the IP address they connect to, and `hosts`. Other names may be an attacker's that
-    was pointed here (DNS rebinding). Uploads must leave `SPARE` bytes free on the disk of `folder`.
+    Clients may address it by `HERE`, the IP address they connect to, `hosts`, and the `public` address. Other names may
+    be an attacker's that was pointed here (DNS rebinding). Uploads must leave `SPARE` bytes free on the disk of
+    `folder`.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Collection[str],
+        folder: Path | None = None,
+        public: PublicAddress | None = None,
+    ) -> None:
         self.app = app
         self.hosts = {*HERE, *(host.lower() for host in hosts)}
         self.folder = folder
+        self.public = public
+        if public is not None:
+            self.hosts.add(public.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or refuses it."""
@@ -65,53 +103,91 @@ class Guard:
         headers = Headers(scope=scope)
         if refusal := self._refuse(scope, headers):
             return await JSONResponse({"detail": refusal}, 403)(scope, receive, send_guarded)
-        await self.app(scope, self._limit(headers, receive), send_guarded)
+        await self.app(scope, UploadLimit(headers, receive, self.folder), send_guarded)
 
     def _refuse(self, scope: Scope, headers: Headers) -> str | None:
         """Returns why a request is refused: an unknown host name, or a change that another site's page requests."""
-        host, server = headers.get("host", "").lower(), (scope.get("server") or [""])[0]
-        found = re.fullmatch(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?", host)
-        if not found or found[1] not in {*self.hosts, f"[{server}]" if ":" in server else server}:
+        host = headers.get("host", "").lower()
+        server = (scope.get("server") or [""])[0]
+        address = f"[{server}]" if ":" in server else server
+        name = HOST.fullmatch(host)
+        if name is None or name[1] not in {*self.hosts, address}:
             return (
-                "This host name is not known here. Start the server with this name after `--host`."
+                f"The host name {_quoted(host)} is not known here. Start the server with it after "
+                "`--host`, or behind a reverse proxy with `--public` and the address of the page."
             )
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        same = origin is None or origin.partition("://")[2].lower() == host
-        if scope["method"] in ("GET", "HEAD", "OPTIONS") or (
-            same and site in ("same-origin", "none")
-        ):
+        if scope["method"] in READING:
             return None
-        return "Requests from other sites are refused."
+        origin = headers.get("origin")
+        site = headers.get("sec-fetch-site", "none")
+        if site in ("same-origin", "none") and self._is_own(origin, host):
+            return None
+        return (
+            f"Requests from other sites are refused: the header Origin is {_quoted(origin or '')}, "
+            f"and Host is {_quoted(host)}. Behind a reverse proxy, start the server with `--public` "
+            "and the address of the page."
+        )
 
-    def _limit(self, headers: Headers, receive: Receive) -> Receive:
-        """Returns a `receive` that raises an HTTPException for uploads that are too large or too slow."""
-        seen, complete, start = 0, False, time.monotonic()
+    def _is_own(self, origin: str | None, host: str) -> bool:
+        """Returns whether a request comes from a page of this server, or from no page."""
+        if origin is None:
+            return True
+        if self.public is not None and origin.lower() == self.public.origin:
+            return True
+        return origin.partition("://")[2].lower() == host
+
+
+def _quoted(header: str) -> str:
+    """Returns a header's value for a sentence: short, without characters that cannot be printed."""
+    return f"`{short(''.join(letter if letter.isprintable() else '?' for letter in header))}`"
+
+
+class UploadLimit:
+    """A `receive` that raises an HTTPException for uploads that are too large or too slow.
+
+    Each `PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent fast before is no credit: a
+    client that stops is disconnected after `PATIENCE` seconds.
+    """
+
+    def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
         claimed = headers.get("content-length", "0")
-        expected = int(claimed) if claimed.isdecimal() and len(claimed) < 20 else 0
+        self._expected = int(claimed) if claimed.isdecimal() and len(claimed) < 20 else 0
+        self._receive = receive
+        self._folder = folder
+        self._seen = 0  # bytes
+        self._complete = False
+        self._start_window()
 
-        async def receive_limited() -> Message:
-            nonlocal seen, complete
-            if complete:  # waits for the client to disconnect
-                return await receive()
-            if max(seen, expected) > MAX_BYTES:
-                raise HTTPException(
-                    413, f"At most {MAX_BYTES // 10**6} MB can be uploaded at a time."
-                )
-            if self.folder and shutil.disk_usage(self.folder).free < SPARE + max(
-                expected - seen, 0
-            ):
+    def _start_window(self) -> None:
+        self._left = PATIENCE  # seconds of waiting
+        self._missing = SLOWEST * PATIENCE  # bytes that they must bring
+
+    async def __call__(self) -> Message:
+        """Returns the next part of the request."""
+        if self._complete:  # waits for the client to disconnect
+            return await self._receive()
+        self._check_size()
+        before = time.monotonic()
+        try:
+            message = await asyncio.wait_for(self._receive(), self._left)
+        except TimeoutError as error:
+            raise HTTPException(408, "The upload is too slow.") from error
+        size = len(message.get("body", b""))
+        self._seen += size
+        self._complete = not message.get("more_body")
+        self._left -= time.monotonic() - before
+        self._missing -= size
+        if self._missing <= 0:
+            self._start_window()
+        return message
+
+    def _check_size(self) -> None:
+        if max(self._seen, self._expected) > MAX_BYTES:
+            raise HTTPException(413, f"At most {MAX_BYTES // 10**6} MB can be uploaded at a time.")
+        if self._folder is not None:
+            coming = max(self._expected - self._seen, 0)
+            if shutil.disk_usage(self._folder).free < SPARE + coming:
                 raise HTTPException(413, "The server's disk has too little room for this upload.")
-            try:
-                message = await asyncio.wait_for(
-                    receive(), start + PATIENCE + seen / SLOWEST - time.monotonic()
-                )
-            except TimeoutError as error:
-                raise HTTPException(408, "The upload is too slow.") from error
-            seen += len(message.get("body", b""))
-            complete = not message.get("more_body")
-            return message
-
-        return receive_limited
 
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:

@@ -1,24 +1,26 @@
 """Jobs: tasks of clients run one after another, in a process that can be killed at any time."""
 
 import asyncio
+import math
 import multiprocessing
 import os
-import re
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, NamedTuple
 
 from fer_vit.errors import FerVitError
 
-MAX_WAITING = 64  # jobs
+MAX_JOBS = 500  # that arrive, wait or run
+MAX_GROWTH = 500_000_000  # bytes of memory that a job may add to the memory of an idle worker
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
 KEPT = 3600.0  # seconds after which results are removed
 STEP = 0.25  # seconds between two checks that the client is still there
+WATCH = 0.01  # seconds between two looks at the worker's memory
 FAILED = "These files cannot be processed."
 Event = dict[str, Any]
 Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
@@ -31,12 +33,29 @@ class Task(NamedTuple):
     names: list[str]
     model: str
     table: str  # file name
-    report: bool  # whether to make a report, too
+    report: bool  # whether to draw photos and clips, and to make further tables
     reading: dict[str, Any]  # options of `PhotoOptions`
+    explain: bool = True  # whether the report explains the faces
+
+
+class MemoryLimitError(Exception):
+    """The worker has more memory than a job may use."""
+
+
+def resident_memory(process: int | None) -> int:
+    """Returns the bytes of memory that a process has; 0 where the system has no /proc (macOS, Windows)."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_bytes().split()[1]
+    except (OSError, IndexError):  # it has ended
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Worker:
-    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another one is started."""
+    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another one is started.
+
+    A process that takes `MAX_GROWTH` more memory than it had when it was ready is killed, too.
+    """
 
     def __init__(
         self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]
@@ -51,13 +70,35 @@ class Worker:
         self._process = spawn.Process(target=target, args=(worker_end, models), daemon=True)
         self._process.start()
         worker_end.close()
+        self._most = math.inf  # bytes of memory; unknown until it is ready
 
-    def wait(self) -> None:
-        """Waits until the first process is ready. Raises FerVitError when it cannot load the model."""
-        event = self._pipe.recv()
+    def wait(self) -> dict[str, str]:
+        """Waits until the first process is ready; returns the types of the columns of its tables by name.
+
+        Raises FerVitError when it cannot load the model.
+        """
+        event = self._receive()
         if event["state"] == "failed":
             raise FerVitError(event["message"])
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
+        columns: dict[str, str] = event["columns"]
+        return columns
+
+    def _receive(self) -> Event:
+        event: Event = self._pipe.recv()
+        if event["state"] == "ready":
+            self._most = resident_memory(self._process.pid) + MAX_GROWTH
+        return event
+
+    def _poll(self) -> bool:
+        """Waits up to `STEP` for an event; returns whether there is one. Raises MemoryLimitError."""
+        end = time.monotonic() + STEP
+        while time.monotonic() < end:
+            if self._pipe.poll(WATCH):
+                return True
+            if resident_memory(self._process.pid) > self._most:
+                raise MemoryLimitError
+        return False
 
     def close(self) -> None:
         """Ends the process."""
@@ -81,11 +122,17 @@ class Worker:
                         "message": f"This took longer than {MAX_SECONDS:g} seconds.",
                     }
                     return
-                if await asyncio.to_thread(self._pipe.poll, STEP):
-                    event = self._pipe.recv()
+                if await asyncio.to_thread(self._poll):
+                    event = self._receive()
                     over = event["state"] in ("done", "failed")
                     if event["state"] != "ready":  # which a new process sends first
                         yield event
+        except MemoryLimitError:
+            limit = f"more than {MAX_GROWTH // 10**6} MB of memory"
+            yield {
+                "state": "failed",
+                "message": f"This takes {limit}. Send smaller photos or clips, or fewer at a time.",
+            }
         except (EOFError, OSError):  # the process has ended
             yield {"state": "failed", "message": FAILED}
         finally:
@@ -97,23 +144,29 @@ class Worker:
 class Jobs:
     """The queue of jobs and their results, which lie in a private folder under random names."""
 
-    def __init__(self, folder: Path, models: Sequence[str], worker: Worker) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        models: Sequence[str],
+        worker: Worker,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.models = models  # that may be chosen, the default first
+        self.columns = columns or {}  # types of a table's columns by name, as JSON calls them
         self.results: dict[str, dict[str, Path]] = {}
+        self.active: set[str] = set()  # names of the folders of jobs without results
         self._worker = worker
         self._queue: list[asyncio.Event] = []
 
     @property
     def full(self) -> bool:
         """Whether no more jobs are taken. A job counts from `new_folder` on, when its upload is not stored yet."""
-        return (
-            sum(path.is_dir() for path in self.folder.iterdir()) - len(self.results) > MAX_WAITING
-        )
+        return len(self.active) >= MAX_JOBS
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task; while it waits, how many are before it. Removes it unless it is done."""
-        turn, done = asyncio.Event(), False
+        turn = asyncio.Event()
         self._queue.append(turn)
         self._queue[0].set()
         try:
@@ -129,17 +182,16 @@ class Jobs:
                     if event["state"] == "done":
                         if await gone():
                             return
-                        event, done = event | self._keep(task.folder), True
+                        event = event | self._keep(task.folder)
                     yield event
         finally:
             self._queue.remove(turn)
             if self._queue:
                 self._queue[0].set()
-            if not done:
-                self.remove(task.folder.name)
+            self.end(task.folder.name)
 
     def _keep(self, folder: Path) -> Event:
-        """Keeps the results of a job for an hour; returns its ID, files and addresses (None: there is no report)."""
+        """Keeps the results of a job for an hour; returns its ID and files."""
         shutil.rmtree(folder / "uploads", ignore_errors=True)
         files = {
             path.relative_to(folder).as_posix(): path
@@ -147,36 +199,24 @@ class Jobs:
             if path.is_file()
         }
         self.results[folder.name] = files
+        self.active.discard(folder.name)
         asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)
-        base, explained = f"/results/{folder.name}", "report.zip" in files
-        return {
-            "id": folder.name,
-            "files": [name for name in files if "/" not in name],
-            "html": f"{base}/report/index.html" if explained else None,
-            "zip": f"{base}/report.zip" if explained else None,
-        }
+        return {"id": folder.name, "files": [name for name in files if "/" not in name]}
 
     def new_folder(self) -> Path:
         """Makes the folder of a job."""
         folder = self.folder / token_urlsafe(16)
         (folder / "uploads").mkdir(parents=True)
+        self.active.add(folder.name)
         return folder
+
+    def end(self, name: str) -> None:
+        """Removes the files of a job unless it has results."""
+        if name in self.active:
+            self.remove(name)
 
     def remove(self, name: str) -> None:
         """Removes the files of a job; `name` is the name of a folder from `new_folder`."""
         self.results.pop(name, None)
+        self.active.discard(name)
         shutil.rmtree(self.folder / name, ignore_errors=True)
-
-
-def safe_names(names: Sequence[str]) -> list[str]:
-    """Returns names under which uploads are stored: different ones, without folders or unusual characters."""
-    safe: list[str] = []
-    for name in names:
-        base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
-        stem, suffix = base.stem[:50].lstrip(" .-") or "photo", base.suffix[:10]
-        taken = {other.lower() for other in safe}
-        numbered = (
-            f"{stem}{f' ({number})' * (number > 0)}{suffix}" for number in range(len(names) + 1)
-        )
-        safe.append(next(one for one in numbered if one.lower() not in taken))
-    return safe

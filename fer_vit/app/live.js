@@ -20,7 +20,7 @@ function person({track, probabilities}) {
 }
 
 async function next(known) {
-  const state = await (await fetch(`/live/newest?known=${known}`)).json();
+  const state = await (await fetch(`live/newest?known=${known}`)).json();
   recording.hidden = !state.recording || state.stopped;
   recording.textContent = `Recording to ${state.recording}`;
   stopped = state.stopped;
@@ -40,7 +40,7 @@ function end(text) {
 }
 
 stop.addEventListener('click', async () => {
-  stopped = (await fetch('/live/stop', {method: 'POST'})).ok;
+  stopped = (await fetch('live/stop', {method: 'POST'})).ok;
 });
 
 (async () => {

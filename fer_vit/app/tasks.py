@@ -6,7 +6,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from io import StringIO
@@ -20,20 +20,23 @@ from PIL import Image as Pil
 
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, Event, Task
+from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, image_size, read_image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import BOX
+from fer_vit.predict.results import BOX, table_columns
 from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
-from fer_vit.processes import start_worker
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualize.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 2**26  # pixels; cameras with "64 megapixels" have slightly more than 64 million
 MAX_PIXELS = 20_000_000_000  # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # as Pillow names them
+CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
+"""Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
 SHOWN = 1600  # longer side of the whole photos on the page, in pixels
 
 load_cached = cache(load)
@@ -41,14 +44,15 @@ load_cached = cache(load)
 
 def work(pipe: Connection, models: Sequence[str]) -> None:
     """Runs in the worker process: loads a model, then does one task after another, and sends each event to the pipe."""
-    start_worker()
+    with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     Pil.MAX_IMAGE_PIXELS = None  # sizes are checked below
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
     except FerVitError as error:
         return pipe.send({"state": "failed", "message": str(error)})
     sys.addaudithook(refuse_network)
-    pipe.send({"state": "ready"})
+    pipe.send({"state": "ready", "columns": column_types()})
     while True:
         task = pipe.recv()
         try:
@@ -58,8 +62,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
-                for event in run_task(task):
-                    pipe.send(event)
+                run_task(task, pipe.send)
         except (FerVitError, OSError) as error:
             cause = error.__cause__ or error  # an OSError has a path of the server, and a reason
             message = getattr(cause, "strerror", None) or str(error)
@@ -69,36 +72,92 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
             pipe.send({"state": "failed", "message": FAILED})
 
 
-def run_task(task: Task) -> Iterator[Event]:
-    """Does a task in the folder of uploads; yields events for the client, `done` last."""
-    for name in task.names:
-        if Path(name).suffix.lower() not in MEDIA_SUFFIXES:
-            raise FerVitError(f"{name} is not a photo or clip that can be read.")
-    paths, options = [Path(name) for name in task.names], PhotoOptions(workers=0, **task.reading)
+def column_types() -> dict[str, str]:
+    """Returns the types of a table's columns by name, as JSON calls them, without the columns of expressions."""
+    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    return {name: names[kind] for name, kind in table_columns((), videos=True).items()}
+
+
+def run_task(task: Task, send: Callable[[Event], None]) -> None:
+    """Does a task in the folder of uploads; sends events for the client, `done` last."""
+    paths = [Path(name) for name in named_by_content(task.names)]
+    options = PhotoOptions(workers=0, **task.reading)
     clips = [path for path in paths if is_video(path)]
     check_pixels([path for path in paths if path not in clips], clips, options.end)
     if task.report:
-        yield from make_report(task, paths, clips, options)
+        make_report(task, paths, clips, options, send)
     else:
-        predict_table(load_cached(task.model), paths, options, Outputs(Path("..", task.table)))
-        yield {"state": "done"}
+        make_table(task, paths, options)
+        send({"state": "done"})
+
+
+def named_by_content(names: Sequence[str]) -> list[str]:
+    """Returns the names of uploads; files without the suffix of a photo or clip get the one of their content.
+
+    Browsers call what a page has made `blob`. Raises FerVitError for files that are neither photo nor clip.
+    """
+    named: list[str] = []
+    for name in names:
+        if Path(name).suffix.lower() in MEDIA_SUFFIXES:
+            named.append(name)
+            continue
+        suffix = suffix_by_content(Path(name))
+        if suffix is None:
+            raise FerVitError(f"{name} is not a photo or clip that can be read.")
+        named.append(safe_name(name + suffix, [*names, *named]))
+        Path(name).rename(named[-1])
+    return named
+
+
+def suffix_by_content(path: Path) -> str | None:
+    """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
+    if kind := photo_format(path):
+        return f".{kind.lower()}"
+    from fer_vit.predict.frames import open_video  # only here: PyAV may not be installed
+
+    with suppress(ImageError), open_video(path) as (container, _):
+        return CLIP_SUFFIXES.get(container.format.name, ".mp4")
+    return None
+
+
+def photo_format(path: Path) -> str | None:
+    """Returns Pillow's name of a photo's format, one of `FORMATS`; None for other files."""
+    with suppress(Exception), Pil.open(path, formats=FORMATS) as image:  # it raises many types
+        return image.format
+    return None
+
+
+def make_table(task: Task, paths: Sequence[Path], options: PhotoOptions) -> None:
+    """Makes the table of a task; as JSON, one list of rows."""
+    table = Path("..", task.table)
+    if table.suffix != ".json":
+        predict_table(load_cached(task.model), paths, options, Outputs(table))
+        return
+    lines = table.with_suffix(".jsonl")
+    predict_table(load_cached(task.model), paths, options, Outputs(lines))
+    with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
+        before = "["
+        for row in rows:
+            file.write(before + row.rstrip("\n"))
+            before = ","
+        file.write("]")
 
 
 def make_report(
-    task: Task, paths: Sequence[Path], clips: Sequence[Path], options: PhotoOptions
-) -> Iterator[Event]:
+    task: Task,
+    paths: Sequence[Path],
+    clips: Sequence[Path],
+    options: PhotoOptions,
+    send: Callable[[Event], None],
+) -> None:
     """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces, if there are any."""
-    model, table, report, messages = (
-        load_cached(task.model),
-        Path("..", task.table),
-        Path("../report"),
-        [],
-    )
-    summary, intervals = (
-        Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals")
-    )
+    model = load_cached(task.model)
+    table = Path("..", task.table)
+    summary = Path("../summary.csv") if clips else None
+    intervals = Path("../intervals.csv") if clips else None
+    copy = Path("../marked.mp4") if len(clips) == 1 else None
+    messages: list[str] = []
     try:
-        copy = Path("../marked.mp4") if len(clips) == 1 else None
         predict_table(model, paths, options, Outputs(table, summary, intervals, copy))
     except FerVitError:
         if not table.exists():
@@ -110,24 +169,51 @@ def make_report(
         rows_by_name = {
             name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))
         }
-    messages += [line for name, rows in rows_by_name.items() for line in describe(name, rows)]
-    yield {"state": "found", "messages": messages}
-    photos = draw_photos([path for path in paths if path not in clips], rows_by_name)
-    if write_report(report, model, paths, options, "pixels", task.model, most=MAX_FACES):
+    for name, rows in rows_by_name.items():
+        messages += describe(name, rows)
+    send({"state": "found", "messages": messages})
+    photos = [path for path in paths if path not in clips]
+    drawn = draw_photos(photos, rows_by_name)
+    if task.explain:
+        in_photos = [row for path in photos for row in rows_by_name[str(path)] if row["face"]]
+        explain(task, paths, options, min(len(in_photos), MAX_FACES), send)
+    send({"state": "done", "messages": messages, "photos": drawn})
+
+
+def explain(
+    task: Task,
+    paths: Sequence[Path],
+    options: PhotoOptions,
+    in_photos: int,
+    send: Callable[[Event], None],
+) -> None:
+    """Makes the report of the faces as a page and an archive, and sends how many of them are explained."""
+    report = Path("../report")
+
+    def explained(faces: int, in_clips: int) -> None:
+        send({"state": "explaining", "faces": faces, "of": max(faces, in_photos + in_clips)})
+
+    faces = write_report(
+        report,
+        load_cached(task.model),
+        paths,
+        options,
+        "pixels",
+        task.model,
+        most=MAX_FACES,
+        on_face=explained,
+    )
+    if faces:
         shutil.make_archive(str(report), "zip", report)
     else:
         shutil.rmtree(report)
-    yield {"state": "done", "messages": messages, "photos": photos}
 
 
 def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
     """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
     for path in photos:
         sizes = [image_size(path.read_bytes()) or (0, 0)]  # Pillow may take another one of several
-        with (
-            suppress(Exception),
-            Pil.open(path) as image,
-        ):  # Pillow raises many types for broken files
+        with suppress(Exception), Pil.open(path, formats=FORMATS) as image:  # it raises many types
             sizes.append(image.size)
         if (size := max(map(math.prod, sizes))) > MAX_PHOTO:
             limit = f"at most {MAX_PHOTO // 10**6} are read"

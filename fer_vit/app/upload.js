@@ -1,6 +1,6 @@
 'use strict';
 const $ = selector => document.querySelector(selector);
-const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video');
+const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video'), bar = $('progress');
 const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
 const MAX_FILES = 20, MAX_BYTES = 200e6;
 let files = [], shown = null, running = null;
@@ -70,9 +70,22 @@ function follow(event) {
   const waiting = event.position === 1 ? 'One job is' : `${event.position} jobs are`;
   if (event.state === 'waiting') status.value = `${waiting} before yours …`;
   if (event.state === 'running') status.value = 'Looking for faces …';
-  if (event.state === 'found') { tell(event.messages); status.value = 'Finding out which parts of the face count …'; }
+  if (event.state === 'found') found(event);
+  if (event.state === 'explaining') explaining(event);
   if (event.state === 'failed') throw new Error(event.message);
   if (event.state === 'done') show(event);
+}
+
+function found(event) {
+  tell(event.messages);
+  status.value = form.explain.checked ? 'Finding out which parts of the face count …' : 'Drawing …';
+}
+
+function explaining({faces, of}) {
+  bar.hidden = false;
+  bar.max = of;
+  bar.value = faces;
+  status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'} …`;
 }
 
 function tell(messages) {
@@ -80,8 +93,17 @@ function tell(messages) {
   $('.messages').replaceChildren(...messages.map(message => element('li', {textContent: message})));
 }
 
+/* A sentence of the server; a proxy before it may refuse a request in its own words. */
+async function reason(response) {
+  try {
+    return (await response.json()).detail;
+  } catch {
+    return response.status === 413 ? 'The server in between refuses uploads of this size.' : `The server answers with the status ${response.status}.`;
+  }
+}
+
 function clear() {
-  if (shown) navigator.sendBeacon(`/results/${shown}/close`);
+  if (shown) navigator.sendBeacon(`results/${shown}/close`);
   shown = null;
   result.hidden = true;
   for (const part of result.children) part.replaceChildren();
@@ -94,12 +116,13 @@ async function start() {
   for (const name of $('.clip').hidden ? ['model'] : ['model', 'fps', 'start', 'end']) {
     if (form[name].value) body.append(name, form[name].value);
   }
+  body.append('explain', form.explain.checked);
   running = new AbortController();
   toggle(true);
   status.value = 'Sending …';
   try {
-    const response = await fetch('/api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
-    if (!response.ok) throw new Error((await response.json()).detail);
+    const response = await fetch('api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
+    if (!response.ok) throw new Error(await reason(response));
     for await (const event of lines(response)) follow(event);
   } catch (error) {
     clear();
@@ -112,6 +135,7 @@ async function start() {
 function toggle(busy) {
   $('.go').disabled = busy || !files.length;
   $('.cancel').hidden = !busy;
+  bar.hidden = true;
   form.classList.toggle('busy', busy);
 }
 form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
@@ -122,14 +146,14 @@ function show(job) {
   shown = job.id;
   tell(job.messages);
   status.value = '';
-  const address = name => `/results/${job.id}/${name}`;
+  const address = name => `results/${job.id}/${name}`;
   $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => job.files.includes(name)).map(name =>
     element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]})));
   const pictures = job.photos.map(({name, file}) => element('figure', {},
     element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
   if (job.files.includes('marked.mp4')) pictures.unshift(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
-  $('.frame').replaceChildren(...job.html ? [element('iframe', {src: job.html, title: 'Which parts of each face count'})] : []);
+  $('.frame').replaceChildren(...job.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
 }
 
-fetch('/api/models').then(response => response.json()).then(models => form.model.append(...models.map(name => new Option(name))));
+fetch('api/models').then(response => response.json()).then(models => form.model.append(...models.map(name => new Option(name))));

@@ -26,6 +26,7 @@ def live(
     output: Path | None = None,
     host: Sequence[str] = (),
     port: int = 8000,
+    public: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
@@ -49,20 +50,21 @@ def live(
         host: The address to serve (default: localhost), then host names that browsers may use. Everyone who reaches
             this address can watch and stop the program.
         port: The port of the page; 0 selects a free one.
+        public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.
     """
     check(source, output, overwrite)
-    from fer_vit.app.server import (
-        LivePage,
-        create_app,
-        listen,
-        serving,
-    )  # only here: the extra may not be installed
+    # only here: the extra may not be installed
+    from fer_vit.app.guard import public_address
+    from fer_vit.app.server import LivePage, create_app, listen, serving
 
+    behind_proxy = public_address(public) if public else None
     model, page = load(checkpoint), LivePage(output.name if output else None)
     with ExitStack() as stack:
         server, address = listen(host, port)
-        stack.enter_context(serving(create_app(page, host), stack.enter_context(server)))
+        stack.enter_context(
+            serving(create_app(page, host, behind_proxy), stack.enter_context(server))
+        )
         columns, origin = face_columns(model.labels, videos=True), model.origin()
         table = stack.enter_context(write_faces(output, columns, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)

@@ -26,6 +26,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.signals import handle_ending
 
 
 @torch.inference_mode()
@@ -84,7 +85,7 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest epoch or validation as last.ckpt, or the newest step when SIGTERM ends the run.
+    """Keeps the newest epoch or validation as last.ckpt, or the newest step when a signal ends the run.
 
     ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves nothing on SIGTERM,
     and processes that receive it at different steps wait for each other forever.
@@ -92,7 +93,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def __init__(self) -> None:
         super().__init__(filename="last", save_on_exception=True, enable_version_counter=False)
-        self.sigterm = False
+        self.signal: signal.Signals | None = None  # that ends the run
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
@@ -120,12 +121,12 @@ class LastCheckpoint(ModelCheckpoint):
                 callback.best_model_score = callback.kth_value = score
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes over SIGTERM from Lightning, which restores the handler at the end."""
+        """Takes over the signals that end a run from Lightning, which restores the handlers at the end."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "sigterm", True))
+            handle_ending(lambda number: setattr(self, "signal", number))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes over SIGTERM in runs without a sanity check."""
+        """Takes over the signals in runs without a sanity check."""
         super().on_train_start(trainer, pl_module)
         self.on_sanity_check_start(trainer, pl_module)
 
@@ -151,24 +152,25 @@ class LastCheckpoint(ModelCheckpoint):
         self._stop_together(trainer)
 
     def _stop_together(self, trainer: L.Trainer) -> None:
-        self.sigterm |= (
-            trainer._signal_connector.received_sigterm
-        )  # by Lightning's handler, earlier
+        self._take_over(trainer)
         trainer._signal_connector.received_sigterm = trainer.strategy.reduce_boolean_decision(
-            self.sigterm, all=False
+            self.signal is not None, all=False
         )
+
+    def _take_over(self, trainer: L.Trainer) -> None:
+        """Notes a SIGTERM that Lightning's handler has received earlier."""
+        if trainer._signal_connector.received_sigterm and self.signal is None:
+            self.signal = signal.SIGTERM
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Lets a validation finish, because Lightning cannot resume one; the run ends after the next step or epoch."""
-        self.sigterm |= (
-            trainer._signal_connector.received_sigterm
-        )  # by Lightning's handler, earlier
+        self._take_over(trainer)
         trainer._signal_connector.received_sigterm = False
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Saves the step at which SIGTERM stopped the run."""
+        """Saves the step at which a signal stopped the run."""
         if isinstance(exception, SIGTERMException):
             super().on_exception(trainer, pl_module, exception)
 
@@ -213,8 +215,17 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
             raise FerVitError(
                 f"Another process of this run died or no longer answers.{advice}"
             ) from error
-        print_once(f"Ended by {'Ctrl-C' if interrupted else 'SIGTERM'}.{advice}")
-        sys.exit(128 + (signal.SIGINT if interrupted else signal.SIGTERM))
+        number = signal.SIGINT if interrupted else ending_signal(trainer)
+        print_once(f"Ended by {'Ctrl-C' if interrupted else number.name}.{advice}")
+        sys.exit(128 + number)
+
+
+def ending_signal(trainer: L.Trainer) -> signal.Signals:
+    """Returns the signal that has ended a run; SIGTERM if only another process has received it."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, LastCheckpoint) and callback.signal is not None:
+            return callback.signal
+    return signal.SIGTERM
 
 
 def is_lost_process(error: BaseException) -> bool:

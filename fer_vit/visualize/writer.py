@@ -4,12 +4,12 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ REPORT = (
     "index.html",
 )
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
+Explained: TypeAlias = tuple[FaceResult, FaceView, Evidence]
 WHOLE = "the whole encoder"  # name of the first view of attention
 ATTENTION_TEXT = (
     "Where the model looks: the attention between regions, and to the output, which is classified. "
@@ -68,8 +69,12 @@ def write_report(
     name: str,
     labels: LabelChoice = "predicted",
     most: int = sys.maxsize,
+    on_face: Callable[[int, int], None] = lambda faces, in_videos: None,
 ) -> int:
-    """Writes a report of at most `most` faces of photos, and as many of videos, to a folder; returns their number."""
+    """Writes a report of at most `most` faces of photos, and as many of videos, to a folder; returns their number.
+
+    After each face, `on_face` gets the number of faces so far, and how many of videos there will be.
+    """
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
     films, photos = (
@@ -90,7 +95,8 @@ def write_report(
         _photos(model, photos, options, status, skipped, most), pictures(model, videos, options)
     )
     explained = chain.from_iterable(explain_faces(model, *some, method, labels) for some in shown)
-    records, means, views, small = _save_faces(folder, model, explained, root, bool(films))
+    counted = _count(explained, lambda faces: on_face(faces, len(chosen)))
+    records, means, views, small = _save_faces(folder, model, counted, root, bool(films))
     fewer |= len(records) >= most
     facts = _facts({"Photos": status, "Frames": frames}, most * fewer, len(records), small)
     render(
@@ -113,10 +119,17 @@ def write_report(
     return len(records)
 
 
+def _count(faces: Iterable[Explained], report: Callable[[int], None]) -> Iterator[Explained]:
+    """Yields faces, and reports their number after each."""
+    for number, face in enumerate(faces, 1):
+        yield face
+        report(number)
+
+
 def _save_faces(
     folder: Path,
     model: Recognizer,
-    explained: Iterable[tuple[FaceResult, FaceView, Evidence]],
+    explained: Iterable[Explained],
     root: str,
     videos: bool,
 ) -> tuple[list[FaceRecord], list[dict[str, Any]], list[str], int]:

@@ -1,10 +1,10 @@
 """The server with a worker that takes orders from the test: requests, uploads and results."""
 
 import json
-import shutil
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +14,13 @@ import pytest
 import requests
 from starlette.testclient import TestClient
 
-from fer_vit.app import guard, jobs, server
-from fer_vit.app.guard import POLICY, refuse_network
-from fer_vit.app.jobs import Jobs, safe_names
+from fer_vit.app import api, guard, jobs, server, uploads
+from fer_vit.app.guard import POLICY, public_address, refuse_network
+from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import LivePage, create_app
+from fer_vit.app.uploads import FormReader, Upload, safe_name
+from fer_vit.errors import FerVitError
+from fer_vit.version import __version__
 from tests.helpers.servers import Stub
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
@@ -32,10 +35,10 @@ def client(queue: Jobs) -> Iterator[TestClient]:
         yield client
 
 
-def connect(address: str, *parts: bytes, form: str) -> socket.socket:
+def connect(address: str, *parts: bytes, form: str, route: str = "/api/report") -> socket.socket:
     """Sends the start of a request whose body is a form; returns the connection."""
     client = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
-    head = f"POST /api/report HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n{form}"
+    head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n{form}"
     client.sendall(b"".join((f"{head}\r\n\r\n".encode(), *parts)))
     return client
 
@@ -92,10 +95,12 @@ def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Pat
     assert worker.tasks[0][1:] == (
         ["a.jpg"],
         "second",
-        "faces.jsonl",
+        "faces.json",
         False,
         {"fps": 2, "start": 0, "end": 9},
+        True,
     )
+    assert worker.uploads == {"a.jpg": b"bytes of a photo"}
     for kind, table in (
         ("text/csv", "faces.csv"),
         ("application/vnd.apache.parquet", "faces.parquet"),
@@ -112,7 +117,7 @@ def test_how_long_a_report_is_kept(
     done = client.post("/api/report", files=PHOTO).json()
     page = client.get(done["html"])
     assert page.text == "<p>Report</p>"
-    assert page.headers["content-security-policy"] == server.REPORT_POLICY
+    assert page.headers["content-security-policy"] == api.REPORT_POLICY
     assert client.get(done["zip"]).content == b"zip"
     assert not (tmp_path / done["id"] / "uploads").exists()
     assert client.post(f"/results/{done['id']}/close").status_code == 204
@@ -145,7 +150,7 @@ def test_no_request_names_a_path(client: TestClient, tmp_path: Path, path: str) 
         f"/{path}",
     ):
         answer = client.get(address)
-        assert answer.status_code in (404, 405) or answer.text == '{"path": "a.jpg"}\n'
+        assert answer.status_code in (404, 405) or answer.text == '[{"path": "a.jpg"}]'
         assert client.delete(address).status_code in (204, 404, 405)
     assert (tmp_path / "secret").exists()
     assert client.post("/api/predict", files=PHOTO, data={"model": path}).status_code == 422
@@ -161,7 +166,9 @@ def test_uploads_get_safe_and_different_names() -> None:
         "\x00\udcff.gif",
         "a (1).jpg",
     ]
-    names = safe_names([*given, "é" * 300 + ".mov", "", ".."])
+    names: list[str] = []
+    for name in (*given, "é" * 300 + ".mov", "", ".."):
+        names.append(safe_name(name, names))
     assert names[:5] == ["a.jpg", "A (1).JPG", "b.mp4", "_c_d.png", "rf.jpg"]
     assert names[5:] == ["__.gif", "a (1) (1).jpg", "é" * 50 + ".mov", "photo", "photo (1)"]
 
@@ -175,15 +182,25 @@ def test_limits_of_a_request(
 
     assert post([("files", ("a.jpg", b""))] * 21) == (
         400,
-        "Too many files. Maximum number of files is 20.",
+        "At most 20 files can be sent at a time.",
     )
+    assert post(model="x" * 1001) == (400, "A field has at most 1,000 bytes.")
+    assert post(**{f"field{n}": "1" for n in range(9)})[0] == 400
+    assert post({}) == (
+        422,
+        "Expected `files` in a form (multipart/form-data) or in JSON (application/json).",
+    )
+    assert post({"file": ("a.jpg", b"")}) == (422, "files: Field required.")
     assert post({"files": ("bad.jpg", b"")}) == (422, "bad.jpg is wrong.")
     assert post(model="user/name") == (422, "Expected one of the models first, second.")
     assert post(start=5, end=5) == (422, "Expected an end that is later than the start.")
     for wrong in ({"fps": "nan"}, {"fps": 0}, {"start": "-1"}, {"end": "inf"}):
         assert post(**wrong)[0] == 422
-    monkeypatch.setattr(jobs, "MAX_WAITING", -1)
-    assert post() == (429, "Too many jobs are waiting. Try again in a minute.")
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "MAX_JOBS", 0)
+        answer = client.post("/api/predict", files=PHOTO)
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) > 0
     monkeypatch.setattr(guard, "MAX_BYTES", 1000)
     assert post({"files": ("a.jpg", bytes(2000))}) == (
         413,
@@ -201,7 +218,7 @@ def test_a_full_disk_is_no_server_error(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(FormReader, "write", full)
     assert client.post("/api/predict", files=PHOTO).status_code == 413
     assert [*tmp_path.iterdir()] == []
 
@@ -269,8 +286,15 @@ def test_an_upload_that_is_still_stored_counts_as_a_job(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storing, stored = threading.Event(), threading.Event()
-    monkeypatch.setattr(jobs, "MAX_WAITING", 0)
-    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: storing.set() or stored.wait(20))
+    finish = FormReader.finish
+
+    def wait(reader: FormReader) -> Upload:
+        storing.set()
+        stored.wait(20)
+        return finish(reader)
+
+    monkeypatch.setattr(jobs, "MAX_JOBS", 1)
+    monkeypatch.setattr(FormReader, "finish", wait)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, "/api/predict", files=PHOTO)
         assert storing.wait(20)
@@ -291,3 +315,168 @@ def test_a_connection_is_refused(event: str, args: tuple[Any, ...]) -> None:
     with pytest.raises(PermissionError, match="fer-vit app does not"):
         refuse_network(event, args)
     refuse_network("socket.connect", (None, "/run/socket"))
+
+
+def test_json_with_files_in_base64(client: TestClient, worker: Stub, tmp_path: Path) -> None:
+    encoded = b64encode(b"bytes of a photo").decode()
+    files = [
+        {"name": "a.jpg", "data": encoded},
+        {"name": "x/a.jpg", "data": f"data:image/jpeg;base64,{encoded}"},
+        {"data": ""},
+    ]
+    answer = client.post("/api/predict", json={"files": files, "model": "second", "fps": 2})
+    assert [row["path"] for row in answer.json()] == ["a.jpg", "a (1).jpg", "photo"]
+    content = b"bytes of a photo"
+    assert worker.uploads == {"a.jpg": content, "a (1).jpg": content, "photo": b""}
+    assert worker.tasks[0].reading == {"fps": 2, "start": 0, "end": 1e6}
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "field"),
+    [
+        ({"files": []}, 422, "files"),
+        ({"files": [{"data": "."}]}, 422, "files.0.data"),
+        ({"files": [{"name": "a.jpg"}]}, 422, "files.0.data"),
+        ({"files": [{"data": ""}] * 21}, 422, "files"),
+        ({"files": [{"data": ""}], "fps": 0}, 422, "fps"),
+        ({"files": [{"data": "A" * 4000}]}, 413, "JSON"),
+        ([], 422, ""),
+    ],
+)
+def test_wrong_json(
+    sent: Any,
+    status: int,
+    field: str,
+    client: TestClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_JSON", 2000)
+    answer = client.post("/api/predict", json=sent)
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(field)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_form_is_stored_however_it_is_cut(tmp_path: Path) -> None:
+    content = bytes(range(256)) + b"\r\n--b\r\n--" + b"\r" * 50
+    body = (
+        b'--bound\r\nContent-Disposition: form-data; name="fps"\r\n\r\n2.5\r\n'
+        b'--bound\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n'
+        b"Content-Type: image/jpeg\r\n\r\n" + content + b"\r\n"
+        b'--bound\r\nContent-Disposition: form-data; name="files"\r\n\r\nno name\r\n--bound--\r\n'
+    )
+    for size in (1, 7, 64, len(body)):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        reader = FormReader(folder, b"bound")
+        for at in range(0, len(body), size):
+            reader.write(body[at : at + size])
+        upload = reader.finish()
+        assert (upload.names, upload.options.fps) == (["a.jpg", "photo"], 2.5)
+        assert (folder / "a.jpg").read_bytes() == content
+        assert (folder / "photo").read_bytes() == b"no name"
+
+
+def test_health_needs_no_worker(client: TestClient, worker: Stub) -> None:
+    answer = client.get("/health")
+    assert answer.json() == {"status": "ok", "version": __version__, "jobs": 0, "most": 500}
+    assert worker.tasks == []
+    live = TestClient(create_app(LivePage()), base_url="http://localhost")
+    assert live.get("/health").json() == {"status": "ok", "version": __version__}
+
+
+def test_the_schema_has_types_for_rows_requests_and_errors(queue: Jobs) -> None:
+    queue.columns = {"path": "string", "status": "string", "face": "integer"}
+    client = TestClient(create_app(queue), base_url="http://localhost")
+    schema = client.get("/openapi.json").json()
+    predict = schema["paths"]["/api/predict"]["post"]
+    row = predict["responses"]["200"]["content"]["application/json"]["schema"]["items"]
+    assert row["properties"]["face"] == {"type": ["integer", "null"]}
+    assert row["required"] == ["path", "status"]
+    body = predict["requestBody"]["content"]
+    assert body["multipart/form-data"]["schema"]["properties"]["files"]["type"] == "array"
+    assert body["application/json"]["schema"]["properties"]["files"]["type"] == "array"
+    problem = schema["components"]["schemas"]["Problem"]
+    assert problem["properties"]["detail"]["type"] == "string"
+    for status in ("400", "403", "413", "422", "429", "503"):
+        assert "Problem" in str(predict["responses"][status]["content"])
+
+
+@pytest.mark.parametrize(
+    "address", ["lab.example.org", "ftp://lab/", "https://", "https://a@b/", "https://[x/", "x"]
+)
+def test_a_wrong_public_address_is_one_line(address: str) -> None:
+    with pytest.raises(FerVitError, match="Expected `--public`"):
+        public_address(address)
+
+
+def test_a_public_address_may_send_and_no_other(queue: Jobs) -> None:
+    public = public_address("https://Lab.example.org:443/fer/")
+    app = create_app(queue, public=public)
+    client = TestClient(app, base_url="http://localhost:7860")
+
+    def post(**headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return client.post("/api/predict", files=PHOTO, headers=named).status_code
+
+    assert post(origin="https://lab.example.org", sec_fetch_site="same-origin") == 200
+    assert post(origin="https://lab.example.org", host="lab.example.org") == 200
+    assert post(host="evil.example", origin="https://lab.example.org") == 403
+    for origin in (
+        "http://lab.example.org",
+        "https://lab.example.org:8443",
+        "https://evil",
+        "null",
+    ):
+        assert post(origin=origin) == 403
+    assert post(origin="https://lab.example.org", sec_fetch_site="cross-site") == 403
+    done = client.post("/api/report", files=PHOTO).json()
+    assert done["html"] == f"/fer/results/{done['id']}/report/index.html"
+
+
+def test_a_refusal_names_both_headers_and_the_remedy(client: TestClient) -> None:
+    headers = {"origin": "https://lab.example.org"}
+    detail = client.post("/api/predict", files=PHOTO, headers=headers).json()["detail"]
+    for word in ("`https://lab.example.org`", "`localhost`", "--public", "Host", "Origin"):
+        assert word in detail
+    detail = client.get("/", headers={"host": "evil.example"}).json()["detail"]
+    assert "`evil.example`" in detail
+    assert "--host" in detail
+
+
+def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "PATIENCE", 0.3)
+    part = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
+    with connect(address, part, bytes(10**7), form="Content-Length: 20000000") as client:
+        assert b" 408 " in client.recv(4096)
+
+
+def test_a_client_that_reads_steadily_gets_everything(
+    address: str, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "PATIENCE", 0.5)  # a fortieth: the client reads forty times faster
+    worker.table = bytes(8_000_000)
+    body = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
+    length = f"Content-Length: {len(body)}"
+    with connect(address, body, form=length, route="/api/predict") as client:
+        start = time.monotonic()
+        received = 0
+        while received < len(worker.table):
+            piece = client.recv(65536)
+            assert piece, f"cut off after {received:,} bytes"
+            received += len(piece)
+            time.sleep(max(0.0, start + received / 4e6 - time.monotonic()))
+
+
+def test_more_connections_than_the_limit_get_503(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS", 0)
+    answer = requests.get(f"{address}/api/models", timeout=20)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["detail"]

@@ -1,6 +1,7 @@
 """Tasks of the worker process: in the process of the test, and in a worker that is killed."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from skimage.data import astronaut
 
 from fer_vit.app import jobs, tasks
 from fer_vit.app.jobs import Event, Task, Worker
-from fer_vit.app.tasks import check_pixels, run_task
+from fer_vit.app.tasks import check_pixels, column_types, named_by_content, run_task
 from fer_vit.errors import FerVitError
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
@@ -36,7 +37,9 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(
     folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any
 ) -> list[Event]:
-    return [*run_task(Task(folder.parent, names, DEFAULT, table, report, reading))]
+    events: list[Event] = []
+    run_task(Task(folder.parent, names, DEFAULT, table, report, reading), events.append)
+    return events
 
 
 @pytest.mark.parametrize("table", ["faces.csv", "faces.jsonl", "faces.parquet"])
@@ -49,7 +52,7 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
 def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
-    found, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
+    found, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
     assert found["messages"] == [
         "group.jpg: 1 face (1 happiness).",
         "No face found in empty.png.",
@@ -62,13 +65,65 @@ def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     changed = np.abs(marked - astronaut()).max(2) > 100
     assert changed[60:180, 170:275].mean() > 0.02
     assert changed[250:].mean() < 0.001
+    assert explaining == [{"state": "explaining", "faces": n, "of": 3} for n in (1, 2, 3)]
     files = {path.name for path in uploads.parent.iterdir()}
     assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= files
     assert str(uploads) not in (uploads.parent / "report" / "index.html").read_text()
 
 
+def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:
+    events: list[Event] = []
+    task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.csv", True, {}, explain=False)
+    run_task(task, events.append)
+    assert [event["state"] for event in events] == ["found", "done"]
+    files = {path.name for path in uploads.parent.iterdir()}
+    assert files == {"uploads", "faces.csv", "photos"}
+
+
+def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:
+    run(uploads, ["group.jpg", "empty.png"], "faces.jsonl")
+    lines = (uploads.parent / "faces.jsonl").read_text().splitlines()
+    run(uploads, ["group.jpg", "empty.png"], "faces.json")
+    assert json.loads((uploads.parent / "faces.json").read_text()) == [*map(json.loads, lines)]
+
+
+def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
+    types = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+    run(uploads, ["group.jpg", "empty.png"], "faces.json")
+    columns = column_types()
+    for row in json.loads((uploads.parent / "faces.json").read_text()):
+        for name, cell in row.items():
+            kind = "number" if name.startswith(("p_", "smoothed_")) else columns[name]
+            assert cell is None or isinstance(cell, types[kind]), name
+
+
+@pytest.mark.parametrize(
+    ("format", "suffix"), [("JPEG", ".jpeg"), ("PNG", ".png"), ("WEBP", ".webp"), ("GIF", ".gif")]
+)
+def test_files_without_suffix_are_named_by_their_content(
+    format: str, suffix: str, uploads: Path
+) -> None:
+    for name in ("blob", "notes.txt"):
+        Image.fromarray(astronaut()).save(uploads / name, format)
+    (uploads / f"blob{suffix}").write_bytes(b"another")
+    names = named_by_content(["blob", f"blob{suffix}", "notes.txt"])
+    assert names == [f"blob (1){suffix}", f"blob{suffix}", f"notes.txt{suffix}"]
+    assert run(uploads, names[:1]) == [{"state": "done"}]
+    assert [row["label"] for row in read(uploads.parent / "faces.csv")] == ["happiness"]
+
+
+def test_a_clip_without_suffix_is_read(uploads: Path) -> None:
+    write_video(uploads / "clip.mkv", [astronaut()] * 3, [0, 0.1, 0.2])
+    (uploads / "clip.mkv").rename(uploads / "blob")
+    assert run(uploads, ["blob"]) == [{"state": "done"}]
+    rows = read(uploads.parent / "faces.csv")
+    assert {row["path"] for row in rows} == {"blob.webm"}
+    assert len(rows) == 3
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "a", "a.jpg.svg"])
 def test_other_files_are_refused(uploads: Path, name: str) -> None:
+    (uploads / name).write_text("<svg>Hello</svg>")
     with pytest.raises(FerVitError, match=rf"^{name} is not a photo or clip that can be read\.$"):
         run(uploads, ["group.jpg", name])
 
@@ -122,6 +177,10 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(
     assert run_order(worker, "die") == [
         {"state": "failed", "message": "These files cannot be processed."}
     ]
+    assert run_order(worker, "work") == [{"state": "done"}]
+    (failed,) = run_order(worker, "eat")
+    assert failed["state"] == "failed"
+    assert "more than 500 MB of memory" in failed["message"]
     assert run_order(worker, "work") == [{"state": "done"}]
     monkeypatch.setattr(jobs, "MAX_SECONDS", 0.2)
     assert run_order(worker, "hang") == [

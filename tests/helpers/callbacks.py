@@ -9,17 +9,18 @@ from lightning.pytorch.callbacks import Callback
 
 
 class Terminate(Callback):
-    """Sends SIGTERM to this process, or to the second of two."""
+    """Sends a signal to this process, or to the second of two."""
 
-    def __init__(self, epoch: int, batch: int) -> None:
+    def __init__(self, epoch: int, batch: int, name: str = "SIGTERM") -> None:
         self.moment = epoch, batch
+        self.number = signal.Signals[name]
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if (
             trainer.current_epoch,
             batch_idx,
         ) == self.moment and trainer.global_rank == trainer.world_size - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
 
 
 class KillOne(Callback):

@@ -1,6 +1,7 @@
 """`fer-vit app` as a process that tests start, with its own temporary folder."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fer_vit.app.jobs import Event, Task
+from fer_vit.app.jobs import MAX_GROWTH, Event, Task
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +67,7 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     pipe.send(
         {"state": "failed", "message": "no such model"}
         if models == ["gone"]
-        else {"state": "ready"}
+        else {"state": "ready", "columns": {"path": "string"}}
     )
     while True:
         order = pipe.recv().model
@@ -74,6 +75,10 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
             raise SystemExit
         if order == "hang":
             time.sleep(600)
+        if order == "eat":
+            pages = bytearray(4 * MAX_GROWTH)
+            for at in range(0, len(pages), 4096):
+                pages[at] = 1
         pipe.send({"state": "done"})
 
 
@@ -85,6 +90,8 @@ class Stub:
         self.proceed = threading.Event()
         self.proceed.set()
         self.cancelled = 0
+        self.uploads: dict[str, bytes] = {}  # of the last task, by name
+        self.table = b""  # what to send instead of rows with names
 
     async def run(self, task: Task, gone: Any) -> AsyncIterator[Event]:
         self.tasks.append(task)
@@ -94,13 +101,15 @@ class Stub:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        self.uploads = {
+            path.name: path.read_bytes() for path in (task.folder / "uploads").iterdir()
+        }
         if task.names == ["bad.jpg"]:
             yield {"state": "failed", "message": "bad.jpg is wrong."}
             return
-        (task.folder / task.table).write_text(
-            "".join(f'{{"path": "{name}"}}\n' for name in task.names)
-        )
-        if task.report:
+        rows = [{"path": name} for name in task.names]
+        (task.folder / task.table).write_bytes(self.table or json.dumps(rows).encode())
+        if task.report and task.explain:
             (task.folder / "report").mkdir()
             (task.folder / "report" / "index.html").write_text("<p>Report</p>")
             (task.folder / "report.zip").write_bytes(b"zip")

@@ -209,10 +209,11 @@ def test_ctrl_c(
     ("moment", "step"),
     [
         ("epoch=1,batch=1", 6),
+        ("epoch=1,batch=1,name=SIGHUP", 6),
         *slow(("epoch=1,batch=3", 8)),  # after the validation, at the end of the epoch
     ],
 )
-def test_sigterm_saves_the_step_that_it_came_at(
+def test_a_signal_saves_the_step_that_it_came_at(
     moment: str, step: int, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert_saved(moment, step, whole, faces / "faces.parquet", tmp_path, *LOGGED)
@@ -246,16 +247,17 @@ def test_sigterm_saves_a_step_of_any_run(
 def assert_saved(
     moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str
 ) -> None:
-    """Ends a run by SIGTERM, resumes it, and compares both with an uninterrupted run."""
-    handler = signal.getsignal(signal.SIGTERM)
+    """Ends a run by a signal, resumes it, and compares both with an uninterrupted run."""
+    number = signal.SIGHUP if "SIGHUP" in moment else signal.SIGTERM
+    handler = signal.getsignal(number)
     ends = ["--trainer.callbacks+=tests.helpers.callbacks.Terminate"]
     ends += [f"--trainer.callbacks.{option}" for option in moment.split(",")]
     with pytest.raises(SystemExit) as ended:
         fit(manifest, tmp_path / "ended", *more, *ends)
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert ended.value.code == 128 + number
     path = newest(tmp_path / "ended")
     assert load_checkpoint(path)["global_step"] == step
-    assert signal.getsignal(signal.SIGTERM) == handler
+    assert signal.getsignal(number) == handler
     assert_resumes(path, manifest, whole, tmp_path / "again", *more)
     before, after, all_of_it = (
         curves(folder) for folder in (tmp_path / "ended", tmp_path / "again", whole)

@@ -1,0 +1,298 @@
+"""The API of jobs and their results: what requests may hold, and what they return."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Literal
+
+from fastapi import FastAPI, HTTPException, Request
+from pydantic import BaseModel, Field
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from fer_vit.app.jobs import MAX_JOBS, Event, Jobs, Task
+from fer_vit.app.uploads import (
+    FILES,
+    FORM,
+    JSON,
+    MAX_FILES,
+    EncodedFile,
+    JsonUpload,
+    Options,
+    Upload,
+    store,
+)
+from fer_vit.files import json_text
+from fer_vit.report.html import script_digest
+from fer_vit.version import __version__
+
+TABLES = {
+    "text/csv": "faces.csv",
+    "application/vnd.apache.parquet": "faces.parquet",
+    JSON: "faces.json",
+}
+PROGRESS = "application/x-ndjson"  # of a response that has a line for each event of a job
+REPORT_POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
+    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+ERRORS = (
+    400,
+    403,
+    404,
+    408,
+    413,
+    422,
+    429,
+    503,
+)  # statuses of responses whose `detail` is a sentence
+LATER = {"Retry-After": "60"}  # seconds
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str = Field(description="One sentence.")
+
+
+class Health(BaseModel):
+    """That the server answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str = __version__
+
+
+class JobsHealth(Health):
+    """That the server answers, and how much it has to do."""
+
+    jobs: int = Field(description="Jobs that arrive, wait or run.")
+    most: int = Field(description="With as many jobs, further ones get the status 429.")
+
+
+class Picture(BaseModel):
+    """A photo with its faces marked."""
+
+    name: str
+    file: str = Field(description="Name of the picture: GET /results/ID/FILE.")
+
+
+class Report(BaseModel):
+    """A finished report, which is kept for an hour."""
+
+    id: str
+    files: list[str] = Field(description="Tables and archives: GET /results/ID/FILE.")
+    html: str | None = Field(description="Address of the page; null: no face was explained.")
+    zip: str | None = Field(description="Address of the page as an archive.")
+    messages: list[str] = Field(description="A sentence about each photo and clip.")
+    photos: list[Picture]
+
+
+class SentTable(FileResponse):
+    """A table that is removed when it is sent, or when its client is gone."""
+
+    def __init__(self, path: Path, kind: str, remove: Callable[[], None]) -> None:
+        super().__init__(path, media_type=kind)
+        self._remove = remove
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the file in parts, as fast as the client reads."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._remove()
+
+
+class SentEvents(StreamingResponse):
+    """The events of a job, a line each; the job ends with its client, also before the first event."""
+
+    def __init__(self, events: AsyncGenerator[Event, None], end: Callable[[], None]) -> None:
+        self._events = events
+        self._end = end
+        lines = (json_text(event) + "\n" async for event in events)
+        super().__init__(lines, media_type=PROGRESS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends each event when it happens."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+            self._end()
+
+
+class Intake:
+    """Takes requests in, and gives the events of their jobs.
+
+    `prefix` is the path of the page behind a reverse proxy.
+    """
+
+    def __init__(self, jobs: Jobs, prefix: str) -> None:
+        self.jobs = jobs
+        self.prefix = prefix
+        self._one_at_a_time = asyncio.Lock()
+
+    async def receive(self, request: Request, table: str, report: bool) -> Task:
+        """Stores an upload in the folder of a new job. Raises HTTPException when a value or a file is refused."""
+        if self.jobs.full:
+            raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.", LATER)
+        folder = self.jobs.new_folder()
+        kind = request.headers.get("content-type", "")
+        try:
+            upload = await store(request.stream(), kind, folder / "uploads", self._one_at_a_time)
+            return new_task(self.jobs, folder, upload, table, report)
+        except BaseException:
+            self.jobs.remove(folder.name)
+            raise
+
+    async def run(self, request: Request, task: Task) -> AsyncGenerator[Event, None]:
+        """Yields the events of a task, the last one with the addresses of the report."""
+        async with aclosing(self.jobs.run(task, request.is_disconnected)) as events:
+            async for event in events:
+                if event["state"] == "done":
+                    event = event | addresses(event, self.prefix)
+                yield event
+
+
+def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
+    """Adds the API of jobs. `prefix` is the path of the page behind a reverse proxy."""
+    intake = Intake(jobs, prefix)
+
+    @app.get("/health")
+    def health() -> JobsHealth:
+        """Answers without work: for the health checks of containers and load balancers."""
+        return JobsHealth(jobs=len(jobs.active), most=MAX_JOBS)
+
+    @app.get("/api/models")
+    def models() -> list[str]:
+        """Lists the models, the default first."""
+        return list(jobs.models)
+
+    @app.post(
+        "/api/predict",
+        response_model=None,
+        responses={200: table_answer(jobs.columns)},
+        openapi_extra={"requestBody": request_body()},
+    )
+    async def predict(request: Request) -> Response:
+        """Finds and classifies every face; returns the table of `fer-vit predict` as JSON, CSV or Parquet."""
+        accepted = request.headers.get("accept", "")
+        kind = next((kind for kind in TABLES if kind in accepted), JSON)
+        task = await intake.receive(request, TABLES[kind], False)
+        done = await finish(intake.run(request, task))
+        path = jobs.results[done["id"]][task.table]
+        return SentTable(path, kind, lambda: jobs.remove(done["id"]))
+
+    @app.post(
+        "/api/report",
+        response_model=None,
+        responses={200: {"model": Report}},
+        openapi_extra={"requestBody": request_body()},
+    )
+    async def report(request: Request) -> Response:
+        """Makes the table and the report of `fer-vit visualize`; returns their ID and addresses.
+
+        With `Accept: application/x-ndjson` each line of the response is an event: the place in the queue, what was
+        found, how many faces are explained, the result. The job is cancelled when the client disconnects. Results are
+        kept for an hour.
+        """
+        task = await intake.receive(request, "faces.csv", True)
+        events = intake.run(request, task)
+        if PROGRESS in request.headers.get("accept", ""):
+            return SentEvents(events, lambda: jobs.end(task.folder.name))
+        done = await finish(events)
+        return JSONResponse({name: done[name] for name in Report.model_fields})
+
+
+def add_results(app: FastAPI, jobs: Jobs) -> None:
+    """Adds the API of results."""
+
+    @app.get("/results/{name}/{file:path}", response_model=None)
+    async def result(name: str, file: str) -> Response:
+        """Returns a file of a job. Both are only looked up among names, and never used as a path."""
+        path = jobs.results.get(name, {}).get(file)
+        if path is None or not path.is_file():
+            raise HTTPException(
+                404, "There is no such file, or no longer: results are kept for an hour."
+            )
+        headers = {"Content-Security-Policy": REPORT_POLICY} if path.suffix == ".html" else {}
+        return FileResponse(path, headers=headers)
+
+    @app.delete("/results/{name}", status_code=204)
+    @app.post(
+        "/results/{name}/close", status_code=204
+    )  # a page that is being closed can send nothing else
+    async def close(name: str) -> None:
+        """Removes the files of a job."""
+        if name in jobs.results:
+            jobs.remove(name)
+
+
+def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool) -> Task:
+    """Returns the task of an upload. Raises HTTPException when its options do not fit."""
+    options = upload.options
+    if options.model and options.model not in jobs.models:
+        raise HTTPException(422, f"Expected one of the models {', '.join(jobs.models)}.")
+    if options.end <= options.start:
+        raise HTTPException(422, "Expected an end that is later than the start.")
+    return Task(
+        folder,
+        upload.names,
+        options.model or jobs.models[0],
+        table,
+        report,
+        {"fps": options.fps, "start": options.start, "end": options.end},
+        options.explain,
+    )
+
+
+def addresses(done: Event, prefix: str) -> Event:
+    """Returns the addresses of the report of a job as paths; None: there is no report."""
+    base = f"{prefix}/results/{done['id']}"
+    if "report.zip" not in done["files"]:
+        return {"html": None, "zip": None}
+    return {"html": f"{base}/report/index.html", "zip": f"{base}/report.zip"}
+
+
+def request_body() -> dict[str, Any]:
+    """Describes a request for OpenAPI: a form with files, or JSON."""
+    form = Options.model_json_schema()
+    form["title"] = "FormUpload"
+    form["required"] = [FILES]
+    form["properties"][FILES] = {
+        "type": "array",
+        "description": f"Photos and clips, at most {MAX_FILES}.",
+        "items": {"type": "string", "contentMediaType": "application/octet-stream"},
+        "minItems": 1,
+        "maxItems": MAX_FILES,
+    }
+    body = JsonUpload.model_json_schema()
+    body["properties"][FILES]["items"] = body.pop("$defs")[EncodedFile.__name__]
+    return {"required": True, "content": {FORM: {"schema": form}, JSON: {"schema": body}}}
+
+
+def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
+    """Describes a table for OpenAPI: the type of each column of a row; empty cells are null."""
+    number = {"type": ["number", "null"]}
+    properties: dict[str, Any] = {name: {"type": [kind, "null"]} for name, kind in columns.items()}
+    for name in ("path", "status"):  # which no row lacks
+        properties[name] = {"type": "string"}
+    row = {
+        "title": "Row",
+        "type": "object",
+        "description": "A face, or a photo or frame without a face. Columns of videos: only where there are videos.",
+        "properties": properties,
+        "patternProperties": {"^(p_|smoothed_)": number},
+        "required": ["path", "status"],
+    }
+    content: dict[str, Any] = {kind: {} for kind in TABLES}
+    content[JSON] = {"schema": {"type": "array", "items": row}}
+    return {"description": "The table.", "content": content}
+
+
+async def finish(events: AsyncGenerator[Event, None]) -> Event:
+    """Returns the last event of a job. Raises HTTPException unless it is done."""
+    event = [event async for event in events][-1]
+    if event["state"] != "done":
+        raise HTTPException(422, event.get("message", "The job was cancelled."))
+    return event

@@ -1,0 +1,257 @@
+"""Uploads: photos and clips of a form or of JSON, written to the folder of a job as they arrive.
+
+A form is parsed by python-multipart. Starlette's own form keeps files in memory or in unnamed temporary files, which
+must be copied to get a name: each byte would be on the disk twice.
+"""
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+MAX_FILES = 20  # photos and clips in one request
+MAX_FIELDS = 8  # other fields of a form
+MAX_FIELD = 1000  # bytes of such a field
+MAX_JSON = 32_000_000  # bytes of a request in JSON, which is read into memory; one at a time
+FORM, JSON = "multipart/form-data", "application/json"
+FILES = "files"  # name of the field
+
+
+class Options(BaseModel):
+    """What a client may choose."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    model: str = Field("", description="The model; left out: the first of `/api/models`.")
+    fps: float | None = Field(
+        None, gt=0, le=1000, description="Frames of a clip per second; left out: all."
+    )
+    start: float = Field(0, ge=0, le=1e6, description="Second of a clip at which to start.")
+    end: float = Field(1e6, ge=0, le=1e6, description="Second of a clip at which to end.")
+    explain: bool = Field(
+        True, description="Whether a report explains the faces; without, it has only tables."
+    )
+
+
+class EncodedFile(BaseModel):
+    """A photo or clip as text."""
+
+    name: str = Field("photo", description="The file's name; it becomes the column `path`.")
+    data: str = Field(description="The file in base64, or a data URL with it.")
+
+
+class JsonUpload(Options):
+    """A request in JSON."""
+
+    files: list[EncodedFile] = Field(min_length=1, max_length=MAX_FILES)
+
+
+class Upload(NamedTuple):
+    """A request whose files are stored."""
+
+    names: list[str]  # of the files in the folder of uploads
+    options: Options
+
+
+class Reader(Protocol):
+    """Stores the body of a request."""
+
+    def write(self, data: bytes) -> None:
+        """Stores a part of the body."""
+
+    def finish(self) -> Upload:
+        """Returns what was stored. Raises ValidationError and HTTPException."""
+
+
+async def store(
+    body: AsyncIterator[bytes], content_type: str, folder: Path, one_at_a_time: asyncio.Lock
+) -> Upload:
+    """Stores the files of a request in a folder. Raises HTTPException when the request is refused.
+
+    Disk and parser work in threads, so that a slow disk delays no other client. The lock lets one request in JSON be in
+    memory at a time.
+    """
+    try:
+        reader = open_reader(content_type, folder)
+        async for data in body:
+            await asyncio.to_thread(reader.write, data)
+        async with one_at_a_time:
+            return await asyncio.to_thread(reader.finish)
+    except ValidationError as error:
+        raise HTTPException(422, problems(error.errors())) from error
+    except FormParserError as error:
+        raise HTTPException(400, "The form cannot be read.") from error
+    except ClientDisconnect as error:
+        raise HTTPException(400, "The client has left.") from error
+    except OSError as error:
+        raise HTTPException(413, f"The upload cannot be stored ({error.strerror}).") from error
+
+
+def open_reader(content_type: str, folder: Path) -> Reader:
+    """Returns the reader for a type of content. Raises HTTPException for an unknown one."""
+    kind, options = parse_options_header(content_type)
+    if kind == JSON.encode():
+        return JsonReader(folder)
+    if kind == FORM.encode() and b"boundary" in options:
+        return FormReader(folder, options[b"boundary"])
+    raise HTTPException(422, f"Expected `{FILES}` in a form ({FORM}) or in JSON ({JSON}).")
+
+
+def problems(errors: Collection[Any]) -> str:
+    """Returns a sentence for each wrong value, without the value: it may hold characters that cannot be encoded."""
+    return " ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in errors)
+
+
+class FormReader:
+    """Writes the files of a form to a folder as they arrive, and keeps its other fields.
+
+    A file is opened for each part of it, so that hundreds of uploads need no more descriptors than connections.
+    """
+
+    def __init__(self, folder: Path, boundary: bytes) -> None:
+        self._folder = folder
+        self._names: list[str] = []
+        self._fields: dict[str, str] = {}
+        self._headers: dict[bytes, bytes] = {}
+        self._header = b""  # name of the header that is read
+        self._value = b""
+        self._field: str | None = None  # name of the field that is read; None: a file
+        self._data = bytearray()  # of the field, or of the file since the last `write`
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._headers.clear,
+                "on_header_field": self._on_header_field,
+                "on_header_value": self._on_header_value,
+                "on_header_end": self._on_header_end,
+                "on_headers_finished": self._on_headers_finished,
+                "on_part_data": self._on_part_data,
+                "on_part_end": self._on_part_end,
+            },
+        )
+
+    def write(self, data: bytes) -> None:
+        """Stores a part of the form."""
+        self._parser.write(data)
+        if self._field is None:
+            self._append()
+
+    def finish(self) -> Upload:
+        """Returns what was stored."""
+        self._parser.finalize()
+        options = Options.model_validate(self._fields)
+        if not self._names:
+            raise HTTPException(422, f"{FILES}: Field required.")
+        return Upload(self._names, options)
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header_end(self) -> None:
+        self._headers[self._header.lower()] = self._value
+        self._header = self._value = b""
+
+    def _on_headers_finished(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition"))
+        name = options.get(b"name", b"").decode(errors="replace")
+        if name == FILES:
+            file = options.get(b"filename", b"").decode(errors="replace")
+            self._start_file(file)
+        else:
+            self._start_field(name)
+
+    def _start_file(self, name: str) -> None:
+        if len(self._names) == MAX_FILES:
+            raise HTTPException(400, f"At most {MAX_FILES} files can be sent at a time.")
+        self._field = None
+        self._names.append(safe_name(name, self._names))
+        (self._folder / self._names[-1]).touch(exist_ok=False)
+
+    def _start_field(self, name: str) -> None:
+        if len(self._fields) == MAX_FIELDS:
+            raise HTTPException(400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES}`.")
+        self._field = name
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        self._data += data[start:end]
+        if self._field is not None and len(self._data) > MAX_FIELD:
+            raise HTTPException(400, f"A field has at most {MAX_FIELD:,} bytes.")
+
+    def _on_part_end(self) -> None:
+        if self._field is None:
+            self._append()
+        else:
+            value = self._data.decode(errors="replace")
+            self._data.clear()
+            if value:  # an empty field is one that is left out
+                self._fields[self._field] = value
+
+    def _append(self) -> None:
+        """Moves what is in memory to the end of the file that is read."""
+        if self._data:
+            with (self._folder / self._names[-1]).open("ab") as file:
+                file.write(self._data)
+            self._data.clear()
+
+
+class JsonReader:
+    """Stores a request in JSON, and its files when it is complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._body = folder.parent / "request.json"
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Stores a part of the JSON."""
+        self._size += len(data)
+        if self._size > MAX_JSON:
+            limit = f"JSON has at most {MAX_JSON // 10**6} MB"
+            raise HTTPException(413, f"{limit}. Send larger files as a form ({FORM}).")
+        with self._body.open("ab") as file:
+            file.write(data)
+
+    def finish(self) -> Upload:
+        """Writes the files; returns what was stored."""
+        upload = JsonUpload.model_validate_json(self._body.read_bytes())
+        self._body.unlink()
+        names: list[str] = []
+        for number, file in enumerate(upload.files):
+            content = decode(file.data, f"{FILES}.{number}.data")
+            names.append(safe_name(file.name, names))
+            (self._folder / names[-1]).write_bytes(content)
+        return Upload(names, upload)
+
+
+def decode(text: str, field: str) -> bytes:
+    """Decodes base64, or a data URL with it. Raises HTTPException that names the field."""
+    try:
+        return base64.b64decode(text.rpartition(";base64,")[2], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise HTTPException(422, f"{field}: Expected base64.") from error
+
+
+def safe_name(name: str, taken: Collection[str]) -> str:
+    """Returns the name under which an upload is stored: not a taken one, without folders or unusual characters."""
+    base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
+    stem = base.stem[:50].lstrip(" .-") or "photo"
+    suffix = base.suffix[:10]
+    lower = {known.lower() for known in taken}
+    number = 0
+    safe = f"{stem}{suffix}"
+    while safe.lower() in lower:
+        number += 1
+        safe = f"{stem} ({number}){suffix}"
+    return safe
