@@ -66,6 +66,7 @@ docs/scaling
 fer_vit/weights/*/README
 docs/evaluate
 docs/compare
+docs/tables
 docs/reliability
 docs/benchmarks
 benchmarks/README

@@ -20,7 +20,8 @@ from PIL import Image
 import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.commands import accept_text
-from fer_vit.evaluate.tables import read_table
+from fer_vit.evaluate.cells import read_numbers
+from fer_vit.evaluate.read import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -139,7 +140,7 @@ def test_features_are_what_the_classifier_takes(
     for output in (tmp_path / "t.csv", tmp_path / "folder"):
         run(*words, "--output", output)
         table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
-        found = np.stack([table[f"feature_{index}"].astype(float) for index in range(32)], axis=1)
+        found = np.stack([read_numbers(table[f"feature_{index}"]) for index in range(32)], axis=1)
         assert np.allclose(found, features, atol=1e-5)
     assert model.features(np.zeros((60, 60, 3), np.uint8), detector="yunet").shape == (0, 32)
 

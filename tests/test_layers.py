@@ -27,7 +27,7 @@ HOMES = {
     "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "module", "run", "task"))},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema")),
-        "evaluate/tables.py",
+        *(f"evaluate/{name}.py" for name in ("cells", "read")),
         "predict/tables.py",
         "report/table.py",
     },
@@ -53,6 +53,7 @@ HOMES = {
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/html.py"},
     "matplotlib": {"report/charts.py"},
+    "openpyxl": {"evaluate/read.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

@@ -7,7 +7,9 @@ from fer_vit.compare.page import FILES, write_comparison
 from fer_vit.compare.results import compute_results
 from fer_vit.compare.series import parse_rest
 from fer_vit.compare.study import make_study
-from fer_vit.evaluate.tables import add_columns, check_options, read_predictions
+from fer_vit.evaluate.inputs import check_options
+from fer_vit.evaluate.join import add_columns
+from fer_vit.evaluate.predictions import read_predictions
 from fer_vit.files import check_output
 
 

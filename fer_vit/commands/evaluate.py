@@ -7,8 +7,9 @@ from typing import Any
 from fer_vit.commands import accept_text
 from fer_vit.data.schema import Split
 from fer_vit.evaluate.faces import measure_robustness
+from fer_vit.evaluate.inputs import Conditions, check_options, read_faces, read_other
+from fer_vit.evaluate.join import add_columns, describe_groups
 from fer_vit.evaluate.scores import evaluate_faces, summarize_robustness
-from fer_vit.evaluate.tables import Conditions, add_columns, check_options, read_faces, read_other
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
@@ -78,7 +79,11 @@ def evaluate(
     other, facts = None, {"data": str(data)} | faces.facts
     if against:
         other, facts["against"] = read_other(faces, against, rows, conditions), against
+    notes = [*faces.notes, *describe_groups(faces, by)]
     results = evaluate_faces(faces, by, other)
+    if notes:
+        print("\n".join(notes))
+        results["notes"] = notes
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)

@@ -11,8 +11,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Merged, predict_manifest
+from fer_vit.evaluate.join import align_probabilities
 from fer_vit.evaluate.scores import evaluate_faces
-from fer_vit.evaluate.tables import align_probabilities
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load

@@ -6,6 +6,7 @@ from fer_vit.compare.results import Comparison, Courses, Results, few_persons
 from fer_vit.compare.series import LEAST_BINS, RESAMPLES
 from fer_vit.compare.statistics import LEAST, Missing, Test
 from fer_vit.compare.study import Kind, Study
+from fer_vit.report.draw import printable
 from fer_vit.version import __version__
 
 ALPHA = 0.05
@@ -137,7 +138,8 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         lines += missing_lines(outcome.kind.title, outcome.comparisons)
     lines += missing_lines("Mixed model", results.mixed or [])
     lines += _repeated_lines(results)
-    return lines
+    lines += study.notes
+    return [printable(line) for line in lines]
 
 
 def _course_methods(courses: Courses) -> str:

@@ -11,11 +11,14 @@ import numpy as np
 from fer_vit.compare.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.join import describe_groups
+from fer_vit.evaluate.predictions import CLIP
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import Interval as Episode, People
 from fer_vit.predict.results import SMOOTHED
 
 NONE = np.array(None)  # compares with the cells of a column
+MOST_CONDITIONS = 50  # they have 1,225 pairs
 
 
 class Kind(NamedTuple):
@@ -56,6 +59,7 @@ class Study:
     probabilities: Array  # (N, C), or their change from rest; of clips smoothed
     rest: Rest | None = None  # the interval that was subtracted
     without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
+    notes: tuple[str, ...] = ()  # what was assumed and left out in reading
 
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
@@ -169,6 +173,7 @@ def make_study(
         probabilities=probabilities[used],
         rest=rest,
         without_rest=without_rest,
+        notes=(*faces.notes, *describe_groups(faces, (by, person))),
     )
 
 
@@ -180,6 +185,11 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
         hint = suggest(baseline, names) if baseline else ""
         raise FerVitError(
             f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}"
+        )
+    if len(names) > MOST_CONDITIONS:
+        raise FerVitError(
+            f"Expected at most {MOST_CONDITIONS} conditions in `{by}`, but got {len(names):,}. "
+            "Is it the right column?"
         )
     return names
 
@@ -257,7 +267,9 @@ def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episo
     track = np.array([track or 0 for track in faces.columns["track"]])
     tracks = track.max() + 1
     columns = faces.columns | {"track": observations * tracks + track}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    names = ["path", *CLIP, "label_smoothed", *(SMOOTHED + label for label in faces.labels)]
+    cells = zip(*(columns[name] for name in names), strict=True)
+    rows = (dict(zip(names, row, strict=True)) for row in cells)
     for _, frame in groupby(rows, itemgetter("path", "frame")):
         people.add([*frame])
     return [

@@ -61,6 +61,7 @@ class Faces:
     rows: IntArray  # (N,), the index in the manifest or table
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
+    notes: tuple[str, ...] = ()  # what was assumed and left out in reading
 
     def take(self, which: NDArray[Any]) -> "Faces":
         """Returns some of the faces, by a mask or indices."""

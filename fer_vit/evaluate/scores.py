@@ -249,7 +249,7 @@ def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
     if votes is None:
         return {}
     numbers = [*range(MOST_VOTES, LEAST_VOTES - 1, -1)]
-    counts = np.array([float(value) if str(value).isdigit() else np.nan for value in votes])
+    counts = np.array([float(value) if str(value).isdecimal() else np.nan for value in votes])
     member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == numbers
     accuracies = mean_intervals(
         np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True

@@ -198,7 +198,7 @@ def check_tables(
 def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
     try:
         with pq.ParquetFile(table) as file:
-            before = dict(json.loads(file.schema_arrow.metadata[FACTS.encode()]))
+            before = read_facts(file.schema_arrow.metadata or {})
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
         first = [
@@ -219,6 +219,20 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
         expected = f"{len(images):,} images from {short(images[0])} on, each once and in order"
         raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
     return Counter(status for _, status in first), sum(face is not None for *_, face in faces)
+
+
+def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Returns how a table was made by the metadata of its file, {} without a record.
+
+    Raises ValueError when the record is no object with text.
+    """
+    try:
+        facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
+    except RecursionError as error:
+        raise ValueError(f"the record `{FACTS}` is nested too deeply") from error
+    if not isinstance(facts, dict):
+        raise ValueError(f"the record `{FACTS}` is no object")
+    return {name: str(fact) for name, fact in facts.items()}
 
 
 def _read_people(tables: Iterable[Path]) -> People:

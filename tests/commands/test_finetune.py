@@ -16,7 +16,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate import scores
-from fer_vit.evaluate.tables import read_table
+from fer_vit.evaluate.read import read_table
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
@@ -86,7 +86,7 @@ def test_photos_become_a_model(photos: Path, tmp_path: Path, capsys: pytest.Capt
 
     photo, table = photos / "stirred" / "3.jpg", tmp_path / "faces.csv"
     main(["predict", str(photo), "--checkpoint", str(mine / "model"), "--output", str(table)])
-    assert {"p_happiness", "p_stirred"} <= read_table(table).keys()
+    assert {"p_happiness", "p_stirred"} <= {*read_table(table).names}
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from scipy.stats import ttest_ind
 from fer_vit.compare.results import compare_kind
 from fer_vit.compare.statistics import Missing
 from fer_vit.compare.study import Study, choose_design, make_study
-from fer_vit.evaluate.tables import read_predictions
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.predictions import read_predictions
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -167,3 +168,41 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
     groups = table[table["subject"] != "s1"].groupby("condition")["p_happy"]
     expected = ttest_ind(groups.get_group("rest"), groups.get_group("film"), equal_var=False)
     assert test["p"] == pytest.approx(expected.pvalue, abs=1e-6)
+
+
+def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
+    clips = [
+        clip(f"{person}{part}.mp4", "cchhcchhhc", "ab"[part]) for person in "pqr" for part in (0, 1)
+    ]
+    table = pd.concat(clips)
+    expected = study(table, tmp_path)
+    for changed in (table.sort_values("label"), table[::-1], table.sample(frac=1, random_state=0)):
+        found = study(changed, tmp_path)
+        for kind, other in zip(found.kinds, expected.kinds, strict=True):
+            assert kind.values.keys() == other.values.keys()
+            for name, values in kind.values.items():
+                assert values == pytest.approx(other.values[name], nan_ok=True)
+
+
+def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
+    table = pd.concat(
+        [clip(f"{person}{part}.mp4", "cchh", "ab"[part]) for person in "pqr" for part in (0, 1)]
+    )
+    table = table.reset_index(drop=True)
+    for row, word in ((0, "NA"), (5, "#N/A"), (9, " ")):
+        table.loc[row, "subject"] = word
+    table.loc[13, "condition"] = "-"
+    table.loc[14, "condition"] = "B"
+    found = study(table, tmp_path)
+    assert found.people == ["p", "q", "r"]
+    assert found.left_out == 4
+    assert [*found.conditions] == ["B", "a", "b"]
+    notes = "\n".join(found.notes)
+    for words in ("1 #N/A", "1 NA", "1 -", "3 of 24", "1 of 24", "`b`, 1 `B`"):
+        assert words in notes
+
+
+def test_too_many_conditions_are_refused(tmp_path: Path) -> None:
+    table = pd.concat([clip(f"a{part}.mp4", "ch", f"c{part}") for part in range(51)])
+    with pytest.raises(FerVitError, match="got 51"):
+        study(table, tmp_path)

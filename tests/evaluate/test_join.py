@@ -6,14 +6,15 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.tables import (
+from fer_vit.evaluate.faces import Faces, as_objects
+from fer_vit.evaluate.join import (
     add_columns,
     add_labels,
     align_probabilities,
+    describe_groups,
     match_paths,
-    read_predictions,
 )
+from fer_vit.evaluate.predictions import read_predictions
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 
@@ -114,11 +115,11 @@ def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
         ("path,label\na.png,bored\n", "has the label `bored`, but the model has sadness, anger"),
         (
             "path,label\na.png,anger\nb.png,\n",
-            r"t.csv, row 2 \(counted after .*\): expected path and label, but one",
+            r"t.csv, row 2 \(counted after .*\): expected a label",
         ),
         (
             "path,label\na.png,anger\na.png,sadness\n",
-            "one row for each image in .*t.csv, but a.png has several",
+            r"t\.csv, row 2 .*one row for each image, but a\.png has several",
         ),
     ],
 )
@@ -135,7 +136,7 @@ def test_columns_are_joined_by_path(tmp_path: Path) -> None:
     first, second, third = faces.units.tolist()
     assert first == second != third
     (tmp_path / "c.csv").write_text("image,age\na.png,30\n")
-    with pytest.raises(FerVitError, match="Expected rows with path in"):
+    with pytest.raises(FerVitError, match=r"Expected the column path in .*c\.csv"):
         add_columns(faces, tmp_path / "c.csv")
     (tmp_path / "c.csv").write_text("path,age\na.png,30\na.png,31\n")
     with pytest.raises(FerVitError, match=r"a\.png has several"):
@@ -154,3 +155,60 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
         align_probabilities(other, ours, "p.csv")
     with pytest.raises(FerVitError, match="No face was found both"):
         align_probabilities(ours.take(np.array([0])), other, "o.csv")
+
+
+@pytest.mark.parametrize("name", ["label", "seconds", "p_anger", "p_sadness", "feature_3", "face"])
+def test_columns_of_predict_are_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(f"path,{name}\na.png,3\n")
+    with pytest.raises(FerVitError, match=rf"c\.csv has the column `{name}`"):
+        add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
+
+
+def test_columns_of_two_tables_do_not_replace_each_other(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,age\na.png,3\n")
+    faces = add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
+    with pytest.raises(FerVitError, match=r"c\.csv has the column `age`"):
+        add_columns(faces, tmp_path / "c.csv")
+
+
+def test_columns_of_labels_do_not_replace_predictions(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label,confidence\na.png,anger,3\n")
+    faces = add_labels(predictions(tmp_path, "a.png", "b.png"), tmp_path / "t.csv", "val")
+    assert faces.columns["confidence"].tolist() == [0.75]
+    assert faces.columns["label"].tolist() == ["sadness"]
+    first, second = faces.notes
+    assert "confidence" in first
+    assert "1 image without a label" in second
+
+
+def test_rows_that_match_nothing_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,age\n a.png ,3\nx.png,4\n")
+    faces = add_columns(predictions(tmp_path, "a.png", "b.png"), tmp_path / "c.csv")
+    assert faces.columns["age"].tolist() == ["3", None]
+    first, second = faces.notes
+    assert "1 of 2 images, for example b.png" in first
+    assert "1 of 2 rows name no predicted image, for example x.png" in second
+    (tmp_path / "c.csv").write_text("path,age\na.png,3\na.png ,4\n")
+    with pytest.raises(FerVitError, match=r"row 2 .*has several, the first in row 1"):
+        add_columns(faces, tmp_path / "c.csv")
+
+
+def test_groups_are_described(tmp_path: Path) -> None:
+    faces = predictions(tmp_path, *(f"{index}.png" for index in range(5)))
+    columns = {
+        "condition": as_objects(["rest", "Rest", "rest", None, "film"]),
+        "id": as_objects(["1", "2", "3", "4", "5"]),
+    }
+    faces = replace(faces, columns=columns)
+    missing, similar = describe_groups(faces, ["condition", "id", "condition"])
+    assert "1 of 5" in missing
+    assert "2 `rest`, 1 `Rest`" in similar
+    for name, words in (
+        ("2.02E+11", "shortened"),
+        ("2,02E+11", "shortened"),
+        ("x" * 10**6, "1,000,000"),
+    ):
+        columns["id"] = as_objects([name] * 5)
+        with pytest.raises(FerVitError, match=words) as error:
+            describe_groups(faces, ["id"])
+        assert len(str(error.value)) < 300

@@ -1,0 +1,100 @@
+"""The faces to evaluate: a manifest that a model predicts, or a table of predictions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, suggest
+from fer_vit.evaluate.faces import Faces, Merged, predict_manifest
+from fer_vit.evaluate.join import add_labels, align_probabilities
+from fer_vit.evaluate.predictions import is_predictions, read_predictions
+from fer_vit.geometry import Array
+from fer_vit.labels import Merge
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.store.hub import DEFAULT
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a manifest is read and predicted; see the options of `fer-vit evaluate`."""
+
+    split: Split = "val"
+    merge: Merge | None = None
+    prior: str | None = None
+    classes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.classes and self.merge:
+            raise FerVitError(
+                "`--classes` and `--merge` exclude each other. A merge with null leaves out a class."
+            )
+
+    def read(self, path: Path) -> Manifest:
+        """Reads the split of a manifest, with merged labels and without the faces of impossible classes."""
+        rows = Manifest.read(path, [self.split]).split(self.split)
+        merge = self.merge or {name: name if name in self.classes else None for name in rows.names}
+        return rows.merge_labels(merge) if self.merge or self.classes else rows
+
+    def predict(self, checkpoint: str | None, rows: Manifest) -> tuple[Faces, Recognizer]:
+        """Predicts a manifest; probabilities are merged, unless the model was trained with the merged labels."""
+        model = load(checkpoint, prior=self.prior, classes=self.classes)
+        if self.merge and model.labels != list(rows.names):
+            model = Merged(model, self.merge)
+        faces = predict_manifest(model, rows, self.split)
+        facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
+        if changes := [
+            f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new
+        ]:
+            facts["merge"] = ", ".join(changes)
+        return replace(faces, facts=facts | faces.facts), model
+
+
+def read_faces(
+    data: Path, checkpoint: str | None, labels: Path | None, conditions: Conditions
+) -> tuple[Faces, Recognizer | None, Manifest | None]:
+    """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
+    if is_predictions(data):
+        if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
+            raise FerVitError(
+                "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
+            )
+        faces = read_predictions(data)
+        return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
+    if labels is not None:
+        raise FerVitError(
+            f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
+        )
+    rows = conditions.read(data)
+    return *conditions.predict(checkpoint, rows), rows
+
+
+def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Conditions) -> Array:
+    """Returns the probabilities of another table, or of another model for the same rows (N, C)."""
+    if is_predictions(Path(against)):
+        return align_probabilities(faces, read_predictions(Path(against)), against)
+    if rows is None:
+        raise FerVitError(
+            f"{against} is no table, and a model needs images. Name a manifest, or another table."
+        )
+    return align_probabilities(faces, conditions.predict(against, rows)[0], against)
+
+
+def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_images: bool) -> None:
+    """Raises FerVitError when a column is missing, or the labels or images that an option needs."""
+    if not faces.predicted.any():
+        raise FerVitError("No image has a face with a prediction. Name a table with faces.")
+    if missing := [column for column in by if column not in faces.columns]:
+        known, hint = ", ".join(faces.columns), suggest(missing[0], faces.columns)
+        raise FerVitError(
+            f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table."
+        )
+    if needs_labels and faces.targets is None:
+        raise FerVitError(
+            "`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels."
+        )
+    if needs_images:
+        raise FerVitError(
+            "`--robustness` needs images, and there is only a table. Name a manifest."
+        )

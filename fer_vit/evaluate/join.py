@@ -1,0 +1,254 @@
+"""Joins predictions with tables of labels and other columns by the paths of images, and describes groups."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from unicodedata import normalize
+
+import numpy as np
+
+from fer_vit.data.manifest import Manifest, find_label, no_label
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, short
+from fer_vit.evaluate.cells import SPACES, look_alikes, read_names, read_paths
+from fer_vit.evaluate.faces import Columns, Faces, as_objects
+from fer_vit.evaluate.predictions import is_owned, missing_note
+from fer_vit.evaluate.read import PATH, Table, is_table, read_table
+from fer_vit.geometry import Array, IntArray
+from fer_vit.labels import canonical
+from fer_vit.predict.tables import format_count, format_counts
+from fer_vit.report.draw import printable
+
+LONGEST = 200  # characters of the name of a group or person
+SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?E\+\d{2,3}")
+"""A number as spreadsheets show long ones: its last digits are lost."""
+
+
+def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
+    """Returns the predictions of labelled images with the labels; of each image only the first face of `predict`.
+
+    Labels are in a split of a manifest, or in a table with columns path and label. Raises FerVitError when the model
+    lacks a label, or its predictions lack an image.
+    """
+    notes: list[str] = []
+    if is_table(labels):
+        columns, notes = _read_joinable(labels, "label")
+        names = [
+            name if name in faces.labels else canonical(name) for name in map(str, columns["label"])
+        ]
+        indices = [find_label(name, faces.labels, labels) for name in names]
+        paths, targets = columns[PATH], np.eye(len(faces.labels))[indices]
+        owned = [name for name in columns if name != PATH and is_owned(name, faces.labels)]
+        ignored = [printable(name) for name in owned if name != "label"]
+        if ignored:
+            notes.append(
+                f"{labels.name}: `predict` has columns of the same name, so that "
+                f"{short(', '.join(ignored))} are not used. Rename them to use them."
+            )
+    else:
+        rows = Manifest.read(labels, [split]).split(split)
+        votes = rows.model_targets(faces.labels)
+        if votes is None:
+            raise no_label(labels, split)
+        columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+        paths, targets = as_objects(rows.image_names()), votes
+    known = faces.take(match_paths(paths, faces.paths, "the table of predictions"))
+    without = len({*faces.paths.tolist()}) - len({*known.paths.tolist()})
+    if without:
+        notes.append(f"{labels.name}: {format_count(without, 'image')} without a label left out.")
+    return replace(
+        known,
+        targets=targets,
+        columns=columns | known.columns,
+        notes=(*known.notes, *notes),
+    )
+
+
+def add_columns(faces: Faces, path: Path) -> Faces:
+    """Adds the columns of a table whose column `path` names the images.
+
+    Raises FerVitError when it names none, or has a column that the predictions have. A column of a manifest that is
+    empty may be filled.
+    """
+    columns, notes = _read_joinable(path)
+    none = np.array(None)
+    filled = {name for name, cells in faces.columns.items() if (cells != none).any()}
+    taken = [
+        name
+        for name in columns
+        if name != PATH and (name in filled or is_owned(name, faces.labels))
+    ]
+    if taken:
+        raise FerVitError(
+            f"{path} has the column `{printable(short(taken[0]))}`, which the predictions have as "
+            "well. Rename it."
+        )
+    row = match_paths(faces.paths, columns[PATH], path, some=True)
+    added = {
+        name: np.where(row >= 0, cells[row], none)
+        for name, cells in columns.items()
+        if name != PATH
+    }
+    alone = {*faces.paths[row < 0].tolist()}
+    if alone:
+        count = f"{len(alone):,} of {len({*faces.paths.tolist()}):,} images"
+        example = printable(short(min(alone)))
+        notes.append(f"{path.name}: no row for {count}, for example {example}.")
+    unused = np.setdiff1d(np.arange(len(columns[PATH])), row)
+    if len(unused):
+        example = printable(short(columns[PATH][unused[0]]))
+        notes.append(
+            f"{path.name}: {len(unused):,} of {len(columns[PATH]):,} rows name no predicted image, "
+            f"for example {example}."
+        )
+    return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
+
+
+def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
+    """Reads a table with one row for each image, and notes about it.
+
+    Raises FerVitError when a needed column is missing or has an empty cell.
+    """
+    table = read_table(path)
+    table.require(PATH, *needed)
+    if not len(table):
+        raise FerVitError(f"Expected rows in {path}, but it has only the names of columns.")
+    columns: Columns = {}
+    notes = table.assumption()
+    for name in table.names:
+        if name == PATH:
+            columns[name] = read_paths(table[name])
+        else:
+            columns[name], words = read_names(table[name])
+            notes += missing_note(table, name, words)
+    for name in (PATH, *needed):
+        empty = columns[name] == np.array(None)
+        if empty.any():
+            raise FerVitError(
+                f"{table.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
+                "Fill it in, or leave the row out."
+            )
+    _refuse_twice(table, columns[PATH].tolist())
+    return columns, notes
+
+
+def _refuse_twice(table: Table, paths: Sequence[str]) -> None:
+    """Raises FerVitError for an image with several rows."""
+    first: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        name = _normalise(path)
+        if name in first:
+            raise FerVitError(
+                f"{table.row_name(row)}: expected one row for each image, but "
+                f"{printable(short(path))} has several, the first in row {first[name] + 1}. Leave one."
+            )
+        first[name] = row
+
+
+def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
+    """Returns another model's probabilities of the same faces (N, C), with the labels in the order of `faces`."""
+    order = [find_label(label, other.labels, "The first model") for label in faces.labels]
+    probabilities = other.probabilities[match_paths(faces.paths, other.paths, path)][:, order]
+    if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
+        raise FerVitError(
+            f"No face was found both by the first model and in {path}. Choose another."
+        )
+    return probabilities
+
+
+def match_paths(
+    paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
+) -> IntArray:
+    """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
+
+    Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or two have the same.
+    """
+    paths = list(paths)
+    rows = _find_rows(dict.fromkeys(paths), known)
+    missing = [path for path, row in rows.items() if row < 0]
+    if missing and (not some or len(missing) == len(rows)):
+        lost = f"{len(missing):,} of {len(rows):,} are not there, for example {short(missing[0])}"
+        raise FerVitError(
+            f"Expected all images in {where}, but {lost}. Is it about the same photos?"
+        )
+    if len({*rows.values()} - {-1}) < len(rows) - len(missing):
+        raise FerVitError(
+            f"Two images match one row of {where}. Name each by a longer part of its path."
+        )
+    return np.array([rows[path] for path in paths], int)
+
+
+def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
+    """Returns the row of each path, as `match_paths` does; -1 for a path without one or with several."""
+    first: dict[str, int] = {}
+    for row, path in enumerate(map(str, known)):
+        first.setdefault(path, row)
+    exact = {_normalise(path): row for path, row in reversed(first.items())}
+    ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
+    exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
+    rows = {}
+    for path in paths:
+        name = _normalise(path)
+        rows[path] = next(
+            (exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1)
+        )
+    return rows
+
+
+def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Returns the row of each name, -1 for a name of several."""
+    found: dict[str, int] = {}
+    for name, row in rows:
+        found[name] = -1 if name in found else row
+    return found
+
+
+def _normalise(path: str) -> str:
+    """Returns a path with slashes, composed accents (macOS separates them), and no spaces around it."""
+    return normalize("NFC", path.replace("\\", "/")).strip(SPACES)
+
+
+def _without_dots(path: str) -> str:
+    return re.sub(r"^(\.{1,2}/)+", "", path)
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))]
+
+
+def describe_groups(faces: Faces, columns: Iterable[str]) -> list[str]:
+    """Returns lines about missing and similar names in columns by which faces are grouped.
+
+    Raises FerVitError for names that a spreadsheet has shortened, and for texts that are no names.
+    """
+    notes = []
+    for column in dict.fromkeys(columns):
+        if column == PATH:  # complete, and checked
+            continue
+        cells = faces.columns[column][faces.predicted]
+        counts = Counter(str(cell) for cell in cells.tolist() if cell is not None)
+        _check_names(column, counts)
+        missing = len(cells) - counts.total()
+        if missing:
+            notes.append(f"`{column}` is missing for {missing:,} of {len(cells):,} faces.")
+        for group in look_alikes(counts):
+            sizes = format_counts(Counter({f"`{printable(name)}`": counts[name] for name in group}))
+            notes.append(f"`{column}` has similar names, which count as different: {sizes}.")
+    return notes
+
+
+def _check_names(column: str, names: Iterable[str]) -> None:
+    for name in names:
+        if len(name) > LONGEST:
+            raise FerVitError(
+                f"Expected names of at most {LONGEST} characters in `{column}`, but got "
+                f"{len(name):,}: {printable(short(name))}. Is it the right column?"
+            )
+        if SHORTENED.fullmatch(name):
+            raise FerVitError(
+                f"Expected names in `{column}`, but got {name}, a number that a spreadsheet has "
+                "shortened. Format the column as text, enter the names again and save it."
+            )

@@ -1,0 +1,203 @@
+"""Cells against Python's own parser, and every way to write a missing value."""
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from fer_vit.evaluate.cells import (
+    MISSING,
+    TRUTH,
+    AmbiguousMarkError,
+    BadCellError,
+    check_whole,
+    distinct_rows,
+    find_mark,
+    look_alikes,
+    read_names,
+    read_numbers,
+    read_paths,
+    read_truth,
+)
+
+
+def column(*cells: Any, kind: pa.DataType | None = None) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(cells, kind)])
+
+
+@pytest.mark.parametrize("word", MISSING)
+def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) -> None:
+    padded = f"\u00a0{word} \t"
+    names, words = read_names(column("a", padded, None, kind=pa.string()))
+    assert names.tolist() == ["a", None, None]
+    assert words == ({word: 1} if word else {})
+    assert np.isnan(read_numbers(column("1", padded, None))).tolist() == [False, True, True]
+    assert read_truth(column("TRUE", padded, None)).tolist() == [True, None, None]
+
+
+def test_words_that_are_names_stay() -> None:
+    words = ["none", "-99", "Nan", "missing", "0", "no", "n", "NA2", "..."]
+    assert read_names(column(*words))[0].tolist() == words
+
+
+def test_a_path_may_be_any_word() -> None:
+    paths = ["NA", "-", "None", " a.png", " ", "", None]
+    assert read_paths(column(*paths)).tolist() == [*paths[:4], None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "1.0", "1.00", "-2.0"], ["1", "1", "1", "-2"]),
+        (["01", "007.0", "1.5", "0.0"], ["01", "007.0", "1.5", "0"]),
+        ([1.0, 2.0, None], ["1", "2", None]),
+        ([1.5, math.nan], ["1.5", None]),
+        ([1, 2], ["1", "2"]),
+        ([True, None], ["True", None]),
+        ([b"a"], ["a"]),
+        (["ge\u0301ne", "g\xe9ne "], ["g\xe9ne", "g\xe9ne"]),
+        ([float(2**52)], [str(2**52)]),
+        ([[1]], ["[1]"]),
+        ([{"a": 1}], ["{'a': 1}"]),
+    ],
+)
+def test_names_are_equal_in_all_types(cells: list[Any], expected: list[Any]) -> None:
+    assert read_names(column(*cells))[0].tolist() == expected
+
+
+def test_names_of_a_dictionary_and_of_an_empty_column() -> None:
+    cells = pa.chunked_array([pa.array(["a", None, "a"]).dictionary_encode()])
+    assert read_names(cells)[0].tolist() == ["a", None, "a"]
+    assert read_names(pa.chunked_array([], pa.string()))[0].tolist() == []
+    assert read_names(pa.chunked_array([pa.nulls(2)]))[0].tolist() == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark", "expected"),
+    [
+        (["0.5", "1e-3", "-2", ".5", "3."], ".", [0.5, 0.001, -2, 0.5, 3]),
+        (["0,5", "1,5E-3", "12"], ",", [0.5, 0.0015, 12]),
+        (["1.234,5", "0,25"], ",", [1234.5, 0.25]),
+        (["1,234.5", "0.25"], ".", [1234.5, 0.25]),
+        (["1.234.567", "0,5"], ",", [1234567, 0.5]),
+        (["1,234,567", "0.5"], ".", [1234567, 0.5]),
+        (["1\u202f234,5", "2 000", "0,5"], ",", [1234.5, 2000, 0.5]),
+        (["1'234.5", "0.5"], ".", [1234.5, 0.5]),
+        (["0,123", "1,234"], ",", [0.123, 1.234]),
+        (["1.234", "2"], ".", [1.234, 2]),
+        (["86400,123"], ",", [86400.123]),
+    ],
+)
+def test_numbers_with_either_decimal_mark(
+    cells: list[str], mark: str, expected: list[float]
+) -> None:
+    assert find_mark([column(*cells)]) == mark
+    assert read_numbers(column(*cells), mark).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [["0.5", "0,5"], ["1.234,5", "1,234.5"], ["1,234"], ["1,234", "2,345"], ["0.5", "1.234.567"]],
+)
+def test_an_unclear_mark_is_refused(cells: list[str]) -> None:
+    with pytest.raises(AmbiguousMarkError):
+        find_mark([column(*cells)])
+    with pytest.raises(AmbiguousMarkError):
+        find_mark([column(cell) for cell in cells])
+
+
+@pytest.mark.parametrize(
+    ("cell", "mark"),
+    [
+        *((cell, ".") for cell in ("much", "1e999", "inf", "-inf", "1,234", "1,23", "86%", "0x10")),
+        *((cell, ".") for cell in ("1 2", "1.2.3", "1_000", "\uff11", "²", "1e", "--1")),
+        *((cell, ",") for cell in ("1.234", "1.23", "0.5", "1,2,3", "12.34,5")),
+    ],
+)
+def test_what_is_no_number_is_named(cell: str, mark: str) -> None:
+    with pytest.raises(BadCellError) as error:
+        read_numbers(column("1", cell, "2"), mark)
+    assert (error.value.row, error.value.cell) == (1, cell)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_any_float_is_read_as_python_writes_it(values: list[float]) -> None:
+    text = [repr(value) for value in values]
+    assert read_numbers(column(*text)).tolist() == values
+    comma = [cell.replace(".", ",") for cell in text]
+    assert read_numbers(column(*comma), ",").tolist() == values
+
+
+@settings(deadline=None)
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_or_named(text: str) -> None:
+    for mark in (".", ","):
+        with suppress(BadCellError):
+            assert not np.isinf(read_numbers(column(text), mark)).any()
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [column(math.inf), column([1]), column(pa.scalar(1, pa.timestamp("ns"))), column({"a": 1})],
+)
+def test_columns_of_other_types_are_no_numbers(cells: pa.ChunkedArray) -> None:
+    with pytest.raises(BadCellError):
+        read_numbers(cells)
+
+
+def test_whole_numbers() -> None:
+    check_whole(np.array([0, -1, math.nan, 2.0**53]))
+    for wrong in (0.5, 2.0**60):
+        with pytest.raises(BadCellError) as error:
+            check_whole(np.array([1, wrong]))
+        assert error.value.row == 1
+
+
+def test_truth_in_any_language() -> None:
+    for value, words in TRUTH.items():
+        for word in words:
+            assert read_truth(column(word, word.upper(), word.title())).tolist() == [value] * 3
+    assert read_truth(column(True, None, False)).tolist() == [True, None, False]
+    assert read_truth(column(1.0, 0.0)).tolist() == [True, False]
+    with pytest.raises(BadCellError) as error:
+        read_truth(column("TRUE", "2"))
+    assert error.value.row == 1
+
+
+def test_rows_are_ordered_and_equal_ones_found() -> None:
+    place, time = np.array([1, 0, 1, 0.0]), np.array([math.nan, 2, 1, 1])
+    order, twice = distinct_rows([place, time])
+    assert order.tolist() == [3, 1, 0, 2]
+    assert twice is None
+    assert distinct_rows([place, np.full(4, math.nan)])[1] == (1, 3)
+    assert distinct_rows([np.empty(0)])[1] is None
+
+
+def test_similar_names() -> None:
+    names = dict.fromkeys(
+        [
+            "rest",
+            "Rest",
+            "re st",
+            "re  st",
+            "re\u00a0st",
+            "film",
+            "\uff46ilm",
+            "1",
+            "01",
+            "2",
+            "REST",
+        ],
+        1,
+    )
+    assert look_alikes(names) == [
+        ["rest", "Rest", "REST"],
+        ["re st", "re  st", "re\u00a0st"],
+        ["film", "\uff46ilm"],
+        ["1", "01"],
+    ]

@@ -1,0 +1,299 @@
+"""Tables of predictions that people have sorted, edited, and saved with other programs."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.predictions import find_labels, read_predictions
+from fer_vit.evaluate.read import Table
+
+LABELS = ["neutral", "happiness", "surprise"]
+Row = dict[str, Any]
+
+
+def rows_of(clips: int = 2, frames: int = 6) -> list[Row]:
+    """Frames of clips with a face each, as `predict` writes them, with columns of a user."""
+    rows = []
+    for clip in range(clips):
+        for frame in range(frames):
+            label = LABELS[(frame // 2 + clip) % 3]
+            shares = {name: 0.86 if name == label else 0.07 for name in LABELS}
+            row = {"path": f"v/{clip}.mp4", "status": "ok", "frame": frame, "seconds": frame / 5}
+            row |= {"track": 0, "face": 0, "label": label, "confidence": 0.86, "ambiguous": True}
+            row |= {"label_smoothed": label, "condition": "ab"[clip % 2], "subject": f"s{clip}"}
+            row |= {f"p_{name}": share for name, share in shares.items()}
+            rows.append(row | {f"smoothed_{name}": share for name, share in shares.items()})
+    return rows
+
+
+def write(path: Path, rows: Sequence[Row]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def save_workbook(path: Path, rows: Sequence[Row]) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(list(rows[0]))
+    for row in rows:
+        book.active.append(list(row.values()))
+    book.save(path)
+
+
+def same(first: Faces, second: Faces) -> bool:
+    assert first.columns.keys() == second.columns.keys()
+    equal = [(first.columns[name] == second.columns[name]).all() for name in first.columns]
+    order = [second.labels.index(label) for label in first.labels]
+    shares = second.probabilities[:, order]
+    return all(equal) and bool(np.allclose(first.probabilities, shares, atol=1e-6))
+
+
+WRITERS: dict[str, Callable[[Path, list[Row]], object]] = {
+    "plain.csv": write,
+    "pandas.csv": lambda path, rows: pd.DataFrame(rows).to_csv(path),
+    "german.csv": lambda path, rows: (
+        pd.DataFrame(rows)
+        .replace({True: "WAHR"})
+        .to_csv(path, sep=";", decimal=",", encoding="cp1252", index=False)
+    ),
+    "excel.txt": lambda path, rows: pd.DataFrame(rows).to_csv(path, sep="\t", encoding="utf-16"),
+    "quoted.csv": lambda path, rows: pd.DataFrame(rows).to_csv(path, decimal=",", index=False),
+    "t.xlsx": save_workbook,
+    "t.parquet": lambda path, rows: pd.DataFrame(rows).to_parquet(path),
+    "t.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows))),
+    "sorted.csv": lambda path, rows: write(path, sorted(rows, key=lambda row: row["label"])),
+    "backwards.parquet": lambda path, rows: pq.write_table(pa.Table.from_pylist(rows[::-1]), path),
+    "columns.csv": lambda path, rows: write(
+        path, [dict(sorted(row.items(), reverse=True)) for row in rows]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_program_and_order_gives_the_same_faces(name: str, tmp_path: Path) -> None:
+    rows = rows_of()
+    expected = read_predictions(write(tmp_path / "expected.csv", rows), videos=True)
+    WRITERS[name](tmp_path / name, rows)
+    found = read_predictions(tmp_path / name, videos=True)
+    assert same(found, expected)
+    assert {*found.labels} == {*expected.labels}
+    assert found.paths.tolist() == sorted(found.paths.tolist())
+    assert found.columns["frame"].tolist() == [*range(6)] * 2
+    assert found.columns["ambiguous"].tolist() == [True] * 12
+    assumed = [note for note in found.notes if note.startswith(name)]
+    assert len(assumed) == (name in ("pandas.csv", "german.csv", "excel.txt", "quoted.csv"))
+
+
+def test_what_was_assumed_is_one_line(tmp_path: Path) -> None:
+    WRITERS["german.csv"](tmp_path / "g.csv", rows_of())
+    (note,) = read_predictions(tmp_path / "g.csv", videos=True).notes
+    for words in ("g.csv", "semicolons", "decimal commas"):
+        assert words in note
+
+
+def test_seconds_order_frames_without_numbers(tmp_path: Path) -> None:
+    rows = [
+        {name: cell for name, cell in row.items() if name not in ("frame", "label_smoothed")}
+        for row in rows_of()
+    ]
+    faces = read_predictions(write(tmp_path / "t.csv", rows[::-1]), videos=True)
+    assert faces.columns["seconds"].tolist() == [row["seconds"] for row in rows]
+
+
+def photo(path: str, happiness: float = 0.75, **cells: Any) -> Row:
+    row = {"path": path, "face": 0, "confidence": happiness, "p_happiness": happiness}
+    return row | {"p_anger": 1 - happiness} | cells
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [photo("a.png"), photo("b.png"), photo("a.png", 0.5)],
+        [photo("a.png", face=1), photo("a.png", face=1)],
+        [photo("a.png", frame=1), photo("a.png", frame=2), photo("a.png", 0.9, frame=1)],
+        [photo("a.png", seconds=1), photo("a.png", seconds=2), photo("a.png", seconds=1)],
+        [{"path": "a.png", "confidence": 1, "p_x": 0.75, "p_y": 0.25}] * 2,
+        [photo("a.png", face=None, confidence=None)] * 2,
+    ],
+)
+def test_a_face_that_is_there_twice_is_refused(rows: list[Row], tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", rows)
+    with pytest.raises(FerVitError, match=rf"t\.csv, row {len(rows)} .*a\.png") as error:
+        read_predictions(path, videos=True)
+    assert "twice" in str(error.value)
+
+
+def test_faces_of_a_photo_need_no_number(tmp_path: Path) -> None:
+    rows = [photo("a.png", 0.6), photo("a.png", 0.9), photo("b.png", 0.7)]
+    for row in rows:
+        del row["face"]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert faces.columns["confidence"].tolist() == [0.9, 0.6, 0.7]  # the surest first
+
+
+def test_many_equal_rows_are_refused_in_bounded_memory(tmp_path: Path) -> None:
+    """Two million rows in a few kilobytes."""
+    rows = 2_000_000
+    columns = {
+        name: pa.array([cell]).take(pa.array(np.zeros(rows, np.int32)))
+        for name, cell in photo("a.png").items()
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", compression="zstd")
+    with pytest.raises(FerVitError, match="twice"):
+        read_predictions(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"face": "1e999"}, "row 2 .*`face`.*1e999"),
+        ({"face": "0.5"}, "row 2 .*whole number.*`face`"),
+        ({"confidence": "sure"}, "row 2 .*`confidence`.*sure"),
+        ({"p_anger": "0,25"}, "t.csv.*0,25"),
+        ({"p_anger": "25%"}, "row 2 .*`p_anger`.*25%"),
+        ({"p_anger": 0.5}, "row 2 .*happiness, anger that sum to 1"),
+        ({"p_anger": ""}, "row 2 .*happiness, anger that sum to 1"),
+        ({"p_anger": "²"}, "row 2 .*`p_anger`"),
+        ({"path": " "}, "row 2 .*path"),
+        ({"seconds": "inf"}, "row 2 .*`seconds`"),
+        ({"frame": "", "seconds": 1}, "row 2 .*`frame`"),
+        ({"ambiguous": "perhaps"}, "row 2 .*`ambiguous`.*perhaps"),
+        ({"label": "joy"}, "row 2 .*`label`.*joy"),
+        ({"label": "\x1b[2J"}, "row 2 .*`label`"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_named(change: Row, words: str, tmp_path: Path) -> None:
+    plain = photo("a.png", frame=0, seconds=0, ambiguous="TRUE", label="happiness")
+    path = write(tmp_path / "t.csv", [plain, plain | {"path": "b.png"} | change])
+    with pytest.raises(FerVitError, match=words) as error:
+        read_predictions(path, videos=True)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name", ["path", "confidence", "p_happiness", *("frame", "seconds", "track", "face")]
+)
+def test_a_deleted_column_is_named(name: str, tmp_path: Path) -> None:
+    rows = [{key: cell for key, cell in row.items() if key != name} for row in rows_of()]
+    path = write(tmp_path / "t.csv", rows)
+    with pytest.raises(FerVitError, match=r"t\.csv") as error:
+        read_predictions(path, videos=True)
+    assert name.removeprefix("p_") in str(error.value) or name == "p_happiness"
+
+
+@pytest.mark.parametrize("name", ["label_smoothed", "track", "smoothed_neutral", "seconds"])
+def test_a_deleted_cell_of_a_clip_is_named(name: str, tmp_path: Path) -> None:
+    rows = rows_of()
+    rows[3][name] = None
+    if name == "seconds":
+        faces = read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+        assert faces.columns["seconds"][3] is None  # ends an episode
+        return
+    with pytest.raises(FerVitError, match=rf"row 4 .*`{name}`"):
+        read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+
+
+@pytest.mark.parametrize(
+    "cells", [["S1", "S2"], ["0", "1"], ["1", "2"], ["", "0.5"], ["0.003", "0.003"]]
+)
+def test_a_column_of_persons_is_no_probability(cells: list[str], tmp_path: Path) -> None:
+    rows = [photo(f"{cell}{index}.png", p_id=cell) for index, cell in enumerate(cells)]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert faces.labels == ["happiness", "anger"]
+    assert sorted(map(str, faces.columns["p_id"])) == sorted(cell or "None" for cell in cells)
+
+
+def test_expressions_with_other_names(tmp_path: Path) -> None:
+    def labels(*columns: str, **values: Any) -> list[str]:
+        cells = {"path": ["a"], "confidence": [1.0]}
+        cells |= dict(zip(columns, [[0.5], [0.4], [0.1]], strict=False))
+        cells |= {name: [value] for name, value in values.items()}
+        return find_labels(Table(tmp_path, pa.table(cells)))
+
+    assert labels("p_happy", "p_bored", "p_calm") == ["happy", "bored", "calm"]
+    assert labels("p_bored", "p_calm", "p_x") == ["bored", "calm", "x"]
+    assert labels("p_bored", "p_calm", "p_x", p_id="7", smoothed_bored=1) == [
+        "bored",
+        "calm",
+        "x",
+        "id",
+    ]  # the cell is named where it is read
+    assert labels("p_bored", "p_calm", "p_fear", p_id=7, label="bored", label_smoothed="calm") == [
+        "bored",
+        "calm",
+        "fear",
+    ]
+
+
+def test_rows_without_a_face_are_counted(tmp_path: Path) -> None:
+    empty = dict.fromkeys(("face", "confidence", "p_happiness", "p_anger"))
+    rows = [photo("a.png", status="ok")]
+    rows += [{"path": f"{name}.png"} | empty | {"status": name} for name in ("damaged", "NA")]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    (note,) = faces.notes
+    assert "2 of 3 rows" in note
+    assert "1 damaged" in note
+
+
+def test_labels_that_people_changed_are_reported(tmp_path: Path) -> None:
+    rows = [photo(f"{index}.png", label="anger") for index in range(3)]
+    rows.append(photo("x.png", 0.5, label="anger"))
+    (note,) = read_predictions(write(tmp_path / "t.csv", rows)).notes
+    assert "3 of 4" in note
+
+
+def test_missing_words_of_users_are_counted(tmp_path: Path) -> None:
+    rows = [photo(f"{index}.png", who=who) for index, who in enumerate(["NA", "a", " - ", "NA "])]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert faces.columns["who"].tolist() == [None, "a", None, None]
+    (note,) = faces.notes
+    assert "2 NA, 1 -" in note
+
+
+@pytest.mark.parametrize(
+    ("record", "facts"),
+    [
+        ('{"model": "m", "version": "\\u001b[2J", "x": 1}', {"model": "m", "x": "1"}),
+        ("{}", {}),
+        ("[1]", None),
+        ("5", None),
+        ("{", None),
+        ("[" * 100_000, None),
+        ('{"a":' * 100_000, None),
+        ("9" * 5000, None),
+    ],
+)
+def test_the_record_of_a_table_is_untrusted(
+    record: str, facts: dict[str, str] | None, tmp_path: Path
+) -> None:
+    table = pa.Table.from_pylist([photo("a.png")])
+    pq.write_table(table.replace_schema_metadata({"predictions": record}), tmp_path / "t.parquet")
+    if facts is None:
+        with pytest.raises(FerVitError, match=r"t\.parquet.*cannot be read") as error:
+            read_predictions(tmp_path / "t.parquet")
+        assert len(str(error.value)) < 500
+        return
+    found = read_predictions(tmp_path / "t.parquet").facts
+    assert facts.items() <= found.items()
+    assert all(fact.isprintable() for fact in found.values())
+
+
+def test_rows_say_what_made_them(tmp_path: Path) -> None:
+    rows = [photo(f"{index}.png", model="m", detector=f"d{index}") for index in range(2)]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert faces.facts == {"model": "m"}
+    (note,) = faces.notes
+    assert "`detector`: d0, d1" in note

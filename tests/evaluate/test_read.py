@@ -1,0 +1,242 @@
+"""Tables as people save them: encodings, separators, workbooks, and what is refused with file and row."""
+
+import codecs
+import csv
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate import read
+from fer_vit.evaluate.read import is_table, read_table
+
+ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
+
+
+def cells(path: Path) -> dict[str, list[Any]]:
+    return dict(read_table(path).cells.to_pydict())
+
+
+def book(path: Path, *rows: list[Any], sheets: int = 1) -> Path:
+    workbook = openpyxl.Workbook()
+    for row in rows:
+        workbook.active.append(row)
+    for _ in range(1, sheets):
+        workbook.create_sheet().append(["other"])
+    workbook.save(path)
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_text_in_any_encoding_with_any_separator(
+    separator: str, ending: str, encoding: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame(ROWS).to_csv(
+        path,
+        sep=separator,
+        lineterminator=ending,
+        encoding=encoding,
+        index=False,
+        quoting=csv.QUOTE_ALL,
+    )
+    assert cells(path) == ROWS
+    assumed = read_table(path).assumed
+    assert len(assumed) == (separator != ",") + (encoding in ("utf-16", "cp1252"))
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_both_orders_of_utf_16(mark: bytes, tmp_path: Path) -> None:
+    encoding = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
+    (tmp_path / "t.txt").write_bytes(mark + "path\tx\nä\t1\n".encode(encoding))
+    assert cells(tmp_path / "t.txt") == {"path": ["ä"], "x": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sep=;\npath;x\na;1\n", {"path": ["a"], "x": ["1"]}),
+        ('"sep=;"\r\npath;x\r\na;1\r\n', {"path": ["a"], "x": ["1"]}),
+        ("path,x;y\na,1\n", {"path": ["a"], "x;y": ["1"]}),
+        ("path;x\na,b;1\nc,d;2\n", {"path": ["a,b", "c,d"], "x": ["1", "2"]}),
+        ('path,"a;b;c"\nx,1\n', {"path": ["x"], "a;b;c": ["1"]}),
+        ("path\na\nb\n", {"path": ["a", "b"]}),
+        (" path ,\u00a0x\na,1", {"path": ["a"], "x": ["1"]}),
+        ("path,x\na,1\n,\n\n , \nb,\n,\n   \n", {"path": ["a", "b"], "x": ["1", ""]}),
+        ("path,x\n", {"path": [], "x": []}),
+        (",path,x,\n1,a,2,\n", {"path": ["a"], "x": ["2"]}),
+        ("path,x\na,'=1+1\n", {"path": ["a"], "x": ["=1+1"]}),
+    ],
+)
+def test_text_of_spreadsheets(text: str, expected: dict[str, list[str]], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text, newline="")
+    assert cells(tmp_path / "t.csv") == expected
+
+
+def test_a_column_without_a_name_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(",path\n1,a\n")
+    (line,) = read_table(tmp_path / "t.csv").assumption()
+    assert line.startswith("t.csv: without 1 of 2 columns")
+
+
+BROKEN = [
+    ("t.csv", b"path,b\n1\n", "line 2"),
+    ("t.csv", b"path,b\n,\na\n", "line 3"),
+    ("t.csv", b"path,b\n1,2,3\n", r"line 2.*row\.names"),
+    ("t.csv", b"path,b,path\n1,2,3\n", "several columns `path`"),
+    ("t.csv", b"path, b,b \n1,2,3\n", "several columns `b`"),
+    ("t.csv", b"Study 1\n\npath,b\na,1\n", "row 3 has them"),
+    ("t.csv", b"path,b\n\x81,1\n", "UTF-8, UTF-16 nor Windows-1252"),
+    ("t.csv", b"path,b\na\0,1\n", "NUL"),
+    ("t.csv", "path,b\na,1\n".encode("utf-16-le"), "NUL"),
+    ("t.csv", b"", "empty"),
+    ("t.csv", b"\n \n", "empty"),
+    ("t.csv", b'path,b\n"a,1\n', r"t\.csv"),
+    ("t.jsonl", b'{"path": 1\n', "line 1"),
+    ("t.jsonl", b'{"path": "a"}\n[1]\n', "line 2"),
+    ("t.jsonl", b"null\n", "line 1"),
+    ("t.jsonl", b'{"path": "a", "path": "b"}\n', "twice"),
+    ("t.jsonl", b"[" * 100_000, "line 1"),
+    ("t.jsonl", b"\xff\n", "decode"),
+    ("t.parquet", b"PAR1", r"t\.parquet"),
+    ("t.xlsx", b"PK", "workbook"),
+    ("gone.csv", None, "No such file"),
+    ("gone.xlsx", None, "No such file"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "words"), BROKEN)
+def test_what_is_no_table_is_one_line(
+    name: str, data: bytes | None, words: str, tmp_path: Path
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(FerVitError, match=words) as error:
+        read_table(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_workbook(tmp_path: Path) -> None:
+    day, moment = pd.Timestamp("2026-01-02"), pd.Timestamp("2026-01-02 03:04")
+    path = book(
+        tmp_path / "t.xlsx",
+        ["path", "id", "x", "sure", "day", None],
+        ["a", 1, 0.5, True, day.to_pydatetime()],
+        [None, " "],
+        ["b", 2, None, False, moment.to_pydatetime()],
+        ["c", 3, 1, None, None, None, None],
+    )
+    found = cells(path)
+    assert found["path"] == ["a", "b", "c"]
+    assert found["id"] == [1, 2, 3]
+    assert found["x"] == [0.5, None, 1]
+    assert found["sure"] == [True, False, None]
+    assert found["day"] == ["2026-01-02", "2026-01-02 03:04:00", None]
+    assert read_table(path).assumed == ()
+    (assumed,) = read_table(book(tmp_path / "s.xlsx", ["path"], ["a"], sheets=3)).assumed
+    assert "first of 3 sheets" in assumed
+
+
+def test_a_workbook_with_a_far_cell_takes_little_memory(tmp_path: Path) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["path", "x"])
+    workbook.active["XFD1048576"] = 1
+    workbook.save(tmp_path / "t.xlsx")
+    with pytest.raises(FerVitError, match=r"Row 1048576 .*t\.xlsx has a cell beyond"):
+        read_table(tmp_path / "t.xlsx")
+
+
+def test_workbooks_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    title = book(tmp_path / "title.xlsx", ["Study 1"], [], ["path", "x"], ["a", 1])
+    with pytest.raises(FerVitError, match="row 3 has them"):
+        read_table(title)
+    with zipfile.ZipFile(tmp_path / "zip.xlsx", "w") as archive:
+        archive.writestr("a", "b")
+    with pytest.raises(FerVitError, match=r"zip\.xlsx is no workbook"):
+        read_table(tmp_path / "zip.xlsx")
+    monkeypatch.setattr(read, "MOST_BYTES", 100)
+    with pytest.raises(FerVitError, match="when unpacked"):
+        read_table(title)
+    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
+    with pytest.raises(FerVitError, match=r"title\.xlsx.*pip install .*excel"):
+        read_table(title)
+
+
+def test_json_lines_of_any_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "BATCH", 2)
+    rows = [
+        {"path": 7, "x": 1},
+        {"x": 2.5, "path": "b"},
+        {"path": None, "y": [1]},
+        {"path": "d", "y": 10**30, "x": float("nan"), "z": True},
+    ]
+    (tmp_path / "t.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    found = cells(tmp_path / "t.jsonl")
+    assert found["path"] == ["7", "b", None, "d"]
+    assert found["x"][:3] == [1, 2.5, None]
+    assert found["y"] == [None, None, "[1]", str(10**30)]
+    assert found["z"] == [None, None, None, True]
+
+
+def test_parquet_of_any_types(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"path": pd.Categorical(["a", "b", "a"]), "x": [1, None, 3]}, [5, 6, 7])
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert cells(tmp_path / "t.parquet") == {"path": ["a", "b", "a"], "x": [1, None, 3]}
+
+
+def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    pq.write_table(pa.table({"path": ["a", "b"], "x": [1, 2], "y": pa.nulls(2)}), first)
+    pq.write_table(pa.table({"path": ["c"], "x": [0.5], "y": ["z"], "z": [True]}), second)
+    table = read_table(first, second)
+    assert table.cells.to_pydict() == {
+        "path": ["a", "b", "c"],
+        "x": [1, 2, 0.5],
+        "y": [None, None, "z"],
+        "z": [None, None, True],
+    }
+    assert [str(path) in table.row_name(row) for row, path in ((1, first), (2, second))] == [
+        True,
+        True,
+    ]
+    assert "row 1 " in table.row_name(2)
+
+
+def test_tables_without_measure_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "MOST_COLUMNS", 20)
+    monkeypatch.setattr(read, "MOST_CELLS", 1000)
+    for columns, rows in ((21, 1), (10, 101)):
+        frame = pd.DataFrame({f"c{index}": ["x"] * rows for index in range(columns)})
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        frame.to_parquet(tmp_path / "t.parquet")
+        frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+        book(tmp_path / "t.xlsx", [*frame], *frame.to_numpy().tolist())
+        for suffix in ("csv", "parquet", "jsonl", "xlsx"):
+            with pytest.raises(FerVitError, match=rf"t\.{suffix}, but got"):
+                read_table(tmp_path / f"t.{suffix}")
+
+
+def test_a_missing_column_is_named_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("Path,x\x1b[2J\na,1\n")
+    with pytest.raises(FerVitError, match=r"Rename `Path`") as error:
+        read_table(tmp_path / "t.csv").require("path")
+    assert "\x1b" not in str(error.value)
+
+
+def test_what_is_a_table(drawn: Path) -> None:
+    assert not is_table(drawn / "faces.parquet")  # a manifest
+    assert not is_table(drawn)
+    assert not is_table(Path("best.ckpt"))
+    assert all(is_table(Path(name)) for name in ("a.csv", "a.TSV", "a.xlsx", "a.jsonl", "a.txt"))
