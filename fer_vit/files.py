@@ -102,17 +102,18 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
                 after.enter_context(_locked(scratch, wait=True))
             (scratch / MARK).touch()
         except OSError as error:
-            raise _cannot_write(path, error, advice) from error
+            raise cannot_write(path, error, advice) from error
         try:
             yield scratch
         except OSError as error:
             of_another_file = error.filename and not str(error.filename).startswith(str(scratch))
             if of_another_file:
                 raise
-            raise _cannot_write(path, error, advice) from error
+            raise cannot_write(path, error, advice) from error
 
 
-def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
+def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:
+    """Returns the error of a file that cannot be written, which names the file, the reason and `advice`."""
     reason = os.strerror(error.errno) if error.errno else error
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 

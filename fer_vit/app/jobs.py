@@ -77,7 +77,12 @@ class Worker:
 
         Raises FerVitError when it cannot load the model.
         """
-        event = self._receive()
+        try:
+            event = self._receive()
+        except EOFError as error:
+            raise FerVitError(
+                "The process that predicts ended at its start, perhaps for lack of memory."
+            ) from error
         if event["state"] == "failed":
             raise FerVitError(event["message"])
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache

@@ -1,10 +1,12 @@
 """Tables with a row for each face: .csv, .parquet, .jsonl or .xlsx; and Markdown."""
 
 import csv
+import io
 import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TextIO, TypedDict
@@ -13,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import as_text, atomic_write, json_text
+from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 from fer_vit.report.draw import printable
 
 Cell = str | int | float | None
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 NOTHING = "-"  # cell of a missing result
+LINE = 2**16  # bytes of a line that a growing table writes at once
 NUMBER = ".8g"  # format of a number in text: milliseconds within a day
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = 'Tables for spreadsheets (.xlsx) need one more package: pip install -c constraints.txt ".[excel]".'
@@ -224,7 +227,18 @@ class TableWriter:
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None."""
-        self._file.write(rows)
+        with self._errors_with_path():
+            self._file.write(rows)
+
+    @contextmanager
+    def _errors_with_path(self) -> Iterator[None]:
+        """Names the file in errors of a `live` table; for other tables `atomic_write` does it."""
+        try:
+            yield
+        except OSError as error:
+            if not self.live:
+                raise
+            raise cannot_write(self.path, error) from error
 
     def __enter__(self) -> "TableWriter":
         layout = Layout(self.columns, self.formats, self.facts)
@@ -232,23 +246,50 @@ class TableWriter:
             path = self.path
             if not self.live:
                 path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
-            self._file = FORMATS[self.path.suffix.lower()](path, layout, self.live)
+            with self._errors_with_path():
+                self._file = FORMATS[self.path.suffix.lower()](path, layout, self.live)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         # The file is closed before it gets its name.
         self._open.callback(self._file.close, complete=error[0] is None)
-        self._open.__exit__(*error)
+        with self._errors_with_path():
+            self._open.__exit__(*error)
+
+
+class CompleteWrites(io.FileIO):
+    """A file that ends with the last complete write: what a full disk cuts off is removed."""
+
+    def write(self, data: Any) -> int:
+        """Writes all of the data or nothing."""
+        size = os.fstat(self.fileno()).st_size
+        content = memoryview(data)
+        written = 0
+        try:
+            while written < len(content):
+                written += super().write(content[written:])
+        except OSError:
+            self.truncate(size)
+            self.seek(size)
+            raise
+        return written
 
 
 def open_text(path: Path, live: bool) -> TextIO:
-    """Opens a text file to write, with `live` so that each line is written at once."""
-    buffering = 1 if live else -1
-    if live:  # another user may have put a link or a FIFO there
-        path.unlink(missing_ok=True)
+    """Opens a text file to write, with `live` so that each line is written at once, completely or not at all."""
     # File names need not be valid Unicode; invalid bytes are escaped.
-    return path.open("x", buffering, encoding="utf-8", errors="backslashreplace", newline="")
+    options: dict[str, Any] = {
+        "encoding": "utf-8",
+        "errors": "backslashreplace",
+        "newline": "",
+    }
+    if not live:
+        text: TextIO = path.open("x", **options)
+        return text
+    path.unlink(missing_ok=True)  # another user may have put a link or a FIFO there
+    file = io.BufferedWriter(CompleteWrites(path, "x"), LINE)
+    return io.TextIOWrapper(file, line_buffering=True, **options)
 
 
 def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:

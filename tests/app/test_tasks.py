@@ -164,6 +164,8 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(
     monkeypatch.setattr(jobs, "STEP", 0.05)
     with pytest.raises(FerVitError, match="no such model"):
         Worker(["gone"], obey).wait()
+    with pytest.raises(FerVitError, match="ended at its start"):
+        Worker(["dead"], obey).wait()
     worker = Worker(["any"], obey)
     worker.wait()
     assert run_order(worker, "work") == [{"state": "done"}]

@@ -2,6 +2,7 @@ import csv
 import json
 import math
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,26 @@ def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
         path.write_text("another run's")
     assert path.read_text() == "another run's"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def grow(path: Path, rows: int) -> None:
+    with TableWriter(path, {"name": str, "frame": int}, live=True) as table:
+        for frame in range(rows):
+            table.write([{"name": "x" * 97, "frame": frame}])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_growing_table_on_a_full_disk_ends_with_a_complete_row(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"live{suffix}"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(FerVitError, match=rf"^Cannot write .*live{suffix} \(File too large\)"):
+            grow(path, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines = path.read_text().splitlines()
+    assert 5 < len(lines) < 12
+    assert {len(line) for line in lines[1:]} == {len(lines[1])}

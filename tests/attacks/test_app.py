@@ -1,0 +1,207 @@
+"""Attacks on a running `fer-vit app`: memory of the server and its worker, clients by the hundred, signals.
+
+Bounded, on the loopback interface only. Memory is read from /proc (Linux).
+"""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import psutil
+import pytest
+import requests
+from PIL import Image
+from skimage.data import astronaut
+
+from fer_vit.app.jobs import MAX_GROWTH, MAX_JOBS
+from tests.helpers.servers import Server, running, started
+
+pytestmark = pytest.mark.slow
+
+ALLOWED = 200e6  # bytes above its idle size that the server may take
+RATE = 100_000  # bytes per second of a slow client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("app")) as server:
+        yield server
+        assert not [*server.folder.iterdir()], "a job is left behind"
+
+
+@pytest.fixture(scope="module")
+def photo() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(astronaut()).save(file, "JPEG")
+    return file.getvalue()
+
+
+def memory(process: int, what: str = "VmRSS") -> float:
+    """Bytes of memory of a process: VmRSS now, VmHWM at most."""
+    found = re.search(rf"{what}:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
+    assert found
+    return int(found[1]) * 1024.0
+
+
+def worker_of(server: Server) -> int:
+    children = psutil.Process(server.process.pid).children()
+    return next(child.pid for child in children if "spawn_main" in str(child.cmdline()))
+
+
+def port_of(server: Server) -> int:
+    return int(server.address.rpartition(":")[2])
+
+
+def part(name: str, content: bytes) -> bytes:
+    head = f'--b\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+    return head.encode() + content + b"\r\n"
+
+
+def head(length: int, kind: str = "multipart/form-data; boundary=b") -> bytes:
+    lines = f"Content-Type: {kind}\r\nContent-Length: {length}"
+    return f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n".encode()
+
+
+def clip(side: int, frames: int) -> bytes:
+    """A grey clip of some kilobytes, of which each decoded frame has megabytes."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        options = {"preset": "ultrafast", "g": "1000"}
+        stream = container.add_stream("libx264", 25, options=options)
+        stream.width = stream.height = side
+        stream.pix_fmt = "yuv420p"
+        grey = av.VideoFrame.from_ndarray(np.full((side, side, 3), 128, np.uint8))
+        for number in range(frames):
+            grey.pts = number
+            container.mux(stream.encode(grey))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def test_uploads_that_stop_take_no_memory_and_end(server: Server, photo: bytes) -> None:
+    idle = memory(server.process.pid)
+    body = b"".join(part(f"{number}.jpg", bytes(2**20 - 1)) for number in range(19))
+    clients = []
+    for _ in range(100):
+        client = socket.create_connection(("127.0.0.1", port_of(server)), timeout=60)
+        client.sendall(head(len(body) + 100) + body)
+        clients.append(client)
+    assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
+    for client in clients:
+        assert b" 408 " in client.recv(4096)
+        client.close()
+    answer = requests.post(f"{server.address}/api/predict", files={"files": ("a.jpg", photo)})
+    assert answer.json()[0]["label"] == "happiness"
+
+
+def test_large_json_is_in_memory_once(server: Server) -> None:
+    idle = memory(server.process.pid)
+    body = b'{"files": [{"data": "' + b"A" * 31_000_000 + b'"}]}'
+
+    async def send() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        writer.write(head(len(body), "application/json") + body)
+        status = await reader.readline()
+        writer.close()
+        return status
+
+    async def send_all() -> list[bytes]:
+        return await asyncio.gather(*(send() for _ in range(12)))
+
+    statuses = asyncio.run(send_all())
+    assert {status.split()[1] for status in statuses} <= {b"200", b"422"}
+    assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
+
+
+@pytest.mark.parametrize("frames", [60])
+def test_a_clip_that_needs_much_memory_is_one_failed_job(
+    server: Server, photo: bytes, frames: int
+) -> None:
+    assert requests.post(
+        f"{server.address}/api/predict", files={"files": ("a.jpg", photo)}
+    ).ok  # the worker is ready
+    worker = worker_of(server)
+    idle = memory(worker)
+    bomb = clip(5984, frames)
+    peaks = []
+    answer = None
+    for route in ("predict", "report"):
+        answer = requests.post(
+            f"{server.address}/api/{route}", files={"files": ("a.mp4", bomb)}, timeout=600
+        )
+        assert answer.status_code in (200, 422)
+        if psutil.pid_exists(worker):
+            peaks.append(memory(worker, "VmHWM"))
+    assert max(peaks, default=0) < idle + MAX_GROWTH + 150e6
+    answer = requests.post(f"{server.address}/api/predict", files={"files": ("a.jpg", photo)})
+    assert answer.json()[0]["label"] == "happiness"
+
+
+async def slow_client(port: int, number: int, photo: bytes) -> tuple[int, bytes]:
+    """Sends a photo and reads the answer with `RATE`; returns status and body."""
+    body = part(f"{number}.jpg", photo) + b"--b--\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=RATE)
+    request = head(len(body)) + body
+    for at in range(0, len(request), RATE // 10):
+        writer.write(request[at : at + RATE // 10])
+        await writer.drain()
+        await asyncio.sleep(0.1)
+    status = int((await reader.readline()).split()[1])
+    length = 0
+    while (line := await reader.readline()).strip():
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    received = b""
+    while len(received) < length and (piece := await reader.read(RATE // 10)):
+        received += piece
+        await asyncio.sleep(len(piece) / RATE)
+    writer.close()
+    assert len(received) == length
+    return status, received
+
+
+def test_500_slow_clients_at_once_get_their_results(server: Server, photo: bytes) -> None:
+    clients = int(os.environ.get("FER_VIT_CLIENTS", MAX_JOBS))
+    idle = memory(server.process.pid)
+
+    async def all_at_once() -> list[tuple[int, bytes]]:
+        port = port_of(server)
+        return await asyncio.gather(*(slow_client(port, n, photo) for n in range(clients)))
+
+    answers = asyncio.run(all_at_once())
+    statuses = Counter(status for status, _ in answers)
+    assert statuses == {200: clients}
+    for number, (_, content) in enumerate(answers):
+        (row,) = json.loads(content)
+        assert (row["path"], row["label"]) == (f"{number}.jpg", "happiness")
+    assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_job_leaves_no_file(
+    number: signal.Signals, photo: bytes, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / ".fer-vit-app.00000000.part", 0o644)  # of another user; it stops no start
+    server = started(tmp_path)
+    body = part("a.jpg", photo)
+    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) as client:
+        client.sendall(head(len(body) + 100) + body)
+        folder = next(path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir())
+        end = time.monotonic() + 60
+        while not [*folder.rglob("a.jpg")]:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        server.process.send_signal(number)
+        status = server.process.wait(60)
+    assert status == (0 if number == signal.SIGINT else 128 + number)
+    assert not [path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir()]
