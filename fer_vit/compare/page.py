@@ -25,6 +25,7 @@ from fer_vit.report.draw import printable
 from fer_vit.report.table import NOTHING, interval_text
 
 FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
+DASH = "A dash: there is no test; Methods have the reasons."
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
@@ -98,25 +99,20 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
 
 
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
-    """Returns the table of some tests; a missing one has its reason."""
+    """Returns the table of some tests; a missing one has dashes."""
     known = [one.test for one in comparisons if not isinstance(one.test, Missing)]
     columns = [name for name in TESTED if known and name in known[0]]
-    head = ["", "difference", *columns]
-    missing = len(known) < len(comparisons)
-    if missing:
-        head.append("not tested, since")
-    rows = [head]
+    rows = [["", "difference", *columns]]
     for comparison in comparisons:
         test = comparison.test
         if isinstance(test, Missing):
-            cells = [NOTHING] * (1 + len(columns)) + [test.reason]
+            cells = [NOTHING] * (1 + len(columns))
         else:
             cells = [interval_text(test["difference"], _signed(form))]
             cells += [f"{test[column]:.2g}" for column in columns]
-            if missing:
-                cells.append("")
         rows.append([comparison.name, *cells])
-    return Section(f"{title}: differences", "", rows)
+    text = DASH if len(known) < len(comparisons) else ""
+    return Section(f"{title}: differences", text, rows)
 
 
 def _signed(form: str) -> str:

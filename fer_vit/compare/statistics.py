@@ -141,7 +141,7 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
         return [Missing(_few_persons(persons, index)) for index in others]
 
     cells = average_cells(values, person, condition)
-    covariance, scale = _fit_variances(values, person, condition, cells)
+    covariance, scale = fit_variances(values, person, condition, cells)
     results = robust_tests(cells, covariance, scale)
     for index in others:
         if min(persons[0], persons[index]) < LEAST:
@@ -169,7 +169,7 @@ def _effects(condition: IntArray) -> Array:
     return effects
 
 
-def _fit_variances(
+def fit_variances(
     values: Array, person: IntArray, condition: IntArray, cells: Cells
 ) -> tuple[Array, float]:
     """Returns the covariance of the random effects (C, C), 0 where there is none, and the residual variance.

@@ -96,7 +96,7 @@ def series_figure(
     A curve has a value, a low and a high bound (T,) at each of the `times` (T,) in seconds; NaN leaves a gap.
     """
     figure = Figure(figsize=(7, 1.2 + 1.3 * len(curves)), dpi=110, layout="constrained")
-    panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+    panels = figure.subplots(len(curves), sharex=True, sharey=True, squeeze=False)[:, 0]
     for panel, (name, lines) in zip(panels, curves.items(), strict=True):
         for condition, (mean, low, high) in lines.items():
             (line,) = panel.plot(times, mean, marker=".", markersize=3, label=condition)
