@@ -227,7 +227,10 @@ def describe(faces: Faces) -> dict[str, Interval]:
 def evaluate_faces(
     faces: Faces, by: Sequence[str] = (), other: Array | None = None
 ) -> dict[str, Any]:
-    """Describes all faces, all but near-duplicates of train, and groups; compares with a model, `other` (N, C)."""
+    """Describes all faces, all but near-duplicates of train, and groups; compares with a model, `other` (N, C).
+
+    With labels also `labels`, the `confusion` (C, C) and the `likely wrong labels`.
+    """
     results: dict[str, Any] = {"all": describe(faces)}
     marks = [
         str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])
@@ -238,8 +241,24 @@ def evaluate_faces(
         results["by"] = {column: compare_groups(faces, column) for column in by}
     if other is not None:
         results["comparison"] = compare_models(faces, other)
-    if faces.targets is not None and (votes := accuracy_by_votes(faces.take(faces.predicted))):
+    if faces.targets is None:
+        return results
+
+    known = faces.take(faces.predicted)
+    if votes := accuracy_by_votes(known):
         results["by votes"] = votes
+    assert known.targets is not None
+    truth = known.targets.argmax(1)
+    results["labels"] = faces.labels
+    results["confusion"] = confusion_matrix(known.probabilities, known.targets).tolist()
+    results["likely wrong labels"] = [
+        {
+            "path": known.paths[row],
+            "label": known.labels[truth[row]],
+            "better": known.labels[label],
+        }
+        for row, label in suspect_labels(known.probabilities, known.targets).tolist()
+    ]
     return results
 
 

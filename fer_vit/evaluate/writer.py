@@ -10,7 +10,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.scores import FEW, FOUND, confusion_matrix, face_losses, suspect_labels
+from fer_vit.evaluate.scores import FEW, FOUND, face_losses, suspect_labels
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
@@ -103,8 +103,8 @@ def _markdown(heading: str, facts: Mapping[str, str], parts: Sequence[Section]) 
 
 def write_results(
     folder: Path,
-    facts: dict[str, str],
-    results: dict[str, Any],
+    facts: Mapping[str, str],
+    results: Mapping[str, Any],
     faces: Faces,
     other: Array | None = None,
 ) -> str:
@@ -115,24 +115,14 @@ def write_results(
         "faces": len(faces.paths),
         "persons" if "person" in faces.columns else "photos": len(set(faces.units)),
     }
-    page: dict[str, Any] = {"facts": facts | {name: f"{count:,}" for name, count in counts.items()}}
+    page: dict[str, Any] = {
+        "facts": {**facts, **{name: f"{count:,}" for name, count in counts.items()}}
+    }
     if faces.targets is not None:
-        confusion, truth = (
-            confusion_matrix(faces.probabilities, faces.targets),
-            faces.targets.argmax(1),
-        )
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
-        results["labels"], results["confusion"] = faces.labels, confusion.tolist()
-        results["likely wrong labels"] = [
-            {
-                "path": faces.paths[row],
-                "label": faces.labels[truth[row]],
-                "better": faces.labels[label],
-            }
-            for row, label in better.items()
-        ]
         page["cards"], page["left_out"] = choose_cards(faces, other, better)
-        page |= {"labels": faces.labels, "confusion": confusion}
+        page["labels"] = faces.labels
+        page["confusion"] = np.array(results["confusion"])
     page["sections"] = sections(results, faces)
     page |= {"title": "How good the predictions are", "generator": "fer-vit evaluate"}
     return "\n".join(write_files(folder, "Evaluation", {**facts, **counts, **results}, **page))

@@ -1,9 +1,11 @@
 """The command `compare`."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fer_vit.report.table import TableWriter
@@ -102,3 +104,142 @@ def test_columns_of_another_table_different_persons_and_few(
     assert "no column `persn`" in fails(
         capsys, "compare", *words[:-1], "--person=persn", f"--output={tmp_path / 'e'}"
     )
+
+
+def test_each_result_is_a_sentence_before_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table = write_study(tmp_path, 8, paired=True)
+    output = tmp_path / "c"
+    run("compare", table, "--by=condition", "--person=subject", f"--output={output}")
+    results = json.loads((output / "results.json").read_text())
+    kind = results["Mean probability"]
+    sentences = results["sentences"]["Mean probability"]
+    assert len(sentences) == len(kind["differences"]) == 2
+    for sentence, test in zip(sentences, kind["differences"].values(), strict=True):
+        low, high = test["difference"]["low"], test["difference"]["high"]
+        numbers = f"{abs(test['difference']['mean']):.3f}", f"{low:.3f} to {high:.3f}", "8 persons"
+        assert all(number in sentence for number in numbers)
+        assert ("higher" in sentence) == (test["difference"]["mean"] > 0)
+    for text in ((output / "index.html").read_text(), (output / "results.md").read_text()):
+        places = [text.index(f"is {numbers[0]} higher"), text.index("photos or clips")]
+        assert places == sorted(places)
+
+
+def write_clips(folder: Path, persons: int = 8, seconds: float = 12) -> Path:
+    """A clip at 5 frames per second of each person in two conditions, with a gap; the first 2 s are calmer."""
+    rng = np.random.default_rng(1)
+    rows = []
+    common = rng.uniform(0.2, 0.8, int(seconds * 5))
+    for person in range(persons):
+        for condition in ("a", "b"):
+            for frame in range(len(common)):
+                time = frame / 5
+                if 6 <= time < 7:
+                    continue
+                happy = 0.1 if time < 2 else 0.5 * common[frame] + 0.5 * rng.uniform(0.2, 0.8)
+                label = "happy" if happy > 0.5 else "calm"
+                cells = {"path": f"{person}{condition}.mp4", "frame": frame, "seconds": time}
+                cells |= {
+                    "track": 0,
+                    "face": 0,
+                    "label": label,
+                    "confidence": max(happy, 1 - happy),
+                }
+                cells |= {"condition": condition, "subject": f"s{person}", "label_smoothed": label}
+                cells |= {"p_calm": 1 - happy, "p_happy": happy}
+                smooth = 0.2 + 0.6 * happy
+                rows.append(cells | {"smoothed_calm": 1 - smooth, "smoothed_happy": smooth})
+    path = folder / "clips.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_rest_grid_and_synchrony_equal_pandas(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table, output = write_clips(tmp_path), tmp_path / "c"
+    words = ("compare", table, "--by=condition", "--person=subject", f"--output={output}")
+    run(*words, "--rest=0:2", "--grid=0.5", "--sync=true")
+    results = json.loads((output / "results.json").read_text(), parse_constant=pytest.fail)
+    read = pd.read_csv(table)
+    clip = ["subject", "condition"]
+    rest = read[read["seconds"] < 2].groupby(clip)["smoothed_happy"].mean()
+    after = read[read["seconds"] >= 2]
+    changes = (after.groupby(clip)["smoothed_happy"].mean() - rest).unstack()
+    kind = results["Change of the probability from rest"]
+    assert kind["means"]["happy"]["b"]["mean"] == pytest.approx(changes["b"].mean())
+    difference = kind["differences"]["happy: b - a"]["difference"]["mean"]
+    assert difference == pytest.approx((changes["b"] - changes["a"]).mean())
+
+    grid = pd.read_csv(output / "grid.csv").set_index([*["person", "condition"], "seconds"])
+    own = after.assign(bin=(after["seconds"] * 10).round().astype(int) // 5 / 2)
+    means = own.groupby([*clip, "bin"])["smoothed_happy"].mean()
+    expected = means - rest.reindex(means.index.droplevel("bin")).to_numpy()
+    found = grid["p_happy"].dropna()
+    assert found.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-7)
+    assert grid["p_happy"].isna().groupby(level="seconds").all()[[0.0, 6.0, 6.5]].all()
+
+    wide = found.xs("a", level="condition").unstack("person")
+    correlations = {
+        name: np.corrcoef(column, wide.drop(columns=name).mean(axis=1))[0, 1]
+        for name, column in wide.items()
+    }
+    sync = pd.read_csv(output / "sync.csv").set_index(["condition", "expression", "person"])
+    rows = sync["correlation"].loc["a", "happy"]
+    assert rows.to_dict() == pytest.approx(correlations, abs=1e-6)
+    mean = np.tanh(np.arctanh(list(correlations.values())).mean())
+    assert results["synchrony"]["happy"]["a"]["mean"] == pytest.approx(mean, abs=1e-6)
+
+    courses = pd.read_csv(output / "grid_means.csv")
+    row = courses.query("condition == 'a' and expression == 'happy' and seconds == 3").iloc[0]
+    assert row["mean"] == pytest.approx(wide.loc[3.0].mean(), abs=1e-6)
+    assert row["persons"] == 8
+    page = (output / "index.html").read_text()
+    assert "Over time" in page
+    assert "Synchrony" in page
+
+
+def test_clips_without_rest_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    table = write_clips(tmp_path)
+    read = pd.read_csv(table)
+    read[(read["path"] != "3b.mp4") | (read["seconds"] >= 2)].to_csv(table, index=False)
+    words = ("compare", table, "--by=condition", "--person=subject", f"--output={tmp_path / 'c'}")
+    run(*words, "--rest=0:2")
+    out = capsys.readouterr().out
+    assert re.search(r"resting interval, 1 photos? or clips?: 3b\.mp4", out)
+    results = json.loads((tmp_path / "c" / "results.json").read_text())
+    assert results["without rest"] == ["3b.mp4"]
+    assert results["conditions"]["b"]["persons"] == 7
+    design = results["designs"]["b - a"]
+    assert design == {"paired": True, "persons": 7, "left out": ["s3"]}
+    assert (
+        "b - a: paired, 7 persons. Left out of the tests, since in one condition only, 1: s3" in out
+    )
+
+
+WRONG = [
+    *(("--rest", text) for text in ("5:0", "abc", "1:1", "0:nan", "50:60")),
+    *(("--grid", text) for text in ("0", "-1", "nan", "inf", "abc", "13", "1e-9", "1e-300")),
+    ("--sync", "true"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids="=".join)
+def test_wrong_options_are_one_line(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table = write_clips(tmp_path, 2)
+    command = ("compare", table, "--by=condition", "--person=subject")
+    error = fails(capsys, *command, f"--output={tmp_path / 'c'}", "=".join(words))
+    assert words[0].strip("-") in error
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("words", [("--rest=0:5",), ("--grid=1",), ("--grid=1", "--sync=true")])
+def test_photos_have_no_times(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table = write_study(tmp_path, 2, paired=True)
+    command = ("compare", table, "--by=condition", "--person=subject")
+    assert "clip" in fails(capsys, *command, f"--output={tmp_path / 'c'}", *words)
