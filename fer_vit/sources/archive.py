@@ -32,6 +32,7 @@ TOO_LONG = "the name in the archive is too long"
 SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
 OUTSIDE = "a name in the archive that leads outside"
+NO_NAME = "an entry of the archive without a name"
 BAD_NAMES = {
     ENAMETOOLONG: TOO_LONG,
     EILSEQ: "the name in the archive is not possible here",
@@ -119,6 +120,8 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
             for entry in entries:
                 if _is_large(entry.filename, entry.file_size):
                     left_out[TOO_LARGE] += 1
+                elif not entry.filename:
+                    left_out[NO_NAME] += 1
                 elif entry.filename.count("/") > MAX_DEPTH:
                     left_out[TOO_LONG] += 1
                 else:

@@ -12,7 +12,6 @@ from dataclasses import asdict, fields, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +25,7 @@ from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, read_settings
 from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
@@ -65,18 +65,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def _load_safely(path: Path) -> dict[str, Any]:
     """Loads a file without running code in it; raises FerVitError when it is damaged, or could expand to gigabytes."""
     try:
-        with ZipFile(path) as file:
-            if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed")  # torch writes none
-        checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
+        checkpoint = as_dict(load_tensors(path))
         settings = json.JSONEncoder().iterencode(as_dict(checkpoint.get("hyper_parameters")))
         if any(
             length > MAX_CONFIG for length in accumulate(map(len, settings))
         ):  # lists may share their items
-            raise ValueError("its settings are too long")
+            raise UnsafeError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
+        reason = f" ({error})" if isinstance(error, UnsafeError) else ""
         raise FerVitError(
-            f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote."
+            f"{path} cannot be read safely{reason}. Choose a checkpoint that `fer-vit fit` wrote."
         ) from error
     return checkpoint
 

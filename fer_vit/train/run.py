@@ -27,6 +27,7 @@ from fer_vit.files import atomic_write, remove_stale
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.signals import handle_ending
+from fer_vit.store.folder import load_checkpoint
 
 
 @torch.inference_mode()
@@ -57,6 +58,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the previous checkpoint.
     """
+
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Loads a checkpoint on the CPU as untrusted: Lightning's own loading has no limits."""
+        return load_checkpoint(Path(path))
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None

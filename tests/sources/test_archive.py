@@ -39,6 +39,7 @@ GOOD = ["train/happy/1.png", "train/sad/2.png"]
         (f"train/happy/{'z/' * 2500}3.png", "too long"),
         ("train/happy/1.png/3.png", "of one name"),
         ("train/happy", "of one name"),
+        ("../..", "of one name"),
     ],
 )
 def test_one_bad_name_is_counted_and_the_others_are_read(
@@ -49,6 +50,14 @@ def test_one_bad_name_is_counted_and_the_others_are_read(
     assert len(Manifest.read(tmp_path / "m.parquet")) == 2
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("left out: 1 (") and reason in line]
+
+
+def test_an_entry_without_a_name_is_counted(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", ["a/1.png", "?"], b"content")
+    path.write_bytes(path.read_bytes().replace(b"?", b"\0"))
+    with unpacked(path, tmp_path / "out") as (folder, left_out):
+        assert [file.name for file in folder.iterdir()] == ["1.png"]
+    assert left_out == Counter({archive.NO_NAME: 1})
 
 
 def test_a_large_photo_is_counted_and_a_large_table_is_unpacked(

@@ -1,0 +1,245 @@
+"""Checkpoints of torch from anyone: what their pickle would do is computed before torch reads it.
+
+torch's restricted unpickler runs no foreign code, but a kilobyte of allowed calls can fill all memory, and keys of one
+hash can take hours. A checkpoint needs few opcodes and calls; all others are refused.
+"""
+
+import io
+import pickletools
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile
+
+import torch
+from torch import Tensor
+
+from fer_vit.errors import short
+
+MAX_PICKLE = 10_000_000
+"""Largest pickle in bytes; it has names, shapes and settings, for 1,000 weights and their optimiser 0.5 MB."""
+MAX_CALLS = 100_000
+"""Most objects that a pickle may build by calls: tensors and dictionaries."""
+MAX_OPCODES = 1_000_000
+MAX_DEPTH = 100
+"""Deepest list in a list."""
+MAX_PARTS = 10_000_000
+"""Most parts of all lists and dictionaries, each counted where it is used: a pickle can use a list many times."""
+NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+STORAGES = frozenset(f"torch {name}Storage" for name in NUMBERS)
+ORDERED = "collections OrderedDict"
+CALLS: dict[str, str | None] = {
+    ORDERED: "()",
+    "collections Counter": "(dict)",
+    "torch._utils _rebuild_tensor_v2": None,
+    "torch._utils _rebuild_parameter": None,
+}
+"""What a pickle may call, and the kind of its arguments (None: any)."""
+DICTIONARIES = ("dict", ORDERED)
+KEYS = ("str", "int")
+"""Kinds of keys: the hashes of others can be chosen, so that a dictionary compares each with all before."""
+LARGEST_KEY = 2**60
+"""Below it, numbers have different hashes."""
+CONSTANTS = {
+    "BINUNICODE": "str",
+    "SHORT_BINUNICODE": "str",
+    "BINFLOAT": "float",
+    "NONE": "None",
+    "NEWTRUE": "bool",
+    "NEWFALSE": "bool",
+    "EMPTY_DICT": "dict",
+    "EMPTY_LIST": "list",
+    "EMPTY_TUPLE": "()",
+}
+"""Opcodes that push one value, and its kind."""
+RESULT = "result of "
+
+
+class UnsafeError(ValueError):
+    """A checkpoint that does what none needs."""
+
+
+def load_tensors(path: Path) -> Any:
+    """Loads a file of `torch.save` on the CPU, without running code in it.
+
+    The memory is at most three times the size of the file, and 100 MB. Raises an error of any type when it is damaged,
+    and UnsafeError for calls, keys or sizes that no checkpoint has.
+    """
+    content = torch.load(io.BytesIO(_packed_again(path)), map_location="cpu", weights_only=True)
+    tensors = check_parts(content)
+    if sum(tensor.nbytes for tensor in tensors) > 2 * path.stat().st_size:
+        raise UnsafeError("it claims more weights than it contains")
+    return content
+
+
+def _packed_again(path: Path) -> bytes:
+    """Returns the entries of a zip as a new one: torch's reader may find other entries in the file than Python's."""
+    packed = io.BytesIO()
+    with ZipFile(path) as file, ZipFile(packed, "w", ZIP_STORED) as copy:
+        if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
+            raise UnsafeError("it is compressed")  # torch writes none
+        pickles = [name for name in file.namelist() if PurePosixPath(name).name == "data.pkl"]
+        if len(pickles) != 1:
+            raise UnsafeError("it has not exactly one pickle")
+        if file.getinfo(pickles[0]).file_size > MAX_PICKLE:
+            raise UnsafeError("its pickle is too large")
+        folder = PurePosixPath(pickles[0]).parent
+        check_pickle(file.read(pickles[0]))
+        for name in dict.fromkeys(file.namelist()):
+            if PurePosixPath(name).is_relative_to(folder):
+                copy.writestr(name, file.read(name))
+    return packed.getvalue()
+
+
+def check_pickle(data: bytes) -> None:
+    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs, before they are run."""
+    kinds = _Kinds()
+    for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
+        if number >= MAX_OPCODES:
+            raise UnsafeError("its pickle has too many parts")
+        if opcode.name in CONSTANTS:
+            kinds.stack.append(CONSTANTS[opcode.name])
+        elif opcode.name in STEPS:
+            STEPS[opcode.name](kinds, value)
+        else:
+            raise UnsafeError(f"its pickle has the opcode {opcode.name}")
+
+
+class _Kinds:
+    """The stack of an unpickler: kinds of values in place of the values. Each method is what opcodes do."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+        self.marks: list[int] = []  # lengths of the stack
+        self.memo: dict[int, str] = {}
+        self.calls = 0
+
+    def start(self, _: Any) -> None:
+        """Does nothing: the version of the format, or its end."""
+
+    def integer(self, value: int) -> None:
+        """Pushes a number."""
+        self.stack.append("int" if abs(value) < LARGEST_KEY else "large int")
+
+    def name(self, value: str) -> None:
+        """Pushes a function or class."""
+        if value not in CALLS and value not in STORAGES:
+            raise UnsafeError(f"its pickle names {short(value)}")
+        self.stack.append(value)
+
+    def storage(self, _: Any) -> None:
+        """Replaces a description by the numbers in another entry of the file."""
+        self.stack[-1] = "storage"
+
+    def put(self, index: int) -> None:
+        """Notes the last value."""
+        self.memo[index] = self.stack[-1]
+
+    def get(self, index: int) -> None:
+        """Pushes a noted value."""
+        self.stack.append(self.memo[index])
+
+    def mark(self, _: Any) -> None:
+        """Begins a run of values."""
+        self.marks.append(len(self.stack))
+
+    def take(self, start: int) -> list[str]:
+        """Removes and returns the values from an index on."""
+        taken = self.stack[start:]
+        del self.stack[start:]
+        return taken
+
+    def tuple_of(self, taken: list[str]) -> None:
+        """Pushes a tuple of values."""
+        self.stack.append("(dict)" if taken == ["dict"] else "tuple")
+
+    def set_items(self, taken: list[str]) -> None:
+        """Adds keys and values, in turn, to the dictionary before them."""
+        target = self.stack[-1].removeprefix(RESULT)
+        if target not in DICTIONARIES:
+            raise UnsafeError(f"its pickle sets items of a {target}")
+        for key in taken[::2]:
+            if key not in KEYS:
+                raise UnsafeError(f"its pickle has a key of type {key}")
+
+    def call(self, _: Any) -> None:
+        """Replaces a function and its arguments by a result."""
+        function, arguments = self.take(-2)
+        if function not in CALLS or CALLS[function] not in (None, arguments):
+            raise UnsafeError(f"its pickle calls {function} with {arguments}")
+        self.calls += 1
+        if self.calls > MAX_CALLS:
+            raise UnsafeError("its pickle has too many parts")
+        self.stack.append(f"{RESULT}{function}")
+
+    def build(self, _: Any) -> None:
+        """Sets attributes of a value."""
+        state = self.stack.pop()
+        if (self.stack[-1], state) != (f"{RESULT}{ORDERED}", "dict"):
+            raise UnsafeError(f"its pickle changes a {self.stack[-1]}")
+
+
+STEPS: dict[str, Callable[[_Kinds, Any], object]] = {
+    "PROTO": _Kinds.start,
+    "STOP": _Kinds.start,
+    "BININT": _Kinds.integer,
+    "BININT1": _Kinds.integer,
+    "BININT2": _Kinds.integer,
+    "LONG1": _Kinds.integer,
+    "GLOBAL": _Kinds.name,
+    "BINPERSID": _Kinds.storage,
+    "BINPUT": _Kinds.put,
+    "LONG_BINPUT": _Kinds.put,
+    "BINGET": _Kinds.get,
+    "LONG_BINGET": _Kinds.get,
+    "MARK": _Kinds.mark,
+    "TUPLE": lambda kinds, _: kinds.tuple_of(kinds.take(kinds.marks.pop())),
+    "TUPLE1": lambda kinds, _: kinds.tuple_of(kinds.take(-1)),
+    "TUPLE2": lambda kinds, _: kinds.tuple_of(kinds.take(-2)),
+    "TUPLE3": lambda kinds, _: kinds.tuple_of(kinds.take(-3)),
+    "APPEND": lambda kinds, _: kinds.take(-1),
+    "APPENDS": lambda kinds, _: kinds.take(kinds.marks.pop()),
+    "SETITEM": lambda kinds, _: kinds.set_items(kinds.take(-2)),
+    "SETITEMS": lambda kinds, _: kinds.set_items(kinds.take(kinds.marks.pop())),
+    "REDUCE": _Kinds.call,
+    "BUILD": _Kinds.build,
+}
+"""What an opcode does; all others are refused."""
+
+
+def check_parts(content: Any) -> list[Tensor]:
+    """Returns the tensors in nested lists and dictionaries, each once.
+
+    Raises UnsafeError when these are nested deeply, would be very large if no list were used twice, or hold tensors
+    that are not plain numbers in memory (sparse, quantised, nested, on no device).
+    """
+    counts: dict[int, int] = {}  # parts by the identity of a list or dictionary
+    tensors: dict[int, Tensor] = {}
+
+    def count(value: Any, depth: int) -> int:
+        if isinstance(value, Tensor):
+            is_plain = value.layout == torch.strided and not value.is_nested
+            if not is_plain or value.is_quantized or value.device.type != "cpu":
+                raise UnsafeError("it has tensors that are not plain numbers")
+            tensors[id(value)] = value
+            return 1
+        if not isinstance(value, dict | list | tuple):
+            return 1
+        if id(value) not in counts:
+            if depth > MAX_DEPTH:
+                raise UnsafeError("its lists are nested too deeply")
+            counts[id(value)] = 1 + sum(count(part, depth + 1) for part in _parts(value))
+        if counts[id(value)] > MAX_PARTS:
+            raise UnsafeError("its lists have too many parts")
+        return counts[id(value)]
+
+    count(content, 0)
+    return list(tensors.values())
+
+
+def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+        yield from vars(value).values() if hasattr(value, "__dict__") else ()
+    else:
+        yield from value
