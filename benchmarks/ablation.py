@@ -198,7 +198,7 @@ def training_step(net: RegionViT, batch: int, device: torch.device) -> Callable[
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=has_bf16("auto")):
-            loss = net(image, boxes).float().logsumexp(-1).mean()
+            loss = net.logits(image, boxes).float().logsumexp(-1).mean()
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)

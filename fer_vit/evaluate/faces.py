@@ -162,7 +162,7 @@ class Merged(Recognizer):
 def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
     """Returns the logits of the faces in batches (N, C), before the temperature."""
     return torch.cat(
-        [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
+        [model.net.logits(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
     )
 
 

@@ -97,7 +97,7 @@ class _Faces(NamedTuple):
     def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
         """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""
         image = torch.where(keep[:, None], self.seen.image, baseline)
-        return self.probability(self.net(image, self.seen.boxes, self.seen.valid))
+        return self.probability(self.net.logits(image, self.seen.boxes, self.seen.valid))
 
 
 def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:

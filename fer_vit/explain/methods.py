@@ -216,7 +216,7 @@ def integrated_gradients(
     with torch.enable_grad():
         for step in range(PASSES):
             between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
-            logits = net(between, boxes, valid)
+            logits = net.logits(between, boxes, valid)
             for total, direction in zip(found, directions, strict=True):
                 (gradient,) = torch.autograd.grad(
                     logits, between, direction.to(logits), retain_graph=True

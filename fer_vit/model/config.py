@@ -103,6 +103,8 @@ class ModelSettings:
     labels: list[
         str
     ]  # the C expressions in the order of the logits; empty: an encoder for pretraining
+    # The names of the K outputs of each further head of `heads.HEADS`, in the order of its raw outputs.
+    outputs: dict[str, list[str]] = field(default_factory=dict)
     align: Align = "landmarks"  # how faces are cropped: "landmarks" or "crop" (see `face.crop`)
     template: tuple[
         tuple[float, float], ...

@@ -34,6 +34,7 @@ from fer_vit.model.attention import (
 )
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
+from fer_vit.model.heads import EXPRESSION, AdditiveHead
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 
@@ -84,6 +85,10 @@ class RegionViT(nn.Module):
             config.causal,
         )
         self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
+        self.heads = nn.ModuleDict()
+        names = config.regions if regions else ()
+        for head, outputs in settings.outputs.items():
+            self.heads[head] = AdditiveHead(len(outputs), names, self.layout, vit.embed_dim)
         self.relation = ATTENTION[
             config.attention
         ].relation  # computes the mask or distances of tokens
@@ -124,8 +129,8 @@ class RegionViT(nn.Module):
 
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
-    ) -> Tensor:
-        """Classifies faces.
+    ) -> dict[str, Tensor]:
+        """Reads faces with every head.
 
         Args:
             image: Face crops (B, 3, S, S), RGB in [0, 1].
@@ -133,9 +138,23 @@ class RegionViT(nn.Module):
             valid: Which regions are present (B, R). None: all that `boxes` gives.
 
         Returns:
-            Logits (B, C).
+            Raw outputs by the name of the head: logits (B, C) of `expression`, if the model has labels, and (B, K) of
+            each head in `settings.outputs`.
         """
+        return self.forward_heads(self.forward_features(self.tokenize(image, boxes, valid)))
+
+    def logits(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
+        """Returns the logits (B, C) of the head `expression` alone; arguments as for `forward`."""
         return self.classify(self.pool_features(image, boxes, valid))
+
+    def forward_heads(self, tokens: Tokens) -> dict[str, Tensor]:
+        """Returns the raw outputs of encoded tokens by the name of the head, as `forward` does."""
+        outputs = {name: head(tokens) for name, head in self.heads.items()}
+        if not self.settings.labels:
+            return outputs
+        return {EXPRESSION: self.forward_head(tokens), **outputs}
 
     def tokenize(
         self,

@@ -170,7 +170,7 @@ class Recognizer(nn.Module):
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
-        return self.decide(self.net(image, boxes, valid))
+        return self.decide(self.net.logits(image, boxes, valid))
 
     def decide(self, logits: Tensor) -> Tensor:
         """Returns the probabilities of `labels` (B, C) for logits of the network."""

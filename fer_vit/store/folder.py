@@ -24,6 +24,7 @@ from fer_vit.files import json_text
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, read_settings
+from fer_vit.model.heads import check_outputs
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
@@ -200,7 +201,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
     for name, net in zip(names[1:], others, strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
         here, wanted = (vars(one.settings) | {"config": one.config} for one in (net, first))
-        for what in ("config", "labels", "align", "template"):
+        for what in ("config", "labels", "outputs", "align", "template"):
             if here[what] != wanted[what]:
                 raise FerVitError(
                     f"{name} has another {what} than {names[0]}. Average models of one configuration."
@@ -294,6 +295,7 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
         check_labels(settings["labels"], name)
     values = {key: settings[key] for key in EXTRA_KEYS if settings.get(key) is not None}
     found = read_settings(ModelSettings, values, name)
+    check_outputs(found.outputs, name)
     check_ranges(found, name)
     config = {**config, "pretrained": False}  # the file has the weights
     return vars(found) | {"config": read_settings(RegionViTConfig, config, name)}

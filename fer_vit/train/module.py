@@ -1,7 +1,7 @@
 """Common parts of trainings: copied weights, seeds, optimiser, schedule, averaged and symmetric weights, checks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -23,6 +24,7 @@ from fer_vit.face.crop import CropSpec, check_regions, mirror, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.heads import HEADS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 from fer_vit.processes import derived_seed, run_seed
@@ -195,7 +197,8 @@ def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float)
 
 
 Freeze = Literal["none", "stem", "encoder"]
-HEAD = ("pool", "vit.head")
+CLASSIFIER = ("pool", "vit.head")
+HEAD = (*CLASSIFIER, "heads.")
 ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
 """Tensors with a row for each label."""
 
@@ -248,6 +251,8 @@ def take_weights(
     _copy_tensors(
         here, there, fitting, {labels.index(label): known.index(label) for label in kept}, name
     )
+    for head, outputs in net.settings.outputs.items():
+        _copy_outputs(net.heads[head], head, outputs, settings, state)
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
 
@@ -260,7 +265,8 @@ def _copy_tensors(
     name: str | Path,
 ) -> None:
     """Copies tensors of the encoder; and the head, if `rows` gives rows for labels and where they come from."""
-    copied = encoder + [key for key in here if rows and not _in_encoder(key) and key in there]
+    classifier = [key for key in here if key.startswith(CLASSIFIER) and key in there]
+    copied = encoder + classifier if rows else encoder
     if bad := [key for key in copied if not there[key].isfinite().all()]:
         raise FerVitError(
             f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged."
@@ -270,6 +276,24 @@ def _copy_tensors(
             here[key][[*rows]] = there[key][[*rows.values()]].to(here[key])
         else:
             here[key].copy_(there[key])
+
+
+def _copy_outputs(
+    layer: Module,
+    head: str,
+    outputs: Sequence[str],
+    settings: dict[str, Any],
+    state: dict[str, Tensor],
+) -> None:
+    """Copies the outputs of a head that another network has, too, if its regions and width are the same."""
+    others = settings.get("outputs", {}).get(head, [])
+    kept = [name for name in outputs if name in others]
+    rows = [outputs.index(name) for name in kept]
+    sources = [others.index(name) for name in kept]
+    for name, value in layer.state_dict().items():
+        other = state.get(f"heads.{head}.{name}")
+        if kept and other is not None and other.shape[:-1] == value.shape[:-1]:
+            value[..., rows] = other[..., sources].to(value)
 
 
 def _describe_differences(tensors: list[str], before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -314,28 +338,28 @@ class Symmetry(L.Callback):
             )
         state = net.state_dict()
         if trainer.ckpt_path and any(
-            not torch.equal(state[name], mirror_image(name, state, net.layout)) for name in state
+            not torch.equal(state[name], mirror_image(name, state, net)) for name in state
         ):
             raise FerVitError(
                 "A run without Symmetry cannot resume with it: leave it out, or start a new run."
             )
-        make_symmetric(state, net.layout)
+        make_symmetric(state, net)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches: a run may end there."""
         net: Any = pl_module.net
         learned = net.named_parameters()
         gradients = {name: value.grad for name, value in learned if value.grad is not None}
-        make_symmetric(gradients, net.layout)
+        make_symmetric(gradients, net)
         statistics = {name: value for name, value in net.named_buffers() if ".running_" in name}
-        make_symmetric(statistics, net.layout)
+        make_symmetric(statistics, net)
 
 
 @torch.no_grad()
-def make_symmetric(tensors: Mapping[str, Tensor], layout: TokenLayout) -> None:
+def make_symmetric(tensors: Mapping[str, Tensor], net: RegionViT) -> None:
     """Replaces each tensor, named as in a RegionViT, by the mean of itself and its mirror image."""
     images = {
-        name: mirror_image(name, tensors, layout)
+        name: mirror_image(name, tensors, net)
         for name, value in tensors.items()
         if value.is_floating_point()
     }
@@ -343,7 +367,7 @@ def make_symmetric(tensors: Mapping[str, Tensor], layout: TokenLayout) -> None:
         tensors[name].add_(image).div_(2)
 
 
-def mirror_image(name: str, tensors: Mapping[str, Tensor], layout: TokenLayout) -> Tensor:
+def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Tensor:
     """Returns a tensor of the mirrored network: kernels are flipped, pairs of channels and sides swapped."""
     side = next((side for side in SIDES if side in name), "")
     x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
@@ -355,11 +379,22 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor], layout: TokenLayout) 
         return swap_halves(
             x.flip(3), range(1 + (x.shape[1] > 3))
         )  # an image has up to three channels
+    if name.startswith("heads."):
+        return mirror_head(name, x, net.settings.outputs)
     if name.endswith("pos_embed"):
-        x = swap_columns(x, layout)
+        x = swap_columns(x, net.layout)
     if x.ndim == 3:
         return swap_halves(x, range(2, 3))  # of class, register and position tokens
     return swap_halves(x, range(name.startswith("vit.head."), x.ndim))  # not the classes
+
+
+def mirror_head(name: str, x: Tensor, outputs: Mapping[str, Sequence[str]]) -> Tensor:
+    """Returns a parameter of an `AdditiveHead` (..., D, K) or (K,) with its channels and outputs mirrored."""
+    head = name.split(".")[1]
+    source, sign = HEADS[head].mirror(outputs[head])
+    if x.ndim > 1:
+        x = swap_halves(x, range(x.ndim - 2, x.ndim - 1))
+    return x[..., source] * x.new_tensor(sign)
 
 
 def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:
@@ -394,7 +429,7 @@ def asymmetry(config: RegionViTConfig) -> float:
                 rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
             )
         )
-    make_symmetric(state, net.layout)
+    make_symmetric(state, net)
     crop = (
         rng.integers(256, size=(size, size, 3), dtype=np.uint8),
         rng.normal(TEMPLATE, 0.02) * size,
@@ -404,5 +439,5 @@ def asymmetry(config: RegionViTConfig) -> float:
     boxes = torch.from_numpy(
         np.stack([region_boxes(points, config.regions) for _, points in views])
     )
-    logits = net(images, boxes)
+    logits = net.logits(images, boxes)
     return float((logits[0] - logits[1]).abs().max() / logits.std())

@@ -191,7 +191,7 @@ class FERTask(RegionViTModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
-        logits = self.net(batch.image, batch.boxes, batch.valid).float()
+        logits = self.net.logits(batch.image, batch.boxes, batch.valid).float()
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         if once.any():
             logits, target = logits[once], batch.target[once]

@@ -50,7 +50,7 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
             for hidden, curve in ((gone, deleted), ([r for r in order if r not in gone], inserted)):
                 left = valid[face : face + 1].clone()
                 left[0, hidden] = False
-                logits = net(image[face : face + 1], boxes[face : face + 1], left)
+                logits = net.logits(image[face : face + 1], boxes[face : face + 1], left)
                 curve.append(logits.softmax(-1)[0, label[face]].item())
         for name, curve in (("deletion", deleted), ("insertion", inserted)):
             assert found[name][face].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
@@ -63,7 +63,7 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
     valid[0, 1] = False
     with torch.no_grad():  # uncertain for the blurred face, certain for this one
         net.vit.head.weight *= 50
-        net.vit.head.bias -= net(blur(image), boxes, valid)[0]
+        net.vit.head.bias -= net.logits(blur(image), boxes, valid)[0]
     found = measured(net, image, boxes, valid, method)
     explained = explain(net, image, boxes, valid, method)
     label = int(explained.probabilities.argmax())
@@ -84,7 +84,7 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
                 face = image.clone()
                 for pixel in gone:
                     face[0, :, pixel // 32, pixel % 32] = other[0, :, pixel // 32, pixel % 32]
-                curves[kind].append(net(face, boxes, valid).softmax(-1)[0, label].item())
+                curves[kind].append(net.logits(face, boxes, valid).softmax(-1)[0, label].item())
         whole, empty = curves["deletion"][0], curves["deletion"][-1]
         assert (curves["insertion"][-1], curves["insertion"][0]) == pytest.approx(
             (whole, empty), abs=1e-6
@@ -106,7 +106,9 @@ def test_faces_whose_prediction_needs_no_pixels_are_left_out() -> None:
 
 def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     net, batch = build(), faces()
-    directions = torch.nn.functional.one_hot(net(*batch).argmax(-1), 4).float().expand(DRAWS, 3, 4)
+    directions = (
+        torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4).float().expand(DRAWS, 3, 4)
+    )
     draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
     assert 0.3 < (scores > 0).float().mean() < 0.7

@@ -67,7 +67,9 @@ def train_on_drawn_faces(seed: int, epochs: int = 30, lr: float = 2e-3) -> Regio
     for _ in range(epochs):
         for rows in torch.randperm(len(label)).split(batch):
             valid = torch.rand(batch, boxes.shape[1]) > 0.2
-            loss = nn.functional.cross_entropy(net(image[rows], boxes[rows], valid), label[rows])
+            loss = nn.functional.cross_entropy(
+                net.logits(image[rows], boxes[rows], valid), label[rows]
+            )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)

@@ -40,9 +40,9 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 def test_recording_returns_the_weights_and_restores_the_model(fused: bool) -> None:
     net = build()
     use_fused_attention(net, fused)
-    before = net(*faces())
+    before = net.logits(*faces())
     recorder, attention = attention_recorder(net.train())
-    recorded = recorder(*faces())
+    recorded = recorder.logits(*faces())
     assert torch.allclose(recorded, before, atol=1e-5)
     assert [a.shape for a in attention] == [(3, 2, 20, 20)] * 2
     assert torch.allclose(torch.stack(attention).sum(-1), torch.ones(2, 3, 2, 20), atol=1e-5)
@@ -61,12 +61,12 @@ def test_threads_that_trace_and_predict_with_one_model_do_not_disturb_each_other
     image, *places = noise_faces(BOXES, VALID)
     inputs = [(image.roll(shift, 0) / (1 + shift), *places) for shift in range(4)]
     expected = [trace(net, *face) for face in inputs]
-    plain = [net(*face) for face in inputs]
+    plain = [net.logits(*face) for face in inputs]
 
     def work(number: int) -> bool:
         index = number % len(inputs)
         if number % 3 == 0:
-            return torch.equal(net(*inputs[index]), plain[index])
+            return torch.equal(net.logits(*inputs[index]), plain[index])
         seen = trace(net, *inputs[index])
         same = (
             torch.equal(a, b)

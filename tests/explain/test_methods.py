@@ -49,7 +49,7 @@ def test_every_method_with_every_mechanism(change: dict[str, object], method: st
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, method)
     assert torch.allclose(
-        result.probabilities, (net(image, boxes, valid) / 3).softmax(-1), atol=1e-5
+        result.probabilities, (net.logits(image, boxes, valid) / 3).softmax(-1), atol=1e-5
     )
     assert torch.isfinite(result.scores).all()
     for values in (result.scores, result.heat.flatten(1), result.shares):
@@ -168,12 +168,12 @@ def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
     net = build(tokens="region", pool="avg")
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, "ablation")
-    whole = net(image, boxes, valid)
+    whole = net.logits(image, boxes, valid)
     label, falls = whole.argmax(-1), []
     for r in range(2):
         without = valid.clone()
         without[:, r] = False
-        fall = (whole - net(image, boxes, without))[torch.arange(3), label]
+        fall = (whole - net.logits(image, boxes, without))[torch.arange(3), label]
         falls.append(fall)
     expected = torch.stack(falls, 1)
     expected = expected / expected.abs().sum(1, keepdim=True).clamp(min=1e-12)

@@ -42,14 +42,14 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
         total = torch.zeros_like(exact)
         for step in range(steps):
             x = (start + (step + 0.5) / steps * (exact - start)).float().requires_grad_()
-            (net(x, boxes, valid) * direction).sum().backward()
+            (net.logits(x, boxes, valid) * direction).sum().backward()
             total += x.grad
         return ((exact - start) * total / steps).sum(1)
 
     expected = integral(PASSES)
     assert torch.allclose(found.heat.double(), expected / expected.abs().sum(), atol=1e-6)
     score, nothing = (
-        (net(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start)
+        (net.logits(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start)
     )
     assert integral(80).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)

@@ -50,7 +50,7 @@ def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: 
     use_fused_attention(reference, fused)
     image, pixels = torch.rand(3, 3, 56, 56), timm.get_pretrained_cfg(name)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (pixels.mean, pixels.std))
-    assert torch.equal(net(image), reference((image - mean) / std))
+    assert torch.equal(net.logits(image), reference((image - mean) / std))
 
 
 @pytest.mark.parametrize("pool", ["token", "avg", "query"])
@@ -63,15 +63,15 @@ def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> No
     boxes[:, :2, :2] = 0.0
     boxes[:, :2, 2:] = 15.0  # they do not touch the pixels of the third
     valid[:, 2] = False
-    before = net(image, boxes, valid)
+    before = net.logits(image, boxes, valid)
     for value in (0.0, 7.0, -1e6, torch.nan, torch.inf):
         boxes[:, 2] = value
         image[:, :, 17:, 17:] = 0.5 if value != value else value
-        assert torch.equal(net(image, boxes, valid), before)
+        assert torch.equal(net.logits(image, boxes, valid), before)
     valid[:, 2] = True
     boxes[:, 2] = torch.tensor([16.0, 16.0, 32.0, 32.0])
     image[:, :, 17:, 17:] = torch.rand(3, 3, 15, 15)
-    assert not torch.allclose(net(image, boxes, valid), before)
+    assert not torch.allclose(net.logits(image, boxes, valid), before)
 
 
 def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
@@ -93,11 +93,11 @@ def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
 def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> None:
     net = build(tokens=tokens, pool=pool, stem=stem).train()
     image, boxes, valid = faces()
-    logits = net(image, boxes * torch.nan, valid & False)
+    logits = net.logits(image, boxes * torch.nan, valid & False)
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
-    assert torch.equal(net.eval()(image), net(image, boxes, valid & False))
+    assert torch.equal(net.eval().logits(image), net.logits(image, boxes, valid & False))
 
 
 def test_the_order_of_regions_means_nothing() -> None:
@@ -109,9 +109,13 @@ def test_the_order_of_regions_means_nothing() -> None:
     image, boxes, valid = faces()
     valid[0, 1] = False
     assert torch.allclose(
-        other(image, boxes[:, order], valid[:, order]), net(image, boxes, valid), atol=1e-6
+        other.logits(image, boxes[:, order], valid[:, order]),
+        net.logits(image, boxes, valid),
+        atol=1e-6,
     )
-    assert not torch.allclose(other(image, boxes, valid), net(image, boxes, valid), atol=1e-4)
+    assert not torch.allclose(
+        other.logits(image, boxes, valid), net.logits(image, boxes, valid), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("position", ["none", "learn", "sincos_2d", "sincos_1d"])
@@ -119,7 +123,7 @@ def test_positions_distinguish_patches(position: str) -> None:
     net = build(tokens="patch", pos_embed=position)
     image = torch.rand(2, 3, 32, 32)
     swapped = image.roll(8, 3)  # by one patch
-    assert torch.allclose(net(image), net(swapped), atol=1e-6) is (position == "none")
+    assert torch.allclose(net.logits(image), net.logits(swapped), atol=1e-6) is (position == "none")
 
 
 @pytest.mark.parametrize(
@@ -143,16 +147,16 @@ def test_positions_distinguish_patches(position: str) -> None:
 def test_every_choice_trains(change: dict[str, object]) -> None:
     net = build(**change).train()
     image, boxes, valid = faces()
-    net(image, boxes, valid).square().sum().backward()
+    net.logits(image, boxes, valid).square().sum().backward()
     unused = [name for name, p in net.named_parameters() if p.requires_grad and p.grad is None]
     assert unused == []  # DDP would stop at a parameter without a gradient
     tokens = net.tokenize(image, boxes, valid)
     assert net.layout.num_tokens == tokens.x.shape[1] == tokens.centres.shape[1]
-    again, expected = build(**change), net.eval()(image, boxes, valid)
+    again, expected = build(**change), net.eval().logits(image, boxes, valid)
     shake(again)
-    assert not torch.equal(again(image, boxes, valid), expected)
+    assert not torch.equal(again.logits(image, boxes, valid), expected)
     again.load_state_dict(net.state_dict())
-    assert torch.equal(again(image, boxes, valid), expected)
+    assert torch.equal(again.logits(image, boxes, valid), expected)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]
     use_fused_attention(net, fused=False)
     image, boxes, valid = faces(4)
     valid[0, 1] = False
-    expected = net(image, boxes, valid)
+    expected = net.logits(image, boxes, valid)
     compiled = torch.compile(net, backend="eager")
     assert torch.allclose(compiled(image, boxes, valid), expected, atol=1e-6)
     batch = torch.export.Dim("batch", min=2, max=64)
@@ -182,7 +186,7 @@ def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]
     few = (image[:3], boxes[:3], valid[:3])
     assert torch.allclose(program(*few), expected[:3], atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = net(image, boxes, valid)
+        rough = net.logits(image, boxes, valid)
     assert rough.isfinite().all()
     if not net.config.keep_rate:  # rounding may choose other patches
         assert torch.allclose(rough.float(), expected, atol=0.05)
@@ -212,10 +216,10 @@ def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) 
 def test_causal_queries_see_only_earlier_ones() -> None:
     for causal in (False, True):
         net = build(pool="query", causal=causal)
-        before = net(*faces())
+        before = net.logits(*faces())
         with torch.no_grad():
             net.pool.query[3:] = torch.randn(2, 32)
-        changed = (net(*faces()) - before).abs().amax(0) > 1e-6
+        changed = (net.logits(*faces()) - before).abs().amax(0) > 1e-6
         assert changed.tolist() == [not causal] * 3 + [True] * 2
 
 

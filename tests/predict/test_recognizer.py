@@ -208,7 +208,9 @@ def test_logits_of_a_manifest_are_those_of_its_images(
         crop, points = crop[:, ::-1], (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]
     boxes, valid = place_regions(points, model.crop_spec)
     pixels = torch.from_numpy(crop.copy()).permute(2, 0, 1)[None] / 255
-    expected = model.net(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])
+    expected = model.net.logits(
+        pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None]
+    )
     assert torch.allclose(logits[3], expected[0], atol=1e-5)
 
 
@@ -233,7 +235,7 @@ def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(
     (image,) = example_inputs(load(with_prior, "cpu"), 3)
     net = load(with_prior, "cpu").net
     net.offset = None
-    plain = torch.softmax(net(image).double() / 1.5, 1).detach().numpy()
+    plain = torch.softmax(net.logits(image).double() / 1.5, 1).detach().numpy()
 
     def expected(ratio: np.ndarray) -> np.ndarray:
         return plain * ratio / (plain * ratio).sum(1, keepdims=True)

@@ -56,7 +56,7 @@ def net() -> RegionViT:
 
 def logits(net: RegionViT) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    return net(
+    return net.logits(
         torch.rand(2, 3, 32, 32, generator=generator),
         torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4),
     )
@@ -70,6 +70,19 @@ def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) ->
     assert (again.config, again.settings) == (NETWORK, net.settings)
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
+
+
+def test_a_folder_brings_every_head_back(tmp_path: Path) -> None:
+    outputs = {"movements": ["jawOpen", "mouthSmileLeft"], "affect": ["valence"]}
+    saved = build_model(NETWORK, ["sadness", "fear", "anger"], outputs=outputs).eval()
+    save_network(saved, tmp_path / "model")
+    again = load_network(tmp_path / "model")
+    assert again.settings.outputs == outputs
+    face = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4)
+    raw = again(*face)
+    assert [*raw] == ["expression", "movements", "affect"]
+    for head, values in saved(*face).items():
+        assert torch.allclose(raw[head], values, atol=1e-6)
 
 
 def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> None:
@@ -284,6 +297,11 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
             {"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}},
             "thresholds to be from 0 to 1",
         ),
+        ({"outputs": {"gaze": ["x"]}}, "a head of .*gaze"),
+        ({"outputs": {"pose": ["tilt"]}}, "outputs of pose among .*tilt"),
+        ({"outputs": {"movements": ["<b>"] * 2}}, "distinct outputs of movements"),
+        ({"outputs": {"movements": ["jawOpen"]}}, "not in the file|missing|heads.movements"),
+        ({"outputs": {"movements": "jawOpen"}}, "outputs"),
         ({"temperature": 0}, "temperature to be from 0.001"),
         ({"temperature": 10**400}, "does not fit this version"),
         ({"prior": [0.5, 0.5]}, "prior to be empty or one share per label"),

@@ -15,6 +15,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.heads import HEADS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
 from fer_vit.train.module import (
@@ -172,11 +173,7 @@ def network(**changes: Any) -> RegionViT:
     """A network none of whose weights or statistics is what it starts as."""
     torch.manual_seed(0)
     net = build_model(replace(CONFIG, **changes), ["a", "b", "c"])
-    for value in net.state_dict().values():
-        if value.is_floating_point():
-            value.copy_(
-                torch.randn_like(value).abs() if value.ndim == 1 else torch.randn_like(value) / 4
-            )
+    shake(net)
     return net.eval()
 
 
@@ -213,12 +210,40 @@ def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
 def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]) -> None:
     net = network(**change)
     face = faces(4, net.config.img_size)
-    assert (net(*face) - net(*mirrored(*face))).abs().max() > 0.01
-    make_symmetric(net.state_dict(), net.layout)
-    logits = net(*face)
-    assert torch.allclose(logits, net(*mirrored(*face)), atol=1e-5)
+    assert (net.logits(*face) - net.logits(*mirrored(*face))).abs().max() > 0.01
+    make_symmetric(net.state_dict(), net)
+    logits = net.logits(*face)
+    assert torch.allclose(logits, net.logits(*mirrored(*face)), atol=1e-5)
     assert logits.std() > 0.1
     assert asymmetry(net.config) < 5e-6
+
+
+def test_heads_of_a_face_and_its_mirror_image_are_mirrored() -> None:
+    outputs = {
+        "movements": ["smileLeft", "smileRight", "jawOpen"],
+        "pose": ["yaw", "pitch", "roll"],
+        "affect": ["valence", "arousal"],
+    }
+    config = replace(CONFIG, tokens="both", pos_embed="mirror")
+    torch.manual_seed(0)
+    net = build_model(config, ["a", "b", "c"], outputs=outputs).eval()
+    shake(net)
+    make_symmetric(net.state_dict(), net)
+    face = faces(4, config.img_size)
+    raw, mirrored_raw = net(*face), net(*mirrored(*face))
+    for head, names in outputs.items():
+        source, sign = HEADS[head].mirror(names)
+        expected = raw[head][:, source] * torch.tensor(sign)
+        assert torch.allclose(mirrored_raw[head], expected, atol=1e-5), head
+        assert raw[head].std() > 0.1
+
+
+def shake(net: RegionViT) -> None:
+    """Sets all weights and statistics to random values."""
+    for value in net.state_dict().values():
+        if value.is_floating_point():
+            random = torch.randn_like(value)
+            value.copy_(random.abs() if value.ndim == 1 else random / 4)
 
 
 def test_training_keeps_the_weights_symmetric() -> None:
@@ -229,20 +254,20 @@ def test_training_keeps_the_weights_symmetric() -> None:
     image, boxes = faces(8, net.config.img_size)
     start = {name: value.clone() for name, value in net.state_dict().items()}
     for step in range(5):
-        F.cross_entropy(net(image, boxes), torch.arange(8) % 3).backward()
+        F.cross_entropy(net.logits(image, boxes), torch.arange(8) % 3).backward()
         callback.on_after_backward(NEW, module)
         if step % 2:  # the run ends amid the third group
             optimizer.step()
             optimizer.zero_grad()
     state = net.state_dict()
     assert all(
-        torch.equal(value, mirror_image(name, state, net.layout))
+        torch.equal(value, mirror_image(name, state, net))
         for name, value in state.items()
         if value.ndim
     )
     assert not any(torch.equal(value, start[name]) for name, value in state.items() if value.ndim)
     net.eval()
-    assert torch.allclose(net(image, boxes), net(*mirrored(image, boxes)), atol=1e-5)
+    assert torch.allclose(net.logits(image, boxes), net.logits(*mirrored(image, boxes)), atol=1e-5)
 
 
 def test_networks_and_runs_that_cannot_be_symmetric() -> None:
@@ -257,7 +282,7 @@ def test_networks_and_runs_that_cannot_be_symmetric() -> None:
     module, resumed = SimpleNamespace(net=network()), SimpleNamespace(ckpt_path="last.ckpt")
     with pytest.raises(FerVitError, match="cannot resume with it"):
         Symmetry().on_fit_start(resumed, module)
-    make_symmetric(module.net.state_dict(), module.net.layout)
+    make_symmetric(module.net.state_dict(), module.net)
     Symmetry().on_fit_start(resumed, module)
 
 

@@ -99,7 +99,7 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     task = with_trainer(build(logit_adjust=tau), datamodule=datamodule, testing=False)
     task.on_fit_start()
     log_into(task)
-    logits = task.eval().net(data.image, data.boxes, data.valid)
+    logits = task.eval().net.logits(data.image, data.boxes, data.valid)
     adjusted = logits + tau * (torch.tensor([600, 30, 1]) / 631).log()
     assert torch.allclose(task.training_step(data, 0), expression_loss(adjusted, data.target))
     task.validation_step(data, 0)
@@ -139,7 +139,7 @@ def test_metrics_of_a_stage(stage: str) -> None:
     for data in (large, small):
         step(data, 0)
     end()
-    logits = [task.net(data.image, data.boxes, data.valid).detach() for data in (large, small)]
+    logits = [task.net.logits(data.image, data.boxes, data.valid).detach() for data in (large, small)]
     target = torch.cat([large.target, small.target])
     preds, true = torch.cat(logits).argmax(1), target.argmax(1)
     assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
@@ -177,7 +177,7 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
             step(some, 0)
         end()
         hit = (
-            task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
+            task.net.logits(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
         ).numpy()
         single = [place for place, row in enumerate(rows) if row >= 0 and not marks[row]]
         assert logged[f"{stage}/accuracy_without_near_duplicates"][0] == pytest.approx(
@@ -217,7 +217,7 @@ def test_a_loader_of_your_own_is_enough_to_evaluate() -> None:
     )
     task, data = build(), batch()
     (found,) = trainer.validate(task, DataLoader([data], batch_size=None), verbose=False)
-    right = task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
+    right = task.net.logits(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
     assert found["val/accuracy"] == pytest.approx(right.float().mean().item())
     assert "val/accuracy_without_near_duplicates" not in found
 

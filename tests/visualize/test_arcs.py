@@ -83,7 +83,9 @@ def net(movements: None) -> RegionViT:
         for rows in torch.randperm(len(label)).split(BATCH):
             valid = torch.rand(BATCH, len(REGIONS)) >= HIDDEN
             valid[:, [BROW, MOUTH]] = True
-            loss = nn.functional.cross_entropy(net(image[rows], boxes[rows], valid), label[rows])
+            loss = nn.functional.cross_entropy(
+                net.logits(image[rows], boxes[rows], valid), label[rows]
+            )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)

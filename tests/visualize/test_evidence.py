@@ -58,7 +58,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
     seen, error = trace(net, *faces), 0.02 if bf16 else 1e-5
     found = list(explain_labels(net, seen, method, labels))
     views, eye = attention_views(seen, interactions(net, seen)), torch.eye(4)
-    order = net(*faces).argsort(1, descending=True)
+    order = net.logits(*faces).argsort(1, descending=True)
     for row in range(2):
         assert found[row].order == order[row].tolist()
         for array, tensor in zip(found[row].attention, views, strict=True):

@@ -1,0 +1,186 @@
+"""Heads beside the expression: their layer, losses and mirroring."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.heads import (
+    HEADS,
+    AdditiveHead,
+    affect_loss,
+    check_outputs,
+    movement_loss,
+    other_side,
+    pose_loss,
+)
+from fer_vit.model.region_vit import build_model
+from fer_vit.model.tokens import TokenLayout, Tokens
+
+REGIONS = ("right_eye", "left_eye", "mouth")
+OUTPUTS = {"movements": ["jawOpen", "mouthSmileLeft"], "pose": ["yaw", "pitch", "roll"]}
+NAN = float("nan")
+
+
+def encoded(layout: TokenLayout, faces: int = 2, dim: int = 8) -> Tokens:
+    """Random tokens of which the second face lacks the first region."""
+    valid = torch.ones(faces, layout.num_tokens, dtype=torch.bool)
+    first = layout.regions.start
+    valid[1, first : first + layout.tokens_per_region] = False
+    x = torch.randn(faces, layout.num_tokens, dim)
+    return Tokens(x, valid, torch.zeros(faces, layout.num_tokens, 2))
+
+
+@pytest.mark.parametrize("grid", [1, 2])
+def test_additive_head_is_a_bias_a_term_of_the_face_and_a_term_of_each_region(grid: int) -> None:
+    layout = TokenLayout(1, (2, 3), len(REGIONS), grid)
+    head = AdditiveHead(4, REGIONS, layout, 8).double()
+    tokens = encoded(layout)
+    tokens = tokens._replace(x=tokens.x.double())
+    raw = head(tokens)
+    for face in range(2):
+        present = [
+            index for index in range(1, layout.num_tokens) if bool(tokens.valid[face, index])
+        ]
+        mean = sum(tokens.x[face, index] for index in present) / len(present)
+        for output in range(4):
+            expected = head.bias[output] + mean @ head.by_face[:, output]
+            for index in present:
+                if index >= layout.regions.start:
+                    region, part = divmod(index - layout.regions.start, grid**2)
+                    weights = head.by_region[REGIONS[region]][part, :, output]
+                    expected = expected + tokens.x[face, index] @ weights
+            assert raw[face, output].item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+def test_terms_of_an_additive_head_add_up_and_are_0_for_a_missing_region() -> None:
+    layout = TokenLayout(0, (2, 2), len(REGIONS), 1)
+    head = AdditiveHead(3, REGIONS, layout, 8)
+    tokens = encoded(layout)
+    terms = head.terms(tokens)
+    assert torch.allclose(
+        terms.bias + terms.face + terms.regions.sum(1), head(tokens), atol=1e-5, rtol=0
+    )
+    assert terms.regions.shape == (2, 3, 3)
+    assert torch.equal(terms.regions[1, 0], torch.zeros(3))
+    assert (terms.regions[0] != 0).all()
+
+
+def test_an_additive_head_reads_the_regions_of_tokens_whose_patches_were_dropped() -> None:
+    layout = TokenLayout(1, (2, 2), len(REGIONS), 1)
+    head = AdditiveHead(3, REGIONS, layout, 8)
+    tokens = encoded(layout)
+    kept = [0, 2, *range(5, 8)]
+    fewer = Tokens(tokens.x[:, kept], tokens.valid[:, kept], tokens.centres[:, kept])
+    assert torch.equal(head.terms(fewer).regions, head.terms(tokens).regions)
+
+
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_a_model_has_raw_outputs_for_every_head(tokens: str) -> None:
+    config = RegionViTConfig(
+        img_size=16,
+        patch_size=8,
+        embed_dim=16,
+        depth=1,
+        num_heads=2,
+        tokens=tokens,
+        regions=REGIONS,
+    )
+    net = build_model(config, ["a", "b"], outputs=OUTPUTS).eval()
+    image, boxes = torch.rand(3, 3, 16, 16), torch.tensor([2.0, 2, 9, 9]).expand(3, 3, 4)
+    outputs = net(image, boxes)
+    assert [*outputs] == ["expression", "movements", "pose"]
+    assert torch.equal(outputs["expression"], net.logits(image, boxes))
+    assert [tuple(values.shape) for values in outputs.values()] == [(3, 2), (3, 2), (3, 3)]
+
+
+def test_movement_loss_is_the_cross_entropy_of_known_targets() -> None:
+    raw = torch.randn(4, 3, requires_grad=True)
+    target = torch.tensor([[0.2, 1, 0], [NAN, 0.5, NAN], [NAN] * 3, [0, 0, 0.9]])
+    known = target.isfinite()
+    expected = F.binary_cross_entropy(raw[known].sigmoid(), target[known])
+    loss = movement_loss(raw, target)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    loss.backward()
+    assert torch.equal(raw.grad == 0, ~known)
+
+
+def test_pose_loss_is_the_huber_loss_of_known_angles() -> None:
+    raw = torch.randn(5, 3)
+    target = 60 * torch.randn(5, 3)
+    target[2] = NAN
+    known = target.isfinite()
+    expected = F.huber_loss(20 * raw[known], target[known], delta=5.0) / 5 / 20
+    assert pose_loss(raw, target).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_affect_loss_is_one_less_concordance_and_the_squared_error() -> None:
+    raw, target = torch.randn(30, 2), torch.rand(30, 2) * 2 - 1
+    target[:4, 0] = NAN
+    expected = []
+    for output in (0, 1):
+        known = target[:, output].isfinite().numpy()
+        x = np.tanh(raw[:, output].double().numpy()[known])
+        y = target[:, output].double().numpy()[known]
+        covariance = np.cov(x, y, bias=True)
+        shift = (x.mean() - y.mean()) ** 2
+        ccc = 2 * covariance[0, 1] / (covariance[0, 0] + covariance[1, 1] + shift)
+        expected.append(1 - ccc + ((x - y) ** 2).mean())
+    assert affect_loss(raw, target).item() == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_affect_loss_of_a_batch_without_variance_is_the_squared_error() -> None:
+    raw, target = torch.randn(6, 1), torch.full((6, 1), 0.5)
+    expected = (raw.tanh() - 0.5).square().mean()
+    assert affect_loss(raw, target).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert affect_loss(raw[:1], target[:1]).item() == pytest.approx(
+        (raw[0].tanh() - 0.5).square().item(), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("head", [*HEADS])
+def test_losses_without_a_known_target_are_0_and_have_a_gradient_of_0(head: str) -> None:
+    raw = torch.randn(2, 3, requires_grad=True)
+    loss = HEADS[head].loss(raw, torch.full((2, 3), NAN))
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(raw.grad, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("head", [*HEADS])
+def test_mirroring_twice_changes_nothing(head: str) -> None:
+    names = [*HEADS[head].outputs] or ["jawOpen", "mouthSmileLeft", "mouthSmileRight", "browLeft"]
+    source, sign = HEADS[head].mirror(names)
+    values = torch.randn(5, len(names))
+
+    def mirrored(x: Tensor) -> Tensor:
+        return x[:, source] * torch.tensor(sign)
+
+    assert torch.equal(mirrored(mirrored(values)), values)
+    low, high = HEADS[head].low, HEADS[head].high
+    decoded = HEADS[head].decode(values)
+    assert ((decoded >= low) & (decoded <= high)).all()
+
+
+def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
+    names = ["mouthSmileLeft", "jawOpen", "mouthSmileRight"]
+    assert HEADS["movements"].mirror(names) == ([2, 1, 0], [1.0, 1.0, 1.0])
+    assert HEADS["pose"].mirror(["yaw", "pitch", "roll"]).sign == [-1.0, 1.0, -1.0]
+    assert other_side("left_brow") == "right_brow"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "named"),
+    [
+        ({"gaze": ["x"]}, "gaze"),
+        ({"pose": ["yaw", "tilt"]}, "tilt"),
+        ({"movements": []}, "movements"),
+        ({"movements": ["a", "a"]}, "a, a"),
+    ],
+)
+def test_unknown_heads_and_outputs_are_refused(outputs: dict[str, list[str]], named: str) -> None:
+    with pytest.raises(FerVitError, match=named):
+        check_outputs(outputs, "model")
