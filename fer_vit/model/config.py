@@ -103,8 +103,6 @@ class ModelSettings:
     labels: list[
         str
     ]  # the C expressions in the order of the logits; empty: an encoder for pretraining
-    # The names of the K outputs of each further head of `heads.HEADS`, in the order of its raw outputs.
-    outputs: dict[str, list[str]] = field(default_factory=dict)
     align: Align = "landmarks"  # how faces are cropped: "landmarks" or "crop" (see `face.crop`)
     template: tuple[
         tuple[float, float], ...
@@ -124,6 +122,8 @@ class ModelSettings:
     # Gain in pixel insertion over random scores, with its interval if it is known, by explanation method and for
     # "attention" (see docs/explaining.md); empty: not measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
+    # The names of the K outputs of each further head of `heads.HEADS`, in the order of its raw outputs.
+    outputs: dict[str, list[str]] = field(default_factory=dict)
 
 
 def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:

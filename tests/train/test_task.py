@@ -139,7 +139,9 @@ def test_metrics_of_a_stage(stage: str) -> None:
     for data in (large, small):
         step(data, 0)
     end()
-    logits = [task.net.logits(data.image, data.boxes, data.valid).detach() for data in (large, small)]
+    logits = [
+        task.net.logits(data.image, data.boxes, data.valid).detach() for data in (large, small)
+    ]
     target = torch.cat([large.target, small.target])
     preds, true = torch.cat(logits).argmax(1), target.argmax(1)
     assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
