@@ -100,7 +100,9 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
 
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
     """Returns the table of some tests; a missing one has dashes."""
-    known = [one.test for one in comparisons if not isinstance(one.test, Missing)]
+    known = [
+        comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
+    ]
     columns = [name for name in TESTED if known and name in known[0]]
     rows = [["", "difference", *columns]]
     for comparison in comparisons:

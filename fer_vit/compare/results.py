@@ -129,7 +129,9 @@ def mixed_tests(study: Study, measures: Mapping[str, Array]) -> list[Comparison]
 
 def correct(comparisons: list[Comparison]) -> list[Comparison]:
     """Returns the comparisons with p-values corrected for the number of tests; missing ones do not count."""
-    tested = [one.test for one in comparisons if not isinstance(one.test, Missing)]
+    tested = [
+        comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
+    ]
     corrected = iter(holm([test["p"] for test in tested]))
     results = []
     for comparison in comparisons:

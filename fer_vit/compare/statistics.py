@@ -274,7 +274,7 @@ def _satterthwaite(shares: Array, overlap: Array, bread: Array) -> float:
     The expectation of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
     """
     inner = bread @ (overlap.T @ overlap)  # (C, C)
-    own = ((overlap @ bread) * overlap).sum(1)  # (P,), the diagonal of overlap bread overlap'
+    diagonal = ((overlap @ bread) * overlap).sum(1)  # (P,), of overlap bread overlap'
     trace = shares.sum() - np.trace(inner)
-    square = (shares**2).sum() - 2 * shares @ own + np.trace(inner @ inner)
+    square = (shares**2).sum() - 2 * shares @ diagonal + np.trace(inner @ inner)
     return float(trace**2 / square)

@@ -173,8 +173,8 @@ def test_rest_grid_and_synchrony_equal_pandas(
     assert difference == pytest.approx((changes["b"] - changes["a"]).mean())
 
     grid = pd.read_csv(output / "grid.csv").set_index([*["person", "condition"], "seconds"])
-    own = after.assign(bin=(after["seconds"] * 10).round().astype(int) // 5 / 2)
-    means = own.groupby([*clip, "bin"])["smoothed_happy"].mean()
+    binned = after.assign(bin=(after["seconds"] * 10).round().astype(int) // 5 / 2)
+    means = binned.groupby([*clip, "bin"])["smoothed_happy"].mean()
     expected = means - rest.reindex(means.index.droplevel("bin")).to_numpy()
     found = grid["p_happy"].dropna()
     assert found.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-7)
