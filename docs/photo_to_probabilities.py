@@ -36,11 +36,17 @@ def similarity(points, target):
 
 
 def resize(image, side):
+    """Scales the longer side to `side` pixels; strong reductions begin with halves."""
+    while max(image.shape[:2]) > 2 * side:
+        image = scale_image(image, 0.5, cv2.INTER_LINEAR)
     scale = side / max(image.shape[:2])
+    slight = cv2.INTER_LINEAR if scale >= 0.75 else cv2.INTER_AREA
+    return scale_image(image, scale, cv2.INTER_CUBIC if scale > 1 else slight)
+
+
+def scale_image(image, scale, method):
     width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
-    return cv2.resize(
-        image, (width, height), interpolation=cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
-    )
+    return cv2.resize(image, (width, height), interpolation=method)
 
 
 def warp(image, matrix, size):
@@ -86,7 +92,7 @@ def find_boxes(detector, image):
     longest = max(image.shape[:2])
     fine = resize(image, min(max(longest, 224), 1280))
     boxes = detect(detector, fine, image)
-    if longest > 224:
+    if longest > 448:
         large = detect(detector, resize(fine, 224), image)
         large = large[np.sqrt(np.prod(large[:, 2:4] - large[:, :2], axis=1)) > longest / 3]
         middle = (boxes[:, None, :2] + boxes[:, None, 2:4]) / 2

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CUT
+from fer_vit.face.crop import CUT, SMALLER
 from fer_vit.face.face import Face, best, box_iou
 from fer_vit.face.landmarks import full_image_face, refine_landmarks, refine_points
 from fer_vit.face.yunet import find_faces, yunet_path
@@ -20,6 +20,7 @@ At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to
 landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far apart. At 1280 it finds
 faces down to about a hundredth of a photo's longer side.
 """
+WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
 PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
 """Minimum score in photos, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops, 0.6 in 98.8 %."""
 FOLLOWED = 0.75
@@ -54,17 +55,14 @@ class FaceDetector:
 
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
+        return join_sizes(*self.search(image), longest=max(image.shape[:2]))
+
+    def search(self, image: Image) -> tuple[list[Face], list[Face]]:
+        """Returns the faces found at full size, of at most MAX_SIDE pixels, and those found in a small copy."""
         longest = max(image.shape[:2])
         fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
-        faces = self._detect(fine, image)
-        if longest > MIN_SIDE:
-            # A face of more than about 500 pixels is detected in fragments, so large ones are taken from a small copy.
-            coarse = self._detect(resized(fine, MIN_SIDE), image)
-            large = [face for face in coarse if face.side > longest / 3]
-            faces = large + [
-                face for face in faces if not any(_centre_within(face, around) for around in large)
-            ]
-        return sorted(faces, key=lambda face: (-face.score, *face.box))
+        coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
+        return self._detect(fine, image), coarse
 
     def _detect(self, small: Image, image: Image) -> list[Face]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
@@ -75,6 +73,16 @@ class FaceDetector:
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
         return list(map(Face, boxes, landmarks, rows[:, 14].tolist()))
+
+
+def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]:
+    """Returns the large faces of a small copy and the other faces, best score first.
+
+    At full size, a face of more than WHOLE pixels is found in fragments. Faces inside a large face are dropped.
+    """
+    large = [face for face in coarse if face.side > longest / 3]
+    others = [face for face in fine if not any(_centre_within(face, around) for around in large)]
+    return sorted(large + others, key=lambda face: (-face.score, *face.box))
 
 
 def check_detector(name: str) -> None:
@@ -171,10 +179,6 @@ def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
     (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
     cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
-    while (
-        len(cut) >= 2 * MIN_SIDE
-    ):  # OpenCV halves ten times as fast as it averages over parts of pixels
-        cut = cv2.resize(cut, (len(cut) // 2, len(cut) // 2), interpolation=cv2.INTER_AREA)
     scale = MIN_SIDE / (2 * half)
     grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
     return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
@@ -191,8 +195,19 @@ def _scale(small: Image, image: Image) -> Array:
 
 
 def resized(image: Image, side: int) -> Image:
-    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation, reduced by area averaging."""
+    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation; reduced by halves, then averaged.
+
+    Averages over parts of pixels take ten times as long as bilinear interpolation, which does not alias where the last
+    reduction is slight, or to a half, which it computes as the mean of four pixels.
+    """
+    while max(image.shape[:2]) > 2 * side:
+        image = _scaled(image, 0.5, cv2.INTER_LINEAR)
     scale = side / max(image.shape[:2])
+    if scale > 1:
+        return _scaled(image, scale, cv2.INTER_CUBIC)
+    return _scaled(image, scale, cv2.INTER_AREA if scale < SMALLER else cv2.INTER_LINEAR)
+
+
+def _scaled(image: Image, scale: float, method: int) -> Image:
     height, width = (max(1, round(length * scale)) for length in image.shape[:2])
-    method = cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)

@@ -88,11 +88,10 @@ def find_faces(path: Path, image: Image, min_score: float) -> Float32Array:
         The faces (F, 15), best score first: x, y, width and height of the box, x and y of the five landmarks, score.
     """
     height, width = (-(-length // MULTIPLE) * MULTIPLE for length in image.shape[:2])
-    padded = cv2.copyMakeBorder(
-        image, 0, height - image.shape[0], 0, width - image.shape[1], cv2.BORDER_CONSTANT
-    )
-    blob = cv2.dnn.blobFromImage(padded, swapRB=True)  # (1, 3, h, w), BGR in [0, 255]
-    results = open_yunet(path).run(None, {"input": blob})  # four kinds, each at three strides
+    padded = np.zeros((1, 3, height, width), np.float32)
+    for channel, pixels in enumerate(reversed(cv2.split(image))):  # the network expects BGR
+        padded[0, channel, : image.shape[0], : image.shape[1]] = pixels
+    results = open_yunet(path).run(None, {"input": padded})  # four kinds, each at three strides
     levels = []
     for index, stride in enumerate(STRIDES):
         cls, obj, bbox, kps = (result[0] for result in results[index :: len(STRIDES)])

@@ -13,6 +13,7 @@ from tests.helpers.commands import parse, parse_fit
 ARGUMENTS = {
     "ablation": "faces.parquet runs --rows regions --jobs 2 --rounds 1",
     "exporting": "faces.parquet --rounds 1",
+    "finder": "--data data --plot_file finder.svg --count 9",
     "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos [20] --runs 1",
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write=true",
