@@ -15,6 +15,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
 from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
+from fer_vit.predict.hdr import HLG, PQ
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.draw import Marked, draw_faces
 
@@ -26,6 +27,9 @@ CODECS = (
 TICK = Fraction(
     1, 60000
 )  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
+X264 = {"tune": "zerolatency"}
+"""No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
 PRIMING = (
     0.1  # seconds of sound before the first frame that are kept, because decoders may need them
 )
@@ -58,10 +62,10 @@ def annotate_video(
         }
         with (
             atomic_write(output, overwrite=overwrite) as path,
-            open_video(source) as (container, _),
+            open_video(source) as (container, stream),
             av.open(path, "w", format="mp4", options=exact) as file,
         ):
-            video = _add_video(file, container, first)
+            video = _add_video(file, stream, first)
             pictures = _encode(video, zip(marks, chain([first], frames), strict=False))
             for packet in merge(pictures, _copy_sound(file, container, begin, end), key=_time):
                 file.mux(packet)
@@ -74,24 +78,33 @@ def annotate_video(
 
 
 def _add_video(
-    file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame
+    file: av.container.OutputContainer, source: av.VideoStream, first: Frame
 ) -> av.VideoStream:
     """Adds a stream for frames like `first`; its colours have the tags of `source`, or else the usual ones."""
     name = next(name for name in CODECS if name in av.codecs_available)
     height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
-    rate, tags = source.streams.video[0].guessed_rate or 25, source.streams.video[0].codec_context
+    rate = source.guessed_rate or 25
     video = cast(
         av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p")
     )
     codec = video.codec_context
     codec.time_base = TICK
-    codec.colorspace = usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
-    # Players convert primaries as well; these do not change when a face is drawn.
-    codec.color_primaries = usual if tags.color_primaries == UNTAGGED else tags.color_primaries
-    codec.color_trc = usual if tags.color_trc == UNTAGGED else tags.color_trc
-    codec.color_range = ColorRange.MPEG
-    if name != "libx264":  # which has a constant quality by default
+    codec.thread_count = 1  # each thread holds frames
+    if name == "libx264":
+        codec.options = X264
+    else:  # x264 has a constant quality by default
         video.bit_rate = 8 * width * height
+
+    usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
+    tags = source.codec_context
+    is_hdr = tags.color_trc in (PQ, HLG)  # its frames were converted
+    codec.colorspace = codec.color_primaries = codec.color_trc = usual
+    codec.color_range = ColorRange.MPEG
+    # Players convert primaries as well; these do not change when a face is drawn.
+    if not is_hdr and tags.color_primaries != UNTAGGED:
+        codec.color_primaries = tags.color_primaries
+    if not is_hdr and tags.color_trc != UNTAGGED:
+        codec.color_trc = tags.color_trc
     return video
 
 
@@ -110,7 +123,10 @@ def _encode(
         frame = frame.reformat(
             format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT
         )
-        frame.pts = ticks = max(round(seconds / TICK), ticks + 1)
+        ticks = max(round(seconds / TICK), ticks + 1)
+        if ticks > LAST_TICK:
+            raise ImageError(f"MP4 cannot contain its time of {seconds:.3g} s")
+        frame.pts = ticks
         frame.time_base = TICK
         yield from video.encode(frame)
     yield from video.encode()

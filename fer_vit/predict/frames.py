@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
 from struct import unpack_from
@@ -78,6 +79,7 @@ def read_frames(
 
     with open_video(path) as (container, stream):
         lost["bytes are missing at the end"] = _missing_bytes(path, container.format.name)
+        converter = _Converter(stream)
         frames = _time_frames(_decode(container, stream, lost), stream)
         for index, (frame, seconds) in enumerate(frames):
             pixels += frame.width * frame.height
@@ -100,7 +102,7 @@ def read_frames(
                 due = math.floor((seconds - first[1]) * fps + 1e-6)
             if due != slot and (only is None or index in only):
                 slot = due
-                yield Frame(_to_rgb(frame, stream), index, seconds)
+                yield Frame(converter.to_rgb(frame), index, seconds)
     _check(lost)
     if first is None:
         raise ImageError("no frame between start and end")
@@ -114,6 +116,7 @@ def play(source: Path | str) -> Iterator[Frame]:
     """
     lost = Counter[str]()
     with open_video(source) as (container, stream):
+        converter = _Converter(stream)
         live = not isinstance(source, Path) and container.duration is None
         frames = _decode(container, stream, lost)
         timed = ((frame, 0.0) for frame in frames) if live else _time_frames(frames, stream)
@@ -122,7 +125,7 @@ def play(source: Path | str) -> Iterator[Frame]:
                 start = time.perf_counter() - seconds
             elapsed = time.perf_counter() - start
             time.sleep(max(0, seconds - elapsed))
-            yield Frame(_to_rgb(frame, stream), number, elapsed if live else seconds)
+            yield Frame(converter.to_rgb(frame), number, elapsed if live else seconds)
     _check(lost)
     if live:
         raise ImageError("the stream ended")
@@ -288,20 +291,37 @@ def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
         raise ImageError(f"too large: {came}, the limit of a frame is {MAX_BYTES // 10**6} MB")
 
 
-def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
-    """Returns a frame as upright RGB in SDR with square pixels; DVDs and HDV have others, which distort faces."""
-    width = max(1, round(frame.width * (stream.sample_aspect_ratio or 1)))
-    check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
-    if frame.colorspace == UNTAGGED and frame.height >= HD:
-        frame.colorspace = Colorspace.ITU709
-    image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
-    image = to_sdr(np.asarray(image, np.uint8), frame.color_trc)
+@dataclass
+class _Converter:
+    """Converts the frames of a stream to upright RGB in SDR with square pixels, which faces need."""
 
-    facts = cast(Mapping[Type, Any], frame.side_data)
-    if Type.DISPLAYMATRIX not in facts:
-        return image
-    matrix = np.frombuffer(facts[Type.DISPLAYMATRIX], np.int32)  # (9,)
-    return rotate_upright(image, orientation_of(matrix))
+    stream: av.VideoStream
+    orientations: dict[float, int] = field(default_factory=dict)  # by PyAV's angle of a frame
+
+    def to_rgb(self, frame: av.VideoFrame) -> Image:
+        """Returns a frame as RGB uint8 (H, W, 3)."""
+        width = max(1, round(frame.width * (self.stream.sample_aspect_ratio or 1)))
+        check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
+        if frame.colorspace == UNTAGGED and frame.height >= HD:
+            frame.colorspace = Colorspace.ITU709
+        image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
+        image = to_sdr(np.asarray(image, np.uint8), frame.color_trc)
+        return rotate_upright(image, self._orientation(frame))
+
+    def _orientation(self, frame: av.VideoFrame) -> int:
+        """Returns the EXIF orientation of a frame.
+
+        The side data of a frame and the frame hold each other, so its pixels stay in memory until Python collects
+        them. It is read once for each angle.
+        """
+        angle = frame.rotation
+        if angle not in self.orientations:
+            facts = cast(Mapping[Type, Any], frame.side_data)
+            matrix = np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int32)
+            if Type.DISPLAYMATRIX in facts:
+                matrix = np.frombuffer(facts[Type.DISPLAYMATRIX], np.int32)  # (9,)
+            self.orientations[angle] = orientation_of(matrix)
+        return self.orientations[angle]
 
 
 def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
