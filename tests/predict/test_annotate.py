@@ -1,6 +1,6 @@
 """Marked copies of videos: every frame at its time, and the sound."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,12 +10,22 @@ import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_jpeg
 from fer_vit.predict import annotate
 from fer_vit.predict.annotate import annotate_video
-from fer_vit.predict.frames import read_frames
+from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.draw import Marked
-from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
+from tests.helpers.videos import (
+    NTSC,
+    matroska,
+    number_of,
+    numbered,
+    turned,
+    with_matrix,
+    write_numbered,
+    write_video,
+)
 
 UNEVEN = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5, 0.501, 1.7]
 EVEN = [float(n / NTSC) for n in range(40)]
@@ -201,3 +211,44 @@ def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         annotate_all(source, copy)
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_times_that_mp4_cannot_contain_are_one_error(tmp_path: Path) -> None:
+    times = [2 * 10**17 + 40 * number for number in range(3)]  # milliseconds
+    pictures = [encode_jpeg(numbered(number)) for number in range(3)]
+    source = tmp_path / "far.mkv"
+    source.write_bytes(matroska(times, pictures, (160, 120), 120))
+    assert len([*read_frames(source)]) == 3
+    with pytest.raises(FerVitError, match=r"^Cannot write .*MP4 cannot contain"):
+        annotate_all(source, tmp_path / "b.mp4")
+    assert not (tmp_path / "b.mp4").exists()
+
+
+def test_a_mirrored_video_is_copied_as_players_show_it(tmp_path: Path) -> None:
+    flat = write_numbered(tmp_path / "flat.mp4", EVEN[:3])
+    source = with_matrix(flat, tmp_path / "mirrored.mp4", (-1, 0, 0, 1))
+    annotate_video(source, tmp_path / "b.mp4", [[]] * 3, ALL)
+    with av.open(str(tmp_path / "b.mp4")) as file:
+        copies = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    for number, copy in enumerate(copies):
+        assert np.abs(copy.astype(int) - numbered(number)[:, ::-1]).mean() < 8
+
+
+def test_the_encoder_holds_no_frames(tmp_path: Path) -> None:
+    """Each waiting frame of 36 megapixels takes a tenth of a gigabyte."""
+    source = write_numbered(tmp_path / "a.mp4", EVEN)
+    encoded: list[int] = []
+
+    def frames() -> Iterator[tuple[list[Marked], Frame]]:
+        for frame in read_frames(source):
+            encoded.append(frame.number)
+            yield [], frame
+
+    with (
+        av.open(str(source)) as container,
+        av.open(str(tmp_path / "b.mp4"), "w") as file,
+    ):
+        first = next(read_frames(source))
+        video = annotate._add_video(file, container.streams.video[0], first)
+        file.mux(next(annotate._encode(video, frames())))
+    assert encoded == [0]

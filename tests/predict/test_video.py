@@ -1,5 +1,6 @@
 """Videos as frames with their times, and the files that are not videos."""
 
+import gc
 import os
 import struct
 import sys
@@ -205,6 +206,20 @@ def test_pixels_are_counted_while_frames_are_decoded(tmp_path: Path) -> None:
     found, end = read(path, most_pixels=3 * 160 * 120 + 640 * 480)
     assert len(found) == 4
     assert end.startswith("too large: its frames have more than ")
+
+
+@pytest.mark.parametrize("degrees", [0, 90])
+def test_frames_are_not_held_in_memory(degrees: int, tmp_path: Path) -> None:
+    flat = write_numbered(tmp_path / "flat.mp4", EVEN)
+    frames = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
+    gc.collect()
+    gc.disable()
+    try:
+        held = [sum(type(item) is av.VideoFrame for item in gc.get_objects()) for _ in frames]
+    finally:
+        gc.enable()
+    assert len(held) == 30
+    assert max(held) <= 12
 
 
 LATE: dict[str, dict[str, object]] = {
