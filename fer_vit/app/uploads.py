@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 MAX_FILES = 20  # photos and clips in one request
 MAX_FIELDS = 8  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
-MAX_JSON = 32_000_000  # bytes of a request in JSON, which is read into memory; one at a time
+MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
 FORM, JSON = "multipart/form-data", "application/json"
 FILES = "files"  # name of the field
 

@@ -34,6 +34,11 @@ class Server(NamedTuple):
         (folder,) = self.temporary.glob(".fer-vit-app.*")
         return folder
 
+    @property
+    def jobs(self) -> list[Path]:
+        """The folders of jobs that are not removed yet."""
+        return [path for path in self.folder.iterdir() if path.is_dir()]
+
 
 def started(temporary: Path, *words: str) -> Server:
     """Starts a server that refuses the network itself; the refusal of the tests is off."""
