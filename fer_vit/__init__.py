@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from fer_vit.commands.finetune import finetune as finetune
     from fer_vit.commands.models import models as models
     from fer_vit.commands.visualize import visualize as visualize
-    from fer_vit.errors import FerVitError as FerVitError
+    from fer_vit.errors import (
+        FerVitError as FerVitError,
+        ImageError as ImageError,
+        ModelError as ModelError,
+        TableError as TableError,
+    )
     from fer_vit.model.region_vit import RegionViT as RegionViT, build_model as build_model
     from fer_vit.predict.recognizer import load as load
     from fer_vit.predict.results import table as table
@@ -26,7 +31,10 @@ HOMES = {
     "FERTask": "train.task",
     "FaceDataModule": "train.datamodule",
     "FerVitError": "errors",
+    "ImageError": "errors",
+    "ModelError": "errors",
     "RegionViT": "model.region_vit",
+    "TableError": "errors",
     "build_model": "model.region_vit",
     "crossvalidate": "commands.crossvalidate",
     "evaluate": "commands.evaluate",

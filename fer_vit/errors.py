@@ -1,6 +1,7 @@
-"""The exception for errors that users can fix, and helpers for its messages."""
+"""The exceptions for errors that users can fix, and helpers for their messages."""
 
 import math
+import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -11,9 +12,20 @@ class FerVitError(Exception):
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
-        super().__init__(
-            " ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines())
-        )
+        own = re.split(r"fer_vit\.errors\.\w+: ", message)[-1]
+        super().__init__(" ".join(own.splitlines()))
+
+
+class ImageError(FerVitError):
+    """A photo or video that cannot be read."""
+
+
+class ModelError(FerVitError):
+    """A model or checkpoint that does not exist, is damaged, or is not fer-vit's."""
+
+
+class TableError(FerVitError):
+    """A table that cannot be read or written, or lacks what a command needs."""
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:

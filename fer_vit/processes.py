@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 import cv2
@@ -72,6 +72,31 @@ def cores() -> int:
 def one_thread() -> None:
     """Turns off OpenCV's threads: a worker that is forked while they run would wait for them forever."""
     cv2.setNumThreads(1)
+
+
+class _OpenCV:
+    """OpenCV's number of threads, which is one number for all threads of this process."""
+
+    lock = Lock()
+    users = 0  # how many blocks of `opencv_in_one_thread` are open
+    threads = 1  # the number before the first of them
+
+
+@contextmanager
+def opencv_in_one_thread() -> Iterator[None]:
+    """Turns off OpenCV's threads, as `one_thread` does, and restores them afterwards."""
+    with _OpenCV.lock:
+        if not _OpenCV.users:
+            _OpenCV.threads = cv2.getNumThreads()
+            one_thread()
+        _OpenCV.users += 1
+    try:
+        yield
+    finally:
+        with _OpenCV.lock:
+            _OpenCV.users -= 1
+            if not _OpenCV.users:
+                cv2.setNumThreads(_OpenCV.threads)
 
 
 def start_worker(_worker: int = 0) -> None:

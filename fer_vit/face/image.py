@@ -25,7 +25,7 @@ from PIL.AvifImagePlugin import AvifImageFile
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, ImageError as ImageError
 from fer_vit.geometry import Image
 
 Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
@@ -286,10 +286,6 @@ HEIC = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 )  # an AVIF may have these too
 UNREADABLE = "not an image that can be decoded"
-
-
-class ImageError(FerVitError):
-    """An image that cannot be read; the message is only the reason, without the path."""
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:

@@ -5,12 +5,12 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import cv2
 import numpy as np
@@ -37,13 +37,13 @@ from fer_vit.listing import (
     system_entry,
     unread_notes,
 )
-from fer_vit.processes import one_thread, start_worker
+from fer_vit.processes import opencv_in_one_thread, start_worker
 
-Source: TypeAlias = (
-    Path | Image
-)  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
-Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
-"""A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
+Source: TypeAlias = Path | bytes | Image
+"""A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
+Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
+"""A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's or an array
+(H, W), (H, W, 3) or (H, W, 4)."""
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
@@ -54,12 +54,31 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
-    if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
+    if isinstance(images, bytes | bytearray | memoryview):
+        return [bytes(images)]
+    if hasattr(images, "read"):
+        return [_read_open(images)]
+    if not isinstance(images, Iterable) or isinstance(images, Tensor):
         came = f"{type(images).__name__}. Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
         raise FerVitError(
-            f"Expected a path, an image of numpy or PIL, or a list of these, but got {came}"
+            f"Expected a path, a file, an image of numpy or PIL, or a list of these, but got {came}"
         )
     return [source for image in images for source in as_sources(image)]
+
+
+def _read_open(file: Any) -> bytes:
+    """Returns the content of an open file, from its position on. Raises FerVitError if it is text."""
+    content = file.read()
+    if not isinstance(content, bytes):
+        raise FerVitError('Expected a file of bytes, but it was opened as text. Add the mode "rb".')
+    return content
+
+
+def source_name(source: Source, index: int) -> str:
+    """Returns the name of a source in results; `index` is its index among the inputs."""
+    if isinstance(source, Path):
+        return str(source)
+    return f"<bytes {index}>" if isinstance(source, bytes) else f"image {index}"
 
 
 def is_video(path: object) -> bool:
@@ -299,7 +318,7 @@ class PhotoDataset(Dataset[Item]):
     def __getitem__(self, index: int) -> Item:
         """Reads an image and crops its faces."""
         source = self.sources[index]
-        path = str(source) if isinstance(source, Path) else f"image {index}"
+        path = source_name(source, index)
         try:
             content = image_file.read_bytes(source) if isinstance(source, Path) else source
             image, reduction, faces = self.read(content)
@@ -365,20 +384,19 @@ class PhotoDataset(Dataset[Item]):
         return samples
 
 
-def photo_loader(
-    dataset: Dataset[Item], batch_size: int, num_workers: int
-) -> DataLoader[PhotoBatch]:
-    """Returns batches of photos or frames in order, read by `num_workers` processes (0: this one)."""
-    one_thread()
-    return DataLoader(
-        dataset,  # type: ignore[arg-type]
+def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> Iterator[PhotoBatch]:
+    """Yields batches of photos or frames in order, read by `num_workers` processes (0: this one)."""
+    if current_process().daemon:  # processes of a Pool may have no children
+        num_workers = 0
+    loader = DataLoader(
+        dataset,
         batch_size,
-        num_workers=0
-        if current_process().daemon
-        else num_workers,  # processes of a Pool may have no children
+        num_workers=num_workers,
         collate_fn=_collate,
         worker_init_fn=start_worker,
     )
+    with opencv_in_one_thread():
+        yield from loader
 
 
 def _collate(items: list[Item]) -> PhotoBatch:

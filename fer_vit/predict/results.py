@@ -20,7 +20,7 @@ from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import warp
-from fer_vit.face.image import ImageError, read_image
+from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.face.pose import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
@@ -205,10 +205,12 @@ class FaceResult:
         return self.plot()._repr_png_()
 
     def read_photo(self) -> Image:
-        """Returns the photo or frame (H, W, 3), RGB uint8; raises FerVitError when it can no longer be read."""
-        if not isinstance(self.source, Path):
+        """Returns the photo or frame (H, W, 3), RGB uint8; raises ImageError when it can no longer be read."""
+        if isinstance(self.source, np.ndarray):
             return self.source
         try:
+            if isinstance(self.source, bytes):
+                return decode_image(self.source)
             if self.frame is None:
                 return read_image(self.source)
             from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
@@ -217,7 +219,7 @@ class FaceResult:
                 return frame.image
             raise ImageError("the video has become shorter")
         except ImageError as error:
-            raise FerVitError(f"{self.path}: {error}.") from error
+            raise ImageError(f"{self.path}: {error}.") from error
 
     def view(self, photo: Image) -> FaceView:
         """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""

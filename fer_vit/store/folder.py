@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
-from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.errors import FerVitError, ModelError, short, suggest
 from fer_vit.files import json_text
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -43,7 +43,7 @@ SECTIONS: dict[str, type] = {
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
     if not path.is_file():
-        raise FerVitError(
+        raise ModelError(
             f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints."
         )
     size, checkpoint = path.stat().st_size, _load_safely(path)
@@ -52,11 +52,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         as_dict(checkpoint.get("state_dict")),
     )
     if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
-        raise FerVitError(
+        raise ModelError(
             f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
         )
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
-        raise FerVitError(
+        raise ModelError(
             f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote."
         )
     _check_sections(checkpoint, path)
@@ -74,7 +74,7 @@ def _load_safely(path: Path) -> dict[str, Any]:
             raise UnsafeError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
         reason = f" ({error})" if isinstance(error, UnsafeError) else ""
-        raise FerVitError(
+        raise ModelError(
             f"{path} cannot be read safely{reason}. Choose a checkpoint that `fer-vit fit` wrote."
         ) from error
     return checkpoint
@@ -101,7 +101,7 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
         parts = checkpoint.get(section, kind())
         states = parts.values() if isinstance(parts, dict) else parts
         if not isinstance(parts, kind) or not all_are(states, dict):
-            raise FerVitError(
+            raise ModelError(
                 f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
             )
     for saved in checkpoint.get("callbacks", {}).values():
@@ -121,7 +121,7 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
         if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
             came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
-            raise FerVitError(
+            raise ModelError(
                 f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote."
             )
 
@@ -171,7 +171,7 @@ def build_network(
         for key, here, there in differing(wanted, state):
             raise ValueError(f"weights `{short(key)}`: {there}, but its settings require {here}")
         if bad := [key for key, value in state.items() if not value.float().isfinite().all()]:
-            raise FerVitError(
+            raise ModelError(
                 f"{name} holds weights that are not finite (`{bad[0]}`), as after diverged training."
             )
         net = build_model(**settings)
@@ -184,7 +184,7 @@ def build_network(
         RuntimeError,
     ) as error:  # settings can be anything
         reason = " ".join(str(error).split())[:200]
-        raise FerVitError(
+        raise ModelError(
             f"{name} is of another version of fer-vit, or damaged ({reason})."
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
@@ -203,7 +203,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
         here, wanted = (vars(one.settings) | {"config": one.config} for one in (net, first))
         for what in ("config", "labels", "outputs", "align", "template"):
             if here[what] != wanted[what]:
-                raise FerVitError(
+                raise ModelError(
                     f"{name} has another {what} than {names[0]}. Average models of one configuration."
                 )
     states = [net.state_dict() for net in nets]
@@ -244,7 +244,7 @@ def read_model(
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
         if not (settings["labels"] or pretraining):
-            raise FerVitError(
+            raise ModelError(
                 f"{name} has no expressions. Train a classifier from it with `--model.init`."
             )
         return settings, state
@@ -252,13 +252,13 @@ def read_model(
     check_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
-            raise FerVitError(
+            raise ModelError(
                 f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger."
             )
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise FerVitError(
+        raise ModelError(
             f"The model {name} cannot be read ({error}). Download or export it again."
         ) from error
     return check_settings(settings, name), state
@@ -288,7 +288,7 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
     """Returns the settings of a file as arguments of `build_model`; raises FerVitError when some are wrong."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
-        raise FerVitError(
+        raise ModelError(
             f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
         )
     if not pretraining:
@@ -335,7 +335,7 @@ def check_ranges(found: ModelSettings, name: str | Path) -> None:
         ("faithfulness", gains, "one number or three for each method"),
     ):
         if not fits:
-            raise FerVitError(
+            raise ModelError(
                 f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}."
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import DryRunError
 
-from fer_vit.errors import FerVitError, suggest
+from fer_vit.errors import FerVitError, ModelError, suggest
 
 SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
@@ -30,13 +30,13 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
         return Path(name)
     known = f"Expected an included model ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
     if str(name).count("/") != 1:
-        raise FerVitError(f"{known}, but there is no {name}.{suggest(str(name), models)}")
+        raise ModelError(f"{known}, but there is no {name}.{suggest(str(name), models)}")
     try:
         return _download(str(name), **hub)
     except FerVitError:
         raise
     except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
-        raise FerVitError(
+        raise ModelError(
             f"{known}, but cannot get {name} from the hub ({_reason(error)})."
         ) from error
 
@@ -48,7 +48,7 @@ def _download(name: str, **hub: Any) -> Path:
         with suppress(DryRunError):  # without an answer the cache may have the model
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
             if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
-                raise FerVitError(
+                raise ModelError(
                     f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}."
                 )
     folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
@@ -57,7 +57,7 @@ def _download(name: str, **hub: Any) -> Path:
         with blob.open("rb") as file:
             came = hashlib.file_digest(file, "sha256").hexdigest()
         if came != blob.name:
-            raise FerVitError(
+            raise ModelError(
                 f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and fetch it again."
             )
     return folder
@@ -71,7 +71,7 @@ def shipped_models() -> dict[str, Path]:
 def check_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
     if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
-        raise FerVitError(
+        raise ModelError(
             f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint."
         )
 

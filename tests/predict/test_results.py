@@ -1,0 +1,216 @@
+"""What `predict` returns in Python: faces, the photos without one, their table, and copies of them."""
+
+import copy
+import dataclasses
+import io
+import pickle
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Pil
+from skimage.data import astronaut
+
+import fer_vit
+from fer_vit import FerVitError, ImageError, ModelError, load, table
+from fer_vit.face.image import encode_png
+from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
+from fer_vit.predict.results import Faces
+from fer_vit.processes import opencv_in_one_thread
+
+
+@pytest.fixture(scope="module")
+def model() -> Recognizer:
+    return load(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photo of one face, one of two, one without a face, and one that cannot be read."""
+    folder = tmp_path_factory.mktemp("photos")
+    face = astronaut()[:300, 100:350]
+    for name, image in (
+        ("a.png", face),
+        ("c.png", np.full((64, 64, 3), 128, np.uint8)),
+        ("d.png", np.hstack([face, face])),
+    ):
+        (folder / name).write_bytes(encode_png(image))
+    (folder / "b.png").write_bytes(b"text")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def faces(model: Recognizer, folder: Path) -> Faces:
+    with pytest.warns(UserWarning, match=r"b\.png"):
+        return model.predict(folder, workers=0)
+
+
+def test_photos_without_a_face_are_listed(faces: Faces) -> None:
+    assert [(Path(photo.path).name, photo.faces) for photo in faces.photos] == [
+        ("a.png", 1),
+        ("b.png", 0),
+        ("c.png", 0),
+        ("d.png", 2),
+    ]
+    statuses = [photo.status for photo in faces.photos]
+    assert (statuses[0], statuses[2], statuses[3]) == ("ok", "no face", "ok")
+    assert statuses[1].startswith("not an image")
+
+
+def test_the_table_has_photos_without_a_face_on_request(faces: Faces) -> None:
+    plain = table(faces)
+    full = table(faces, photos=True)
+    assert plain.column_names == full.column_names
+    assert [Path(path).name for path in plain["path"].to_pylist()] == ["a.png", "d.png", "d.png"]
+    names = [Path(path).name for path in full["path"].to_pylist()]
+    assert names == ["a.png", "b.png", "c.png", "d.png", "d.png"]
+    assert full["status"].to_pylist() == [
+        photo.status for photo in faces.photos for _ in range(max(1, photo.faces))
+    ]
+    assert full["face"].to_pylist() == [0, None, None, 0, 1]
+    assert {*full["model"].to_pylist()} == {"ferplus-fairface-small"}
+    assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
+    assert None not in full["predicted_on"].to_pylist() + full["detector"].to_pylist()
+    for value in (list(faces), faces[0:1] + faces[1:2]):
+        with pytest.raises(FerVitError, match="`photos`"):
+            table(value, photos=True)
+    assert table([]).num_rows == table(Faces(), photos=True).num_rows == 0
+
+
+def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
+    rows = table(model.predict([folder / "d.png"] * 2, workers=0), photos=True).to_pylist()
+    assert [row["face"] for row in rows] == [0, 1, 0, 1]
+
+
+def test_a_slice_has_the_photos_of_its_faces(faces: Faces) -> None:
+    part = faces[1:]
+    assert isinstance(part, Faces)
+    assert [Path(photo.path).name for photo in part.photos] == ["d.png"]
+    assert part.origin == faces.origin
+    assert [picture.size for picture in faces[:2].plot()] == [(250, 300), (500, 300)]
+    assert isinstance(faces[0], type(faces[-1]))
+
+
+def test_bytes_and_open_files(model: Recognizer, folder: Path) -> None:
+    content = (folder / "a.png").read_bytes()
+    (expected,) = model.predict(folder / "a.png", workers=0)
+    with (folder / "a.png").open("rb") as file:
+        found = model.predict([content, io.BytesIO(content), bytearray(content), file], workers=0)
+    assert [face.path for face in found] == [f"<bytes {index}>" for index in range(4)]
+    for face in found:
+        assert face.probabilities == pytest.approx(expected.probabilities, abs=1e-6)
+    assert np.array_equal(found[0].read_photo(), expected.read_photo())
+    assert pickle.loads(pickle.dumps(found[0])).plot().size == expected.plot().size
+    with pytest.raises(FerVitError, match='"rb"'):
+        model.predict(io.StringIO("text"))
+    for wrong in (b"", b"text", content[:100]):
+        with pytest.raises(ImageError, match="<bytes 0>"):
+            model.predict(wrong, workers=0)
+    with pytest.warns(UserWarning, match="<bytes 1>"):
+        mixed = model.predict([content, b"text"], workers=0)
+    assert [photo.faces for photo in mixed.photos] == [1, 0]
+
+
+def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> None:
+    image, exif, file = Pil.open(folder / "a.png"), Pil.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    image.rotate(90, expand=True).save(file, "jpeg", exif=exif, quality=95)
+    (face,) = model.predict(file.getvalue(), workers=0)
+    assert face.read_photo().shape == (300, 250, 3)
+
+
+def test_copies_of_a_face_have_no_network(faces: Faces) -> None:
+    data = pickle.dumps(faces[0])
+    assert len(data) < 20_000
+    again = pickle.loads(data)
+    assert again.probabilities == faces[0].probabilities
+    assert again.plot().size == faces[0].plot().size
+    with pytest.raises(FerVitError, match=r"a\.png was saved without its model"):
+        again.plot(attention=True)
+    assert copy.deepcopy(faces[0]).net is faces[0].net
+    assert dataclasses.asdict(faces[0])["link"].net is faces[0].net
+    many = pickle.loads(pickle.dumps(faces))
+    assert isinstance(many, Faces)
+    assert many.photos == faces.photos
+    assert many.origin == faces.origin
+
+
+def test_errors_have_types(tmp_path: Path, model: Recognizer) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "a.ckpt").write_bytes(b"text")
+    for name in ("none", tmp_path / "model", tmp_path / "a.ckpt"):
+        with pytest.raises(ModelError):
+            load(name)
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(ImageError, match=r"a\.png: "):
+        model.predict(tmp_path / "a.png")
+    assert all(
+        issubclass(kind, FerVitError) for kind in (ImageError, ModelError, fer_vit.TableError)
+    )
+
+
+def test_predict_restores_the_threads_of_the_process(model: Recognizer, folder: Path) -> None:
+    before = cv2.getNumThreads(), torch.get_num_threads()
+    try:
+        cv2.setNumThreads(3)
+        torch.set_num_threads(3)
+        model.predict(folder / "a.png", workers=0)
+        assert (cv2.getNumThreads(), torch.get_num_threads()) == (3, 3)
+        with pytest.raises(ImageError):
+            model.predict(folder / "b.png", workers=0)
+        assert (cv2.getNumThreads(), torch.get_num_threads()) == (3, 3)
+        with few_threads(FEW):
+            assert torch.get_num_threads() == 1
+        with few_threads(FEW + 1):
+            assert torch.get_num_threads() == 3
+    finally:
+        cv2.setNumThreads(before[0])
+        torch.set_num_threads(before[1])
+
+
+def test_blocks_that_overlap_in_threads_restore_opencv() -> None:
+    before, first, second = cv2.getNumThreads(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with opencv_in_one_thread():
+            first.set()
+            second.wait(60)
+
+    cv2.setNumThreads(3)
+    try:
+        thread = threading.Thread(target=work)
+        with opencv_in_one_thread():
+            thread.start()
+            assert first.wait(60)
+        assert cv2.getNumThreads() == 1
+        second.set()
+        thread.join()
+        assert cv2.getNumThreads() == 3
+    finally:
+        cv2.setNumThreads(before)
+
+
+def test_the_number_of_threads_changes_only_rounding(model: Recognizer, folder: Path) -> None:
+    photo = folder / "d.png"
+    few = model.predict(photo, workers=0)
+    many = model.predict([photo] * 8, workers=0)
+    for face, other in zip(few, many, strict=False):
+        assert face.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+
+
+def test_a_photo_is_read_once(
+    model: Recognizer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    plain = Path.read_bytes
+
+    def count(path: Path) -> bytes:
+        opened.append(path)
+        return plain(path)
+
+    monkeypatch.setattr(Path, "read_bytes", count)
+    model.predict(folder / "a.png", workers=0)
+    assert opened == [folder / "a.png"]
