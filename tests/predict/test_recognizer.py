@@ -168,13 +168,13 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
     [
         np.zeros((8, 8, 3), np.float32),
         np.zeros((8, 8, 2), np.uint8),
-        b"photo.jpg",
+        7,
         torch.zeros(8, 8, 3).byte(),
     ],
 )
 def test_wrong_inputs(model: Recognizer, thing: object) -> None:
     with pytest.raises(
-        FerVitError, match=r"Expected (an image as uint8|a path, an image of numpy or PIL)"
+        FerVitError, match=r"Expected (an image as uint8|a path, a file, an image of numpy or PIL)"
     ):
         model.predict(thing)
 

@@ -16,6 +16,7 @@ from skimage.data import astronaut
 
 import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
+from fer_vit.face import image
 from fer_vit.face.image import encode_png
 from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
 from fer_vit.predict.results import Faces
@@ -32,12 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A photo of one face, one of two, one without a face, and one that cannot be read."""
     folder = tmp_path_factory.mktemp("photos")
     face = astronaut()[:300, 100:350]
-    for name, image in (
+    for name, pixels in (
         ("a.png", face),
         ("c.png", np.full((64, 64, 3), 128, np.uint8)),
         ("d.png", np.hstack([face, face])),
     ):
-        (folder / name).write_bytes(encode_png(image))
+        (folder / name).write_bytes(encode_png(pixels))
     (folder / "b.png").write_bytes(b"text")
     return folder
 
@@ -115,9 +116,9 @@ def test_bytes_and_open_files(model: Recognizer, folder: Path) -> None:
 
 
 def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> None:
-    image, exif, file = Pil.open(folder / "a.png"), Pil.Exif(), io.BytesIO()
+    upright, exif, file = Pil.open(folder / "a.png"), Pil.Exif(), io.BytesIO()
     exif[0x0112] = 6
-    image.rotate(90, expand=True).save(file, "jpeg", exif=exif, quality=95)
+    upright.rotate(90, expand=True).save(file, "jpeg", exif=exif, quality=95)
     (face,) = model.predict(file.getvalue(), workers=0)
     assert face.read_photo().shape == (300, 250, 3)
 
@@ -205,12 +206,12 @@ def test_a_photo_is_read_once(
     model: Recognizer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
-    plain = Path.read_bytes
+    plain = image.read_bytes
 
     def count(path: Path) -> bytes:
         opened.append(path)
         return plain(path)
 
-    monkeypatch.setattr(Path, "read_bytes", count)
+    monkeypatch.setattr(image, "read_bytes", count)
     model.predict(folder / "a.png", workers=0)
     assert opened == [folder / "a.png"]
