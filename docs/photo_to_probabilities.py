@@ -137,7 +137,7 @@ def predict(photo, model, networks):
     """Yields the box (4,) and the probability of each label for every face of a photo."""
     session = onnxruntime.InferenceSession(model)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fer_vit"])
-    detector = cv2.FaceDetectorYN.create(f"{networks}/{DETECTOR}", "", (224, 224), 0.6)
+    detector = cv2.FaceDetectorYN.create(f"{networks}/{DETECTOR}", "", (224, 224), 0.7)
     network = cv2.dnn.readNetFromONNX(f"{networks}/landmarks.onnx")
     image, size = cv2.imread(photo), facts["size"]  # BGR
     for box in find_boxes(detector, image):

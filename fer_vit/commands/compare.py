@@ -9,7 +9,7 @@ from fer_vit.compare.series import parse_rest
 from fer_vit.compare.study import make_study
 from fer_vit.evaluate.inputs import check_options
 from fer_vit.evaluate.join import add_columns
-from fer_vit.evaluate.predictions import read_predictions
+from fer_vit.evaluate.predictions import leave_out_uncertain, read_predictions
 from fer_vit.files import check_output
 
 
@@ -24,6 +24,7 @@ def compare(
     rest: str | None = None,
     grid: float | None = None,
     sync: bool = False,
+    uncertain: bool = False,
     output: Path = Path("comparison"),
     overwrite: bool = False,
 ) -> None:
@@ -52,12 +53,14 @@ def compare(
         grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins, and grid_means.csv,
             their means over persons. A bin without a face stays empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
+        uncertain: Also use uncertain faces (score below 0.8) of photos that have a certain face.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """
     check_output(output, overwrite, FILES)
     resting = None if rest is None else parse_rest(rest)
     faces = read_predictions(data, videos=True)
+    faces = faces if uncertain else leave_out_uncertain(faces)
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, (by, person), False, False)
     study = make_study(faces, by, person, baseline, resting)

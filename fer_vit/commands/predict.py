@@ -40,9 +40,10 @@ def predict(
     landmarks in the photo's pixels, detection score, label, confidence, entropy, prediction_set (90 % of the sets
     contain the true expression, for faces like the calibration faces), ambiguous (the set does not have exactly one
     expression), size and blur of the face, outside (regions outside the photo), yaw, pitch and roll of the head in
-    degrees, warning (small face, turned head), and p_NAME, the probability of each expression. Videos also have frame
-    (its index), seconds (in the file), track (the number of the person), label_smoothed and smoothed_NAME (averages
-    over time). A score of 0 (`--face crop`) means that no face was found and the full image was used.
+    degrees, warning (small face, turned head, uncertain face), and p_NAME, the probability of each expression. Videos
+    also have frame (its index), seconds (in the file), track (the number of the person), label_smoothed and
+    smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was found and the full image was
+    used.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     and the same command resumes an interrupted run. The last process checks that the tables have every image once.

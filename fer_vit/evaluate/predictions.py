@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fer_vit.evaluate.cells import (
 )
 from fer_vit.evaluate.faces import Columns, Faces
 from fer_vit.evaluate.read import PATH, Table, is_table, metadata, read_table, readable
+from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
@@ -95,6 +97,11 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     decimal = ["decimal commas"] if mark == "," else []
     notes = [*table.assumption(*decimal), *words]
     notes += _describe_rows(path, columns, probabilities, labels)
+    uncertain = sum(map(is_uncertain, score.tolist()))
+    if uncertain:
+        notes.append(
+            f"{uncertain:,} of {predicted.sum():,} faces are uncertain (score below {SURE})."
+        )
     return Faces(
         labels=labels,
         paths=columns[PATH],
@@ -107,6 +114,27 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         facts=_facts(files[0], columns),
         notes=tuple(notes),
     )
+
+
+def leave_out_uncertain(faces: Faces) -> Faces:
+    """Returns the faces without the uncertain ones in photos that have a certain face as well; frames of videos stay.
+
+    Such a face is often none, and a mean over both would count it as much as the other.
+    """
+    nothing = objects([None] * len(faces.paths))
+    uncertain = np.array(
+        [is_uncertain(score) for score in faces.columns.get("score", nothing)], bool
+    )
+    photos = np.array([frame is None for frame in faces.columns.get("frame", nothing)], bool)
+    certain = {*faces.paths[faces.predicted & ~uncertain]}
+    dropped = uncertain & photos & np.array([path in certain for path in faces.paths], bool)
+    if not dropped.any():
+        return faces
+    note = (
+        f"{dropped.sum():,} uncertain faces are left out, because their photos have a certain face "
+        "(`--uncertain` uses them)."
+    )
+    return replace(faces.take(~dropped), notes=(*faces.notes, note))
 
 
 def _facts(path: Path, columns: Columns) -> dict[str, str]:

@@ -6,6 +6,14 @@ import numpy as np
 
 from fer_vit.geometry import Array
 
+SURE = 0.8
+"""Score below which a face is uncertain: in docs/benchmarks.md, nearly all false faces are below it."""
+
+
+def is_uncertain(score: float | None) -> bool:
+    """Returns whether a detector found a face, but may be wrong; not without a detector, or where it found none."""
+    return score is not None and 0 < score < SURE
+
 
 class Face(NamedTuple):
     """A face in an image, in the image's pixels."""

@@ -219,6 +219,8 @@ class PhotoOptions:
         end: End this many seconds after the first frame of a video.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
+        min_score: Faces in photos and videos with a lower score of the detector are left out. Below 0.8, a face has the
+            warning "uncertain face". Crops (`face="crop"`) are searched down to 0.3.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.
@@ -234,6 +236,7 @@ class PhotoOptions:
     end: float = math.inf
     detect_every: int = 5
     smooth: float = 0.25
+    min_score: float = detectors.PHOTO_SCORE
 
     def __post_init__(self) -> None:
         if self.face not in get_args(FaceMode):
@@ -254,14 +257,15 @@ class PhotoOptions:
         }
         for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
+        check_number("min_score", self.min_score, 0, 1)
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
             raise FerVitError(
                 f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}."
             )
 
-    def video(self) -> dict[str, object]:
-        """Returns the options for videos that differ from their defaults."""
-        names = ("every", "fps", "start", "end", "detect_every", "smooth")
+    def changed(self) -> dict[str, object]:
+        """Returns the options that decide which faces are found, and in which frames, if they are not the defaults."""
+        names = ("every", "fps", "start", "end", "detect_every", "smooth", "min_score")
         return {
             name: value
             for name in names

@@ -28,7 +28,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.face.crop import CropSpec, check_regions
-from fer_vit.face.detectors import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
+from fer_vit.face.detectors import CROP_SCORE, Detector, DetectorName, make_detector
 from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, invert
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -212,7 +212,7 @@ class Recognizer(nn.Module):
             detector: "yunet", "landmarks" or "none"; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
-            video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
+            video: `min_score`, `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
 
         Raises:
             ImageError: The only image cannot be read.
@@ -362,7 +362,7 @@ class Recognizer(nn.Module):
 
     def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:
         """Returns the photos as a data set that finds and crops faces."""
-        key = (options.detector, CROP_SCORE if options.face == "crop" else PHOTO_SCORE)
+        key = (options.detector, CROP_SCORE if options.face == "crop" else options.min_score)
         if key not in self._detectors:  # loading takes longer than a photo
             self._detectors[key] = make_detector(*key)
         return PhotoDataset(sources, self.crop_spec, options.face, self._detectors[key])

@@ -20,6 +20,7 @@ from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import warp
+from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.face.pose import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
@@ -152,7 +153,8 @@ class FaceResult:
     @property
     def warnings(self) -> list[str]:
         """The names of `WARNINGS` that apply."""
-        found = self.size < SMALL, self.pose is not None and max(map(abs, self.pose)) > TURNED
+        turned = self.pose is not None and max(map(abs, self.pose)) > TURNED
+        found = (self.size < SMALL, turned, is_uncertain(self.score))
         return [name for name, applies in zip(WARNINGS, found, strict=True) if applies]
 
     @property
@@ -323,9 +325,11 @@ def _feature(index: int) -> Callable[[FaceResult], Cell]:
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
 SMALL = 30  # size in pixels below which labels are unreliable
 TURNED = 45  # angle in degrees above which labels are unreliable
+UNCERTAIN = "uncertain face"
 WARNINGS = {
     "small face": f"faces are below {SMALL} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",
+    UNCERTAIN: f"faces are uncertain: their score is below {SURE}",
 }
 """What the column `warning` may have, and how the summary explains it."""
 SHOWN = 8  # photos in a notebook

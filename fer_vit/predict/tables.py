@@ -275,7 +275,7 @@ def _write_tables(
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
     """Returns what the metadata of a table records: version, model, and the settings that change predictions."""
-    settings = {name: str(value) for name, value in options.video().items()}
+    settings = {name: str(value) for name, value in options.changed().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": options.detector, **settings}
 

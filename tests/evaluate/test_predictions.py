@@ -15,7 +15,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.predictions import find_labels, read_predictions
+from fer_vit.evaluate.predictions import find_labels, leave_out_uncertain, read_predictions
 from fer_vit.evaluate.read import Table
 
 LABELS = ["neutral", "happiness", "surprise"]
@@ -297,3 +297,43 @@ def test_rows_say_what_made_them(tmp_path: Path) -> None:
     assert faces.facts == {"model": "m"}
     (note,) = faces.notes
     assert "`detector`: d0, d1" in note
+
+
+def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path: Path) -> None:
+    scores = {
+        "both.jpg": (0.95, 0.72),
+        "alone.jpg": (0.75,),
+        "sure.jpg": (0.8,),
+        "crop.jpg": (0.0,),
+    }
+    rows = []
+    for path, found in scores.items():
+        for face, score in enumerate(found):
+            shares = {"p_neutral": 0.9, "p_happiness": 0.1}
+            row = {
+                "path": path,
+                "status": "ok",
+                "face": face,
+                "label": "neutral",
+                "confidence": 0.9,
+            }
+            rows.append(row | shares | {"score": score})
+    faces = read_predictions(write(tmp_path / "faces.csv", rows))
+    assert any("2 of 5 faces are uncertain" in note for note in faces.notes)
+    kept = leave_out_uncertain(faces)
+    assert [*zip(kept.paths, kept.columns["score"], strict=True)] == [
+        ("alone.jpg", 0.75),
+        ("both.jpg", 0.95),
+        ("crop.jpg", 0.0),
+        ("sure.jpg", 0.8),
+    ]
+    assert any("1 uncertain faces are left out" in note for note in kept.notes)
+    assert leave_out_uncertain(kept) is kept
+
+
+def test_uncertain_faces_of_videos_and_old_tables_stay(tmp_path: Path) -> None:
+    rows = [row | {"score": 0.75 if row["frame"] % 2 else 0.9} for row in rows_of()]
+    faces = read_predictions(write(tmp_path / "clips.csv", rows), videos=True)
+    assert leave_out_uncertain(faces) is faces
+    old = read_predictions(write(tmp_path / "old.csv", rows_of()), videos=True)
+    assert leave_out_uncertain(old) is old

@@ -12,7 +12,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face import detectors
 from fer_vit.face.crop import mirror
 from fer_vit.face.detectors import FaceDetector, detect_in_crop, is_photo, make_detector
-from fer_vit.face.face import Face
+from fer_vit.face.face import Face, is_uncertain
 from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from tests.helpers.photos import ASTRONAUT, error, resized
@@ -170,3 +170,11 @@ def test_a_photo_has_several_faces_or_a_small_one(faces: list[Any], expected: bo
 
 def test_a_crop_of_usual_size_is_not_searched_for_more_faces() -> None:
     assert not is_photo(Fixed(), np.zeros((300, 384, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [(None, False), (float("nan"), False), (0.0, False), (0.3, True), (0.79, True), (0.8, False)],
+)
+def test_a_found_face_with_a_low_score_is_uncertain(score: float | None, expected: bool) -> None:
+    assert is_uncertain(score) == expected

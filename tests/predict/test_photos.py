@@ -44,6 +44,8 @@ def detect_squares(image: Image) -> list[Face]:
             "detector yunet, landmarks, none, but got nothing. The default is yunet.",
         ),
         ({"detector": "landmarks"}, "finds no faces in photos"),
+        ({"min_score": 1.1}, "Expected min_score to be from 0 to 1"),
+        ({"min_score": float("nan")}, "Expected min_score to be from 0 to 1"),
         ({"batch_size": 0}, "batch_size to be 1 or more"),
         ({"every": 0}, "every to be 1 or more"),
         ({"fps": 5.0, "every": 2}, "either `fps`"),
