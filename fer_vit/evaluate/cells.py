@@ -255,6 +255,14 @@ def check_whole(values: Array) -> None:
         raise BadCellError(row, f"{values[row]:g}", "a whole number")
 
 
+def check_size(values: Array, most: float) -> None:
+    """Raises BadCellError when the size of a number (N,) is above `most`; NaN is missing."""
+    wrong = np.abs(values) > most
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise BadCellError(row, f"{values[row]:g}", f"a number of at most {most:g}")
+
+
 def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | None]:
     """Returns the order of rows by their keys, the first key first, and two equal rows if there are any.
 

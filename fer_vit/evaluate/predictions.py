@@ -14,6 +14,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.evaluate.cells import (
     AmbiguousMarkError,
     BadCellError,
+    check_size,
     check_whole,
     distinct_rows,
     find_mark,
@@ -44,6 +45,7 @@ from fer_vit.report.draw import printable
 MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
 ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
 EXACT = 0.002  # probabilities as `predict` writes them sum to 1 within this
+LARGEST = 1e12  # sums and ratios of larger numbers overflow
 CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
 SMOOTHED_LABEL = "label_smoothed"
 
@@ -221,6 +223,7 @@ def _read_columns(table: Table, labels: Sequence[str]) -> tuple[dict[str, Array]
     for name in names:
         try:
             numbers[name] = read_numbers(table[name], mark)
+            check_size(numbers[name], LARGEST)
             if types[name] is int:
                 check_whole(numbers[name])
         except BadCellError as error:

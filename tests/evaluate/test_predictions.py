@@ -169,6 +169,7 @@ def test_many_equal_rows_are_refused_in_bounded_memory(tmp_path: Path) -> None:
         ({"p_anger": "²"}, "row 2 .*`p_anger`"),
         ({"path": " "}, "row 2 .*path"),
         ({"seconds": "inf"}, "row 2 .*`seconds`"),
+        ({"seconds": "1e300"}, "row 2 .*`seconds`"),
         ({"frame": "", "seconds": 1}, "row 2 .*`frame`"),
         ({"ambiguous": "perhaps"}, "row 2 .*`ambiguous`.*perhaps"),
         ({"label": "joy"}, "row 2 .*`label`.*joy"),
