@@ -15,7 +15,7 @@ from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
-from fer_vit.train.cli import fit
+from fer_vit.train.cli import fit, no_best
 
 
 @accept_text
@@ -69,7 +69,10 @@ def crossvalidate(
             "data.fold": f"{fold}/{folds}",
             "trainer.logger": logger,
         }
-        part = predict_manifest(load(fit(config, **options)), rows.select(faces), "train")
+        best = fit(config, **options)
+        if not best:
+            raise no_best(config)
+        part = predict_manifest(load(best), rows.select(faces), "train")
         columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
     names = ("paths", "probabilities", "detected", "targets", "rows")

@@ -1,8 +1,10 @@
 """The command `finetune`: trains and evaluates a model on a folder of photos."""
 
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import file_digest, sha256
 from pathlib import Path
+from typing import Any
 
 from fer_vit.commands import accept_text
 from fer_vit.commands.export import CALIBRATES, export
@@ -10,17 +12,17 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Merged, predict_manifest
+from fer_vit.evaluate.faces import predict_manifest
 from fer_vit.evaluate.join import align_probabilities
 from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
-from fer_vit.files import check_output
+from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
 from fer_vit.sources.duplicates import Duplicates
-from fer_vit.store.folder import TO_FILL, read_model
+from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
-from fer_vit.train.cli import fit
+from fer_vit.train.cli import fit, no_best
 from fer_vit.train.run import newest_checkpoint
 
 FEWEST = (
@@ -137,27 +139,35 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
     logger = "lightning.pytorch.loggers.TensorBoardLogger"
     place = {"class_path": logger, "init_args": {"save_dir": str(output), "name": logs}}
     options = {"data.manifest": str(manifest), "model.init": start, "trainer.logger": place}
-    return fit("finetune", **options, ckpt_path=last and str(last))
+    best = fit("finetune", **options, ckpt_path=last and str(last))
+    if not best:
+        raise no_best("finetune")
+    return best
 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
     """Evaluates a model on a split, beside the included model where it has all classes; completes the model card."""
     rows = Manifest.read(manifest, [split]).split(split)
-    faces, included, other = predict_manifest(load(model), rows, split), load(), None
+    faces, other = predict_manifest(load(model), rows, split), None
     facts = {"data": str(manifest), "model": str(model), "split": split}
-    if set(faces.labels) <= set(included.labels):
-        kept = Merged(
-            included, {name: name if name in faces.labels else None for name in included.labels}
-        )
-        other = align_probabilities(faces, predict_manifest(kept, rows, split), DEFAULT)
+    if set(faces.labels) <= set(load().labels):
+        included = load(classes=faces.labels)
+        other = align_probabilities(faces, predict_manifest(included, rows, split), DEFAULT)
         facts["against"] = f"{DEFAULT} with these classes"
     results = evaluate_faces(faces, other=other)
+    complete_card(
+        model / CARD_FILE, faces.labels, results, len(rows)
+    )  # first: the page marks the end
     print(write_results(page, facts, results, faces, other))
+
+
+def complete_card(card: Path, labels: Sequence[str], results: dict[str, Any], photos: int) -> None:
+    """Writes the results into a model card; an empty card, left by an earlier version, is replaced."""
     scores = {"This model": results["all"]} | (
-        {DEFAULT: results["comparison"]["other"]} if other is not None else {}
+        {DEFAULT: results["comparison"]["other"]} if "comparison" in results else {}
     )
     lines = [
-        f"Trained by `fer-vit finetune` on {', '.join(faces.labels)}. Results on {len(rows)} held-out photos:",
+        f"Trained by `fer-vit finetune` on {', '.join(labels)}. Results on {photos} held-out photos:",
         "",
     ]
     for name, found in scores.items():
@@ -166,5 +176,6 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
         )
         lines.append(f"- {name}: {measured}")
     lines += ["", "To be filled in: who is in the photos, who labelled them, prohibited uses."]
-    card = model / CARD_FILE
-    card.write_text(card.read_text("utf-8").replace(TO_FILL, "\n".join(lines)), "utf-8")
+    text = card.read_text("utf-8") or CARD
+    with atomic_write(card) as new:
+        new.write_text(text.replace(TO_FILL, "\n".join(lines)), "utf-8")

@@ -102,8 +102,10 @@ def prepare(
 
 def add_options(parser: ArgumentParser) -> None:
     """Adds the options of every data set to the parser of `prepare`."""
+    added: set[str | int] = {"root"}
     for read in SOURCES.values():
-        parser.add_function_arguments(read, as_group=False, skip={"root"})
+        parser.add_function_arguments(read, as_group=False, skip=added)
+        added |= {*signature(read).parameters}
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -236,6 +236,8 @@ def evaluate_faces(
         str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])
     ]
     if any(marks):
+        results["near-duplicates of train"] = sum(marks)
+    if any(marks) and not all(marks):
         results["without near-duplicates"] = describe(faces.take(~np.array(marks)))
     if by:
         results["by"] = {column: compare_groups(faces, column) for column in by}

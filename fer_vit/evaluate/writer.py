@@ -135,6 +135,8 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
+    elif results.get("near-duplicates of train"):
+        text += " Every face has a near-duplicate in the original training split: no score holds for new faces."
     if comparison := results.get("comparison"):
         rows |= {"the other model": comparison["other"], "difference": comparison["difference"]}
         test = comparison["McNemar"]

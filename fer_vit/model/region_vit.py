@@ -15,7 +15,7 @@ from typing import Any
 import timm
 import torch
 from timm.layers import Attention
-from timm.models import load_state_dict
+from timm.models import is_model_in_modules, load_state_dict
 from timm.models.vision_transformer import (
     Block,
     VisionTransformer,
@@ -296,6 +296,10 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
     """
     check_config(config)
+    if not is_model_in_modules(config.backbone, PLAIN):
+        raise FerVitError(
+            f"Expected a plain vision transformer of timm, such as vit_small_patch16_224, but got {config.backbone}."
+        )
     try:
         vit = timm.create_model(config.backbone, num_classes=num_classes, **_timm_options(config))
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError, UnpicklingError) as error:
@@ -308,6 +312,10 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
     return vit
+
+
+PLAIN = ("vision_transformer", "deit")
+"""The modules of timm whose models have the parts that a RegionViT uses."""
 
 
 def _timm_options(config: RegionViTConfig) -> dict[str, object]:

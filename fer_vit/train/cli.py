@@ -104,6 +104,7 @@ class TrainCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Checks the precision; replaces bfloat16 by float32 where it would be emulated, many times slower."""
         trainer = self.config.trainer
+        self._leave_out_callbacks(trainer)
         if str(trainer.precision) in (
             "bf16-true",
             "16-true",
@@ -118,6 +119,16 @@ class TrainCLI(LightningCLI):
                 "This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`)."
             )
             trainer.precision = "32-true"
+
+    def _leave_out_callbacks(self, trainer: Namespace) -> None:
+        """Leaves out the callbacks that need a logger, or checkpoints, where the user wants none."""
+        callbacks = self.trainer_defaults["callbacks"]
+        if trainer.logger is False:
+            callbacks = [item for item in callbacks if not isinstance(item, LearningRateMonitor)]
+        if trainer.enable_checkpointing is False:
+            callbacks = [item for item in callbacks if not isinstance(item, ModelCheckpoint)]
+            self.parser.callback_keys.remove("checkpoint")
+        self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_classes(self) -> None:
         """Builds everything; raises FerVitError when the configuration has, for example, a list in the wrong place."""
@@ -148,11 +159,10 @@ def train(args: list[str]) -> str:
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
         if verb != "fit":
             return str(cli.config.ckpt_path)
-        callback: Any = cli.trainer.checkpoint_callback
-        if best := str(callback.best_model_path):
-            print_once(
-                f"Next: fer-vit evaluate {shlex.quote(str(cli.config.data.manifest))} --checkpoint {best}"
-            )
+        callbacks: list[Any] = cli.trainer.checkpoint_callbacks
+        best = next((str(item.best_model_path) for item in callbacks if item.monitor), "")
+        if best:
+            print_once(next_command(cli, best))
         return best
     except (
         ArgumentError,
@@ -168,6 +178,22 @@ def train(args: list[str]) -> str:
             else [str(error)]
         )
         raise FerVitError(" ".join(" ".join(lines).split())) from error
+
+
+def no_best(config: str | Path) -> FerVitError:
+    """Returns the error for a run that wrote no best checkpoint."""
+    return FerVitError(
+        f"Expected a best checkpoint from the config {config}, but it wrote none. "
+        "It needs a validation in every run, checkpoint.monitor and enable_checkpointing."
+    )
+
+
+def next_command(cli: TrainCLI, best: str) -> str:
+    """Returns a line with the command that uses a checkpoint."""
+    manifest, best = shlex.quote(str(cli.config.data.manifest)), shlex.quote(best)
+    if cli.task == "pretraining":
+        return f"Next: fer-vit fit --config finetune --model.init {best} --data.manifest MANIFEST"
+    return f"Next: fer-vit evaluate {manifest} --checkpoint {best}"
 
 
 def fit(config: str | Path, **overrides: Any) -> str:

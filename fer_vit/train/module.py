@@ -67,7 +67,12 @@ class RegionViTModule(L.LightningModule):
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
-        """Replaces the learning rate and weight decay of a resumed checkpoint by the user's."""
+        """Replaces the learning rate and weight decay of a resumed checkpoint by the user's.
+
+        A subclass with other optimisers or schedules resumes as in the checkpoint.
+        """
+        if type(self).configure_optimizers is not RegionViTModule.configure_optimizers:
+            return
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
         for group, new, factor in zip(

@@ -5,6 +5,7 @@ All of Lightning's private names that fer-vit uses are here, each with its reaso
 
 import copy
 import io
+import math
 import shutil
 import signal
 import sys
@@ -49,8 +50,17 @@ def multiply_adds(net: RegionViT) -> int:
 def describe(net: RegionViT) -> str:
     """Describes in one line how large a model is and what a face costs."""
     parameters = sum(parameter.numel() for parameter in net.parameters())
-    work = multiply_adds(net) / 1e6
-    return f"{parameters / 1e6:.3g} M parameters, {net.layout.num_tokens} tokens, {work:.3g} M multiply-adds a face"
+    work = with_prefix(multiply_adds(net))
+    return f"{with_prefix(parameters)} parameters, {net.layout.num_tokens} tokens, {work} multiply-adds a face"
+
+
+def with_prefix(number: int) -> str:
+    """Returns a number in two or three digits with k, M or G."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * factor:
+            value = number / factor
+            return f"{value:.0f} {prefix}" if value >= 99.5 else f"{value:.3g} {prefix}"
+    return str(number)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -106,24 +116,21 @@ class LastCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Copies the best checkpoint into the folder of a resumed run; Lightning would lose its score."""
+        """Copies the best checkpoint into the folder of a resumed run; Lightning would lose its score.
+
+        It is searched beside the resumed checkpoint: the path that a checkpoint names may lead anywhere.
+        """
+        source = Path(str(trainer.ckpt_path)).parent
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if not (
-                isinstance(callback, ModelCheckpoint)
-                and callback.monitor
-                and callback.save_top_k == 1
-                and state
-            ):
-                continue  # also for this callback, whose predecessor is not needed
-            best, folder = Path(state["best_model_path"]), Path(callback.dirpath or "")
-            if best.is_file() and best.suffix == ".ckpt" and best.parent != folder:
-                if trainer.is_global_zero:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(best, folder)
-                path, score = str(folder / best.name), state["best_model_score"]
-                callback.best_k_models, callback.kth_best_model_path = {path: score}, path
-                callback.best_model_score = callback.kth_value = score
+            if not (isinstance(callback, ModelCheckpoint) and state):
+                continue
+            if trainer.is_global_zero:
+                remove_stale(source / f"{callback.filename or 'best'}.ckpt")
+            if callback.monitor and callback.save_top_k == 1:
+                state.update(_resumed_state(state, callback, source, trainer.is_global_zero))
+            elif callback is not self:
+                state.update(best_model_path="")
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over the signals that end a run from Lightning, which restores the handlers at the end."""
@@ -188,6 +195,48 @@ class LastCheckpoint(ModelCheckpoint):
     def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
         # Private: saves epochs without validation, too, and epochs with one after `checkpoint` has recorded its score.
         return not trainer.validating or super()._should_save_on_train_epoch_end(trainer)
+
+
+def _resumed_state(
+    state: dict[str, Any], callback: ModelCheckpoint, source: Path, copy_file: bool
+) -> dict[str, Any]:
+    """Returns the state of a callback that keeps the best checkpoint of a run resumed from the folder `source`."""
+    folder, best = Path(callback.dirpath or ""), source / Path(state["best_model_path"]).name
+    score = plausible_score(state.get("best_model_score"), callback.monitor or "")
+    path = ""
+    if score is not None and best.suffix == ".ckpt" and best.is_file():
+        path = str(folder / best.name)
+        if copy_file and best.parent.resolve() != folder.resolve():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(best, path)
+    elif state["best_model_path"]:
+        print_once(
+            f"No best checkpoint is beside the resumed one in {source}: the search starts over."
+        )
+    return {
+        "dirpath": callback.dirpath,
+        "best_model_path": path,
+        "best_model_score": score if path else None,
+        "best_k_models": {path: score} if path else {},
+        "kth_best_model_path": path,
+        "kth_value": score
+        if path
+        else torch.tensor(math.inf if callback.mode == "min" else -math.inf),
+    }
+
+
+def plausible_score(score: Any, monitor: str) -> torch.Tensor | None:
+    """Returns a finite score that the metric can have, else None: it may be from an untrusted checkpoint."""
+    try:
+        value = float(score)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    in_range = 0 <= value <= 1 or monitor.rpartition("/")[2] not in SHARES
+    return torch.tensor(value) if math.isfinite(value) and in_range else None
+
+
+SHARES = ("accuracy", "accuracy_without_near_duplicates", "uar", "f1", "ece")
+"""Metrics from 0 to 1."""
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:

@@ -123,7 +123,7 @@ class FERTask(RegionViTModule):
     ) -> None:
         super().__init__()
         source = read_model(init, pretraining=True) if init else None
-        if source and network is NETWORK:
+        if source and network == NETWORK:
             network, align, template = model_settings(source[0]).values()
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
@@ -158,8 +158,13 @@ class FERTask(RegionViTModule):
     def on_fit_start(self) -> None:
         """Computes the logit adjustment from the training split."""
         if strength := self.hparams["logit_adjust"]:
-            counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
-            self.adjustment = strength * log_prior(counts).to(self.device)
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
+            if not hasattr(data, "class_counts"):
+                raise FerVitError(
+                    "model.logit_adjust needs data with a method `class_counts`, such as FaceDataModule. "
+                    "Set it to 0, or add the method."
+                )
+            self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch: embed, drop regions, encode, compare with the target."""
@@ -182,10 +187,9 @@ class FERTask(RegionViTModule):
         """Resets the metrics and loads the near-duplicate mask of this split."""
         for metric in (self.metrics, self.loss, self.without_near_duplicates):
             metric.reset()
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        marks = (
-            data.manifest.near_duplicates(self.stage) if data else np.zeros(0, bool)
-        )  # a plain loader has none
+        manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
+        # Loaders and data modules of users have no manifest
+        marks = manifest.near_duplicates(self.stage) if manifest else np.zeros(0, bool)
         self.near_duplicate = torch.from_numpy(marks).to(self.device) if marks.any() else None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -383,6 +383,12 @@ def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[obj
     assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
 
 
+def test_all_faces_may_have_a_near_duplicate() -> None:
+    found = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
+    assert found["near-duplicates of train"] == 3
+    assert "without near-duplicates" not in found
+
+
 def test_accuracy_by_votes() -> None:
     rng = np.random.default_rng(0)
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)

@@ -1,5 +1,6 @@
 """Settings of a run: from the command line, configs, a checkpoint, and defaults."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,11 @@ import torch
 import yaml
 
 from fer_vit import load
+from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.train.cli import next_command, train
 from fer_vit.train.task import FERTask, MaskedPretraining
 from tests.helpers.commands import TINY, fails, main
 
@@ -164,3 +169,37 @@ def test_options_out_of_range(
     assert words in fails(
         capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option
     )
+
+
+def test_runs_without_logger_and_without_checkpoints(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.logger=false"]
+    assert train(words).endswith("best.ckpt")
+    monkeypatch.chdir(tmp_path.parent)
+    place = f"--trainer.logger.init_args.save_dir={tmp_path / 'logs'}"
+    assert train([*words[:-1], place, "--trainer.enable_checkpointing=false"]) == ""
+    assert not [*(tmp_path / "logs").rglob("*.ckpt")]
+    assert train([*words, "--trainer.enable_checkpointing=false"]) == ""
+    assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "swin_tiny_patch4_window7_224", "eva02_tiny_patch14_224"]
+)
+def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line(name: str) -> None:
+    with pytest.raises(FerVitError, match=f"plain vision transformer .* but got {name}"):
+        build_model(RegionViTConfig(backbone=name, tokens="patch"), "abc")
+
+
+@pytest.mark.parametrize("task", ["pretraining", "classification"])
+def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
+    data = SimpleNamespace(manifest=str(drawn / "a b.parquet"))
+    cli = SimpleNamespace(task=task, config=SimpleNamespace(data=data))
+    line = next_command(cli, "run 1/best.ckpt")
+    words = shlex.split(line.removeprefix("Next: fer-vit "))
+    if task == "pretraining":
+        assert words[:5] == ["fit", "--config", "finetune", "--model.init", "run 1/best.ckpt"]
+    else:
+        assert words == ["evaluate", str(drawn / "a b.parquet"), "--checkpoint", "run 1/best.ckpt"]

@@ -1,5 +1,6 @@
 """A resumed run ends with the same weights as an uninterrupted one, bit for bit."""
 
+import shutil
 import signal
 from functools import wraps
 from pathlib import Path
@@ -144,19 +145,48 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(
 ) -> None:
     (path,), (best,) = whole.rglob("epoch1.ckpt"), whole.rglob("best.ckpt")
     checkpoint = load_checkpoint(path)
+    shutil.copy(best, tmp_path)  # a run that was moved
     (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
     assert state["best_model_path"] == str(best)
-    state["best_model_score"] = torch.tensor(2.0)
+    state["best_model_score"] = torch.tensor(1.0)
     torch.save(checkpoint, tmp_path / "epoch1.ckpt")
     fit(faces / "faces.parquet", tmp_path / "a", *LOGGED, f"--ckpt_path={tmp_path / 'epoch1.ckpt'}")
     (copy,) = (tmp_path / "a").rglob("best.ckpt")
     assert copy.read_bytes() == best.read_bytes()
-    state["best_model_score"] = torch.tensor(-1.0)
+    state["best_model_score"] = torch.tensor(0.0)
     torch.save(checkpoint, tmp_path / "epoch1.ckpt")
     fit(faces / "faces.parquet", tmp_path / "b", *LOGGED, f"--ckpt_path={tmp_path / 'epoch1.ckpt'}")
     (better,) = (tmp_path / "b").rglob("best.ckpt")
     assert load_checkpoint(better)["epoch"] == 2
     assert best.exists()
+
+
+@pytest.mark.parametrize("score", [1e9, -1.0, float("nan"), 0.5])
+def test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch(
+    score: float, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (path,) = whole.rglob("epoch1.ckpt")
+    checkpoint = load_checkpoint(path)
+    (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
+    (tmp_path / "other").mkdir()
+    secret = tmp_path / "other" / "best.ckpt"
+    secret.write_bytes(b"secret")
+    state["best_model_path"] = str(secret)
+    state["best_model_score"] = torch.tensor(score)
+    (tmp_path / "given").mkdir()
+    torch.save(checkpoint, tmp_path / "given" / "evil.ckpt")
+    if score != 0.5:
+        (tmp_path / "given" / "best.ckpt").write_bytes(b"beside, but with an impossible score")
+    stale = tmp_path / "given" / ".best.ckpt.0123abcd.part"
+    stale.mkdir()
+    given = f"--ckpt_path={tmp_path / 'given' / 'evil.ckpt'}"
+    fit(faces / "faces.parquet", tmp_path / "new", *LOGGED, given)
+    (best,) = (tmp_path / "new").rglob("best.ckpt")
+    assert load_checkpoint(best)["epoch"] == 2, "the first epoch after resuming"
+    out = capsys.readouterr().out
+    assert f"--checkpoint {best}" in out
+    assert "the search starts over" in out
+    assert not stale.exists()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fer_vit.model.attention import has_bf16
-from fer_vit.train.run import describe, multiply_adds, run
+from fer_vit.train.run import describe, multiply_adds, run, with_prefix
 from tests.helpers.models import small_model
 
 
@@ -56,7 +56,7 @@ def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expec
     assert multiply_adds(net.train()) == expected + 5 * D
     assert all(block.attn.fused_attn for block in net.vit.blocks)
     assert net.training
-    assert describe(net).endswith(f"{(expected + 5 * D) / 1e6:.3g} M multiply-adds a face")
+    assert describe(net).endswith(f"{with_prefix(expected + 5 * D)} multiply-adds a face")
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,19 @@ def test_bf16_is_used_where_the_hardware_has_instructions(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert (has_bf16("auto"), has_bf16("cpu")) == has
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (999, "999"),
+        (1000, "1 k"),
+        (530_000, "530 k"),
+        (999_600, "1 M"),
+        (28_100_000, "28.1 M"),
+        (5_410_000_000, "5.41 G"),
+        (17_600_000_000, "17.6 G"),
+    ],
+)
+def test_large_numbers_have_a_prefix(number: int, text: str) -> None:
+    assert with_prefix(number) == text

@@ -2,6 +2,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
@@ -21,10 +22,19 @@ from torch.utils.data import DataLoader
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import fit_temperature
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
+from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
-from fer_vit.train.task import FERTask, class_recall, expression_loss, expression_metrics
+from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.task import (
+    NETWORK as USUAL,
+    FERTask,
+    class_recall,
+    expression_loss,
+    expression_metrics,
+)
 
 NETWORK = RegionViTConfig(
     img_size=32,
@@ -372,3 +382,45 @@ def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatc
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
     assert built == [(network, ["a", "b"])]
     assert task.hparams["network"]["pretrained"] is False
+
+
+class OwnData(L.LightningDataModule):
+    """A data module of a user: loaders alone."""
+
+    def __init__(self, data: FaceDataModule) -> None:
+        super().__init__()
+        self.train_dataloader, self.val_dataloader = data.train_dataloader, data.val_dataloader
+        self.on_after_batch_transfer = data.on_after_batch_transfer
+
+
+class OwnOptimizer(FERTask):
+    """A task of a user with another optimiser."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:  # type: ignore[override]
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_a_task_with_its_optimizer_and_other_data(drawn: Path, tmp_path: Path) -> None:
+    network = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    config = RegionViTConfig(**network, regions=DEFAULT_REGIONS)
+    task = OwnOptimizer(config, labels=[*EXPRESSIONS])
+    data = FaceDataModule(drawn / "faces.parquet", 16, 0, spec=task.spec)
+    trainer = L.Trainer(
+        max_steps=1,
+        limit_val_batches=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(task, datamodule=OwnData(data))
+    assert trainer.global_step == 1
+    task = FERTask(config, labels=[*EXPRESSIONS], logit_adjust=1.0)
+    with pytest.raises(FerVitError, match="a method `class_counts`"):
+        trainer.fit(task, datamodule=OwnData(data))
+
+
+def test_a_network_equal_to_the_default_is_the_default() -> None:
+    task = FERTask(replace(USUAL), labels=["calm", "happiness"], init="ferplus-small")
+    assert task.net.config.img_size == 48
