@@ -39,6 +39,7 @@ HOMES = {
         ),
         "evaluate/faces.py",
         "predict/video.py",
+        "predict/annotate.py",
         "predict/hdr.py",
         "predict/live.py",
         "predict/photos.py",

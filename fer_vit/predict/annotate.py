@@ -1,5 +1,6 @@
 """A copy of a video in which the faces are marked."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from heapq import merge
@@ -8,12 +9,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import av
+import cv2
 import numpy as np
 from av.video.reformatter import ColorRange, Interpolation
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
+from fer_vit.geometry import Image
 from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.predict.hdr import HLG, PQ
 from fer_vit.predict.photos import PhotoOptions
@@ -28,8 +31,9 @@ TICK = Fraction(
     1, 60000
 )  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
 LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
-X264 = {"tune": "zerolatency"}
+X264 = {"tune": "zerolatency", "refs": "1"}
 """No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
+MOST = 4096 * 2304  # pixels of a frame in the copy, as most players show; larger frames are reduced
 PRIMING = (
     0.1  # seconds of sound before the first frame that are kept, because decoders may need them
 )
@@ -69,6 +73,9 @@ def annotate_video(
             pictures = _encode(video, zip(marks, chain([first], frames), strict=False))
             for packet in merge(pictures, _copy_sound(file, container, begin, end), key=_time):
                 file.mux(packet)
+            size = copy_size(first.image)
+            if math.prod(size) < first.image.shape[0] * first.image.shape[1]:
+                print(f"The copy is reduced to {size[1]} x {size[0]} pixels.")
             sound = "with its sound" if file.streams.audio else "without sound that MP4 can contain"
     except (
         ImageError
@@ -82,7 +89,7 @@ def _add_video(
 ) -> av.VideoStream:
     """Adds a stream for frames like `first`; its colours have the tags of `source`, or else the usual ones."""
     name = next(name for name in CODECS if name in av.codecs_available)
-    height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
+    height, width = copy_size(first.image)
     rate = source.guessed_rate or 25
     video = cast(
         av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p")
@@ -108,17 +115,30 @@ def _add_video(
     return video
 
 
+def copy_size(image: Image) -> tuple[int, int]:
+    """Returns height and width of an image in the copy: even, for the codecs, and at most `MOST` pixels."""
+    height, width = image.shape[:2]
+    scale = math.sqrt(MOST / (height * width))
+    if scale < 1:
+        return max(2, int(height * scale) // 2 * 2), max(2, int(width * scale) // 2 * 2)
+    return height + height % 2, width + width % 2
+
+
 def _encode(
     video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]
 ) -> Iterator[Packet]:
     """Yields the packets of frames with marked faces, padded to even sides."""
     matrix, ticks = "ITU709" if video.height >= HD else "SMPTE170M", -(2**63)
     for marked, (image, _, seconds) in frames:
-        image = np.pad(
-            draw_faces(image, marked),
-            [(0, side % 2) for side in image.shape[:2]] + [(0, 0)],
-            "edge",
-        )
+        if marked:
+            image = draw_faces(image, marked)
+        height, width = copy_size(image)
+        if height * width < image.shape[0] * image.shape[1]:
+            image = np.asarray(
+                cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8
+            )
+        if image.shape[:2] != (height, width):
+            image = np.pad(image, [(0, side % 2) for side in image.shape[:2]] + [(0, 0)], "edge")
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame = frame.reformat(
             format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -108,6 +108,13 @@ def read_frames(
         raise ImageError("no frame between start and end")
 
 
+def start_of(path: Path) -> float:
+    """Returns the time in seconds at which a video starts, with its sound; 0 if it cannot be read."""
+    with suppress(ImageError), open_video(path) as (container, _):
+        return (container.start_time or 0) / av.time_base
+    return 0.0
+
+
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
@@ -204,7 +211,7 @@ def _asf_size(head: bytes) -> int:
 
 
 def _avi_size(head: bytes) -> int:
-    """Returns the size of an AVI by its header, of a large one that of the first part; 0 if it is unknown."""
+    """Returns the size of an AVI by its header, of the first part of a large one; 0 if it is unknown."""
     (size,) = unpack_from("<I", head, 4)
     return 0 if size in (0, 2**32 - 1) else 8 + int(size)
 

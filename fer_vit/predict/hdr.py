@@ -10,7 +10,7 @@ from fer_vit.geometry import Array, Float32Array, Image
 PQ, HLG = 16, 18  # the transfers of a frame in HDR (ITU-T H.273)
 PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
 WHITE = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
-KNEE = 0.5  # of white: darker light stays as it is, brighter light is compressed
+KNEE = 0.5  # of white: only brighter light is compressed
 GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
 ROWS = 32  # that are converted at a time, so that they stay in the processor's cache
 
@@ -22,7 +22,7 @@ BT2020_TO_BT709 = np.array(
     ],
     np.float32,
 )
-"""The matrix from linear RGB in wide colours to that of SDR (ITU-R BT.2087)."""
+"""The matrix from linear RGB with the primaries of HDR to linear RGB of SDR (ITU-R BT.2087)."""
 
 
 def to_sdr(image: Image, transfer: int) -> Image:

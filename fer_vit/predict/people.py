@@ -1,14 +1,14 @@
 """The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from fer_vit.files import as_text, atomic_write
+from fer_vit.predict.photos import NO_FACE
 from fer_vit.predict.results import SMOOTHED
 from fer_vit.report.table import TableWriter
 
@@ -27,19 +27,46 @@ class Interval:
     label: str
     confidence: float = 0.0  # mean over its frames
     frames: int = 0
-    last: float = 0.0  # the time of its last frame, which ends later
 
     def add(self, confidence: float, seconds: float, step: float) -> None:
         """Adds a frame of `step` seconds."""
-        self.last, self.end, self.frames = seconds, seconds + step, self.frames + 1
+        self.end = seconds + step
+        self.frames += 1
         self.confidence += (confidence - self.confidence) / self.frames
+
+
+@dataclass
+class Person:
+    """One track of a video: when it was seen, and its expressions."""
+
+    path: str
+    track: int
+    first_seen: float  # seconds
+    last_seen: float
+    frames: int = 0
+    intervals: list[Interval] = field(default_factory=list)
+    label: str | None = None  # in its last frame; None below the least confidence
+
+    def add(self, label: str | None, confidence: float, seconds: float, step: float) -> None:
+        """Adds a frame of `step` seconds."""
+        self.frames += 1
+        self.last_seen = seconds
+        if label is not None:
+            if label != self.label:
+                self.intervals.append(Interval(self.path, self.track, seconds, seconds, label))
+            self.intervals[-1].add(confidence, seconds, step)
+        self.label = label
 
 
 class People:
     """Collects the people of videos from the rows of a table, frame by frame."""
 
-    def __init__(self) -> None:
-        self._persons: defaultdict[tuple[str, int], list[Interval]] = defaultdict(list)
+    def __init__(self, min_confidence: float = 0.0) -> None:
+        """Frames in which a face's smoothed probability is below `min_confidence` have no expression."""
+        self.spans: dict[str, tuple[float, float]] = {}
+        """Start and end in seconds of the frames of each video, with and without faces."""
+        self._min_confidence = min_confidence
+        self._persons: dict[tuple[str, int], Person] = {}
         self._frame: Sequence[Mapping[str, Any]] = ()  # its duration ends with the next frame
         self._before: set[int] = set()
         self._step = 0.0
@@ -60,15 +87,24 @@ class People:
         self._frame, self._before, self._step = (), set(), 0.0
 
     def _count(self) -> None:
+        if not self._frame:
+            return
+        step = max(self._step, SHORTEST)
+        path, seconds = self._frame[0]["path"], self._frame[0]["seconds"]
+        start, end = self.spans.get(path, (seconds, seconds))
+        self.spans[path] = (min(start, seconds), max(end, seconds + step))
+
         faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
-            path, track, seconds, label = (
-                row[name] for name in ("path", "track", "seconds", "label_smoothed")
-            )
-            runs = self._persons[path, track]
-            if track not in self._before or runs[-1].label != label:
-                runs.append(Interval(path, track, seconds, seconds, label))
-            runs[-1].add(row[SMOOTHED + label], seconds, max(self._step, SHORTEST))
+            track = row["track"]
+            person = self._persons.setdefault((path, track), Person(path, track, seconds, seconds))
+            if track not in self._before:
+                person.label = None  # an interval ends where the person is away
+            label = row["label_smoothed"]
+            confidence = row[SMOOTHED + label]
+            if confidence < self._min_confidence:
+                label = None
+            person.add(label, confidence, seconds, step)
         self._before = {row["track"] for row in faces}
 
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
@@ -86,27 +122,31 @@ class People:
             "longest_run_seconds": float,
         }
         with TableWriter(path, columns, overwrite=overwrite) as table:
-            for runs in self._persons.values():
-                times = {
-                    label: sum(run.end - run.start for run in runs if run.label == label)
-                    for label in labels
+            for person in self._persons.values():
+                lengths = [run.end - run.start for run in person.intervals]
+                row: dict[str, Any] = {
+                    "path": person.path,
+                    "track": person.track,
+                    "first_seen": person.first_seen,
+                    "last_seen": person.last_seen,
+                    "frames": person.frames,
                 }
-                shares = [time / sum(times.values()) for time in times.values()]
-                longest = max(runs, key=lambda run: run.end - run.start)
-                cells = [
-                    runs[0].path,
-                    runs[0].track,
-                    runs[0].start,
-                    runs[-1].last,
-                    sum(run.frames for run in runs),
-                ]
-                cells += [*shares, longest.label, longest.end - longest.start]
-                table.write([dict(zip(columns, cells, strict=True))])
+                if lengths:
+                    longest = person.intervals[lengths.index(max(lengths))]
+                    row["longest_run"] = longest.label
+                    row["longest_run_seconds"] = longest.end - longest.start
+                    times = dict.fromkeys(labels, 0.0)
+                    for run, length in zip(person.intervals, lengths, strict=True):
+                        times[run.label] += length
+                    for label, time in times.items():
+                        row[f"time_{label}"] = time / sum(lengths)
+                table.write([row])
 
     def intervals(self) -> list[Interval]:
         """Returns the intervals, person by person."""
         self.end()
-        return [*chain.from_iterable(self._persons.values())]
+        persons = self._persons.values()
+        return [*chain.from_iterable(person.intervals for person in persons)]
 
 
 def is_textgrid(path: Path) -> bool:
@@ -114,11 +154,22 @@ def is_textgrid(path: Path) -> bool:
     return path.suffix.lower() == ".textgrid"
 
 
-def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool) -> None:
-    """Writes intervals as a table or, by its suffix, as a TextGrid."""
+def write_intervals(
+    path: Path, people: People, starts: Mapping[str, float], overwrite: bool
+) -> None:
+    """Writes the intervals of people as a table or, by its suffix, as a TextGrid of one video.
+
+    Times count from the start of each file, as other programs play it; `starts` has the first time in it, in seconds.
+    """
+    intervals = []
+    for interval in people.intervals():
+        shift = starts[interval.path]
+        shifted = replace(interval, start=interval.start - shift, end=interval.end - shift)
+        intervals.append(shifted)
     if is_textgrid(path):
+        end = max((end - starts[video] for video, (_, end) in people.spans.items()), default=1.0)
         with atomic_write(path, overwrite=overwrite) as file:
-            file.write_text(format_textgrid(intervals), encoding="utf-8")
+            file.write_text(format_textgrid(intervals, end), encoding="utf-8")
         return
     columns = {
         "path": str,
@@ -132,19 +183,22 @@ def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool) 
         table.write([vars(interval) for interval in intervals])
 
 
-def format_textgrid(intervals: Sequence[Interval]) -> str:
-    """Formats the intervals of one video as a TextGrid for Praat and ELAN, with a tier for each track."""
-    start = min((interval.start for interval in intervals), default=0.0)
-    start, end = min(start, 0.0), max((interval.end for interval in intervals), default=1.0)
-    tiers = [(track, list(tier)) for track, tier in groupby(intervals, attrgetter("track"))]
+def format_textgrid(intervals: Sequence[Interval], end: float) -> str:
+    """Formats the intervals of one video of `end` seconds as a TextGrid for Praat and ELAN, with a tier for each track.
+
+    A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
+    """
+    start = min([0.0, *(interval.start for interval in intervals)])
+    by_track = groupby(intervals, attrgetter("track"))
+    tiers = {f"track {track}": list(tier) for track, tier in by_track} or {NO_FACE: []}
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_format_span(start, end)]
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
-    for number, (track, tier) in enumerate(tiers, 1):
+    for number, (name, tier) in enumerate(tiers.items(), 1):
         cells = list(_fill_gaps(tier, start, end))
         lines += [
             f"item [{number}]:",
             'class = "IntervalTier"',
-            f'name = "track {track}"',
+            f'name = "{name}"',
             *_format_span(start, end),
         ]
         lines.append(f"intervals: size = {len(cells)}")

@@ -55,7 +55,11 @@ class Outputs(NamedTuple):
         if self.people:
             people.write(self.people, labels, self.overwrite)
         if self.intervals:
-            write_intervals(self.intervals, people.intervals(), self.overwrite)
+            from fer_vit.predict.frames import start_of  # only here: PyAV may not be installed
+
+            people.end()
+            starts = {path: start_of(Path(path)) for path in people.spans}
+            write_intervals(self.intervals, people, starts, self.overwrite)
 
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
@@ -145,7 +149,8 @@ def predict_folder(
         return f"{report}\n{outputs.table}: {exist}. Other processes, or the same command, write the rest."
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
-        outputs.write_people(_read_people(plan), model.labels)
+        people = _read_people(plan, outputs.min_confidence)
+        outputs.write_people(people, model.labels)
     statuses, faces = zip(*checked.values(), strict=True)
     status = format_counts(sum(statuses, Counter[str]()), 5)
     files = f"all {format_count(len(images), 'file')} exactly once ({status}), {format_count(sum(faces), 'face')}"
@@ -235,8 +240,8 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items()}
 
 
-def _read_people(tables: Iterable[Path]) -> People:
-    people = People()
+def _read_people(tables: Iterable[Path], min_confidence: float) -> People:
+    people = People(min_confidence)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
@@ -258,7 +263,8 @@ def _write_tables(
     videos = any(map(is_video, images))
     columns = face_columns(model.labels, videos, model.net.vit.embed_dim if outputs.features else 0)
     origin = model.origin(options.detector)
-    counts, people, marks = Counts(), People(), list[list[Marked]]()
+    counts, people = Counts(), People(outputs.min_confidence)
+    marks: list[list[Marked]] = []
     by_source = (some for _, some in groupby(photos, attrgetter("source")))
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)

@@ -91,7 +91,7 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == expected
     assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
     for name in ("i.csv", "i.TextGrid"):
-        write_intervals(tmp_path / name, found, overwrite=True)
+        write_intervals(tmp_path / name, people, {"a.mp4": 0.0}, overwrite=True)
     table = pandas.read_csv(tmp_path / "i.csv")
     assert [*table.columns] == ["path", "track", "start", "end", "label", "confidence"]
     assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
@@ -103,5 +103,49 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     entries = [(name, *entry) for name in grid.tierNames for entry in grid.getTier(name).entries]
     gaps = [(3, 0.0, 0.1, ""), (3, 1.2, 1.3, ""), (3, 1.4, 1.5, "")]
     assert entries == [(f"track {track}", *rest) for track, *rest in sorted([*expected, *gaps])]
-    write_intervals(tmp_path / "none.TextGrid", [], overwrite=True)
-    assert "xmin = 0.000000\nxmax = 1.000000\n" in (tmp_path / "none.TextGrid").read_text()
+
+
+@pytest.mark.parametrize("name", ["i.TextGrid", "i.csv"])
+def test_times_in_other_programs_count_from_the_start_of_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    people = People()
+    for rows in frames("a.ts", [50_000.5, 50_000.6, 50_000.7], {0: "nnh"}):
+        people.add(rows)
+    write_intervals(tmp_path / name, people, {"a.ts": 50_000.0}, overwrite=True)
+    if name.endswith("csv"):
+        table = pandas.read_csv(tmp_path / name)
+        assert table["start"].tolist() == pytest.approx([0.5, 0.7])
+        assert table["end"].tolist() == pytest.approx([0.7, 0.8])
+        return
+    grid = textgrid.openTextgrid(str(tmp_path / name), includeEmptyIntervals=True)
+    assert grid.maxTimestamp == pytest.approx(0.8)
+    entries = grid.getTier("track 0").entries
+    assert [label for *_, label in entries] == ["", "neutral", "happiness"]
+    assert entries[1][:2] == pytest.approx((0.5, 0.7))
+
+
+def test_a_clip_without_a_face_is_an_empty_tier_of_its_length(tmp_path: Path) -> None:
+    people = People()
+    for rows in frames("a.mp4", [number / 10 for number in range(50)], {}):
+        people.add(rows)
+    people.end()
+    write_intervals(tmp_path / "none.TextGrid", people, {"a.mp4": 0.0}, overwrite=True)
+    grid = textgrid.openTextgrid(str(tmp_path / "none.TextGrid"), includeEmptyIntervals=True)
+    assert grid.maxTimestamp == pytest.approx(5.0)
+    (tier,) = grid.tiers
+    assert [tuple(entry) for entry in tier.entries] == [(0.0, pytest.approx(5.0), "")]
+
+
+def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
+    people = People(min_confidence=0.65)  # happiness reaches it from frame 5 on
+    for rows in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
+        people.add(rows)
+    found = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.intervals()]
+    assert found == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
+    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
+    first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    assert (first["frames"], first["last_seen"]) == (10, 0.9)
+    assert first["time_happiness"] == pytest.approx(5 / 8)
+    assert (first["longest_run"], first["longest_run_seconds"]) == ("happiness", pytest.approx(0.5))
+    assert (low["frames"], low["longest_run"], low["time_neutral"]) == (5, None, None)
