@@ -10,6 +10,7 @@ import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fer_vit.errors import FerVitError, suggest, suggest_option
+from fer_vit.errors import FerVitError, PrintableStream, printable, suggest, suggest_option
 from fer_vit.signals import exit_on_signals
 from fer_vit.version import __version__
 
@@ -87,7 +88,11 @@ def main(args: list[str] | None = None) -> None:
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
     try:
-        with exit_on_signals():
+        with (
+            redirect_stdout(PrintableStream(sys.stdout)),
+            redirect_stderr(PrintableStream(sys.stderr)),
+            exit_on_signals(),
+        ):
             run(args)
         sys.stdout.flush()
         return
@@ -101,7 +106,7 @@ def main(args: list[str] | None = None) -> None:
         if debug or not line:
             raise
     # Outside the handler: the error keeps the workers of a loader alive, which would print a traceback at exit.
-    print(f"fer-vit: {line}", file=sys.stderr)
+    print(f"fer-vit: {printable(line)}", file=sys.stderr)
     sys.exit(130 if line == INTERRUPTED else 2)
 
 

@@ -1,10 +1,41 @@
-"""The exceptions for errors that users can fix, and helpers for their messages."""
+"""The exceptions for errors that users can fix, helpers for their messages, and what a terminal may receive."""
 
 import math
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any, TextIO
+
+CONTROL = re.compile(
+    r"(?!\x1b\[A)"  # one line up, which tqdm uses
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # commands to terminals
+    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # other order, or new lines
+    r"\ud800-\udfff]"  # bytes of names beyond Unicode
+)
+"""Characters that change more on a terminal than their place."""
+
+
+def printable(text: str) -> str:
+    """Returns untrusted text on one line; unprintable characters (control characters, lone surrogates) become `?`."""
+    return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
+
+
+class PrintableStream:
+    """A text stream that replaces control characters in everything printed to it by `?`.
+
+    File names, labels and metadata come from anyone, and are printed by many commands and libraries.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        return self.stream.write(CONTROL.sub("?", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class FerVitError(Exception):
@@ -13,7 +44,7 @@ class FerVitError(Exception):
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
         own = re.split(r"fer_vit\.errors\.\w+: ", message)[-1]
-        super().__init__(" ".join(own.splitlines()))
+        super().__init__(printable(own))
 
 
 class ImageError(FerVitError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 
 ADVICE = "Choose a folder that you may write and that has room."
 EXISTS = "exists already. Choose another name or add `--overwrite`."
@@ -44,7 +44,7 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         try:
             yield new
         except FerVitError as error:  # names the path in the scratch folder
-            error.args = (str(error).replace(str(new), str(path)),)
+            error.args = (str(error).replace(printable(str(new)), printable(str(path))),)
             raise
         for entry in (*new.rglob("*"), new):
             _flush(entry)

@@ -1,15 +1,21 @@
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
 import fer_vit
 import fer_vit.cli
+from fer_vit import cli
+from fer_vit.face.image import encode_png
 from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, fails, main
 
@@ -186,3 +192,49 @@ def test_a_retired_detector_is_one_line_with_the_default(
     assert name in line
     assert "The default is yunet" in line
     assert len(line.strip().splitlines()) == 1
+
+
+HOSTILE = "a\x1b[2J\x9b2J\x1b]0;title\x07\u202eb\rc"
+"""A name that clears a terminal, changes its title, and reverses and overwrites text."""
+COMMANDS_TO_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def test_names_cannot_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    face = encode_png(np.zeros((48, 48, 3), np.uint8))
+    for folder in ("train/happy", "train/sad", f"{HOSTILE}/x"):
+        (tmp_path / "faces" / folder).mkdir(parents=True)
+        (tmp_path / "faces" / folder / "1.png").write_bytes(face)
+    main(["prepare", "folder", f"{tmp_path}/faces", f"{tmp_path}/m.parquet", "--detector=none"])
+    printed = capsys.readouterr()
+    lines = [printed.out, printed.err]
+    assert "a?[2J" in printed.out
+    for words in (
+        ["predict", tmp_path / HOSTILE],
+        ["predict", tmp_path / "faces", "--checkpoint", HOSTILE],
+        ["evaluate", tmp_path / "m.parquet", "--checkpoint", tmp_path / f"{HOSTILE}.ckpt"],
+        ["fit", "--config", HOSTILE],
+        [HOSTILE],
+    ):
+        lines.append(fails(capsys, *words))
+    assert COMMANDS_TO_TERMINALS.findall("".join(lines)) == []
+
+
+def test_what_libraries_print_cannot_command_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def run(_: list[str]) -> None:
+        print(HOSTILE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn(HOSTILE, stacklevel=1)
+        logging.getLogger("lightning.pytorch").warning(HOSTILE)
+        sys.stderr.write("progress\x1b[A\r")
+        raise OSError(2, "No such file", HOSTILE)
+
+    monkeypatch.setattr(cli, "run", run)
+    with pytest.raises(SystemExit):
+        cli.main([])
+    printed = capsys.readouterr()
+    assert "progress\x1b[A\r" in printed.err  # what progress bars need
+    lines = (printed.out + printed.err).replace("progress\x1b[A\r", "").replace("\r", "")
+    assert COMMANDS_TO_TERMINALS.findall(lines) == []

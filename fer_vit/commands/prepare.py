@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
-from fer_vit.errors import FerVitError, check_number, suggest
+from fer_vit.errors import FerVitError, check_number, printable, suggest
 from fer_vit.face.detectors import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
@@ -211,8 +211,8 @@ def summarize(reading: Reading, out: Path) -> str:
     lines += [
         f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()
     ]
-    lines += [f"note: {note}" for note in reading.notes]
-    lines += [f"WARNING: {warning}" for warning in reading.warnings]
+    lines += [f"note: {printable(note)}" for note in reading.notes]
+    lines += [f"WARNING: {printable(warning)}" for warning in reading.warnings]
     return "\n".join(
         [*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"]
     )

@@ -19,9 +19,9 @@ from fer_vit.compare.results import (
 from fer_vit.compare.series import mean_course
 from fer_vit.compare.statistics import Missing
 from fer_vit.compare.study import Study
+from fer_vit.errors import printable
 from fer_vit.evaluate.writer import FILES as PAGE, Section, write_files
 from fer_vit.report.charts import intervals_figure, series_figure
-from fer_vit.report.draw import printable
 from fer_vit.report.table import NOTHING, interval_text
 
 FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")

@@ -6,7 +6,7 @@ from fer_vit.compare.results import Comparison, Courses, Results, few_persons
 from fer_vit.compare.series import LEAST_BINS, RESAMPLES
 from fer_vit.compare.statistics import LEAST, Missing, Test
 from fer_vit.compare.study import Kind, Study
-from fer_vit.report.draw import printable
+from fer_vit.errors import printable
 from fer_vit.version import __version__
 
 ALPHA = 0.05

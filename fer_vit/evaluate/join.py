@@ -11,7 +11,7 @@ import numpy as np
 
 from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, printable, short
 from fer_vit.evaluate.cells import SPACES, look_alikes, read_names, read_paths
 from fer_vit.evaluate.faces import Columns, Faces, as_objects
 from fer_vit.evaluate.predictions import is_owned, missing_note
@@ -19,7 +19,6 @@ from fer_vit.evaluate.read import PATH, Table, is_table, read_table
 from fer_vit.geometry import Array, IntArray
 from fer_vit.labels import canonical
 from fer_vit.predict.tables import format_count, format_counts
-from fer_vit.report.draw import printable
 
 LONGEST = 200  # characters of the name of a group or person
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?E\+\d{2,3}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, printable, short
 from fer_vit.evaluate.cells import (
     AmbiguousMarkError,
     BadCellError,
@@ -40,7 +40,6 @@ from fer_vit.predict.results import (
     table_labels,
 )
 from fer_vit.predict.tables import find_tables, format_counts, read_facts
-from fer_vit.report.draw import printable
 
 MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
 ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image as Pil
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.scores import FEW, FOUND, face_losses, suspect_labels
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
-from fer_vit.report.draw import printable
 from fer_vit.report.html import render
 from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
 

@@ -11,6 +11,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Affine2D
 
+from fer_vit.errors import printable
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
 from fer_vit.report import draw
 from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView
@@ -211,7 +212,7 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     label, confidence = draw.ranked(view.probabilities)[0]
-    text = f"{draw.printable(label)} {draw.percent(confidence)}: where the model looks\n"
+    text = f"{printable(label)} {draw.percent(confidence)}: where the model looks\n"
     text += "Arcs: attention between two regions"
     for share, a, b in pairs[:1]:
         text += f"; widest: {regions[a]} and {regions[b]}, {draw.percent(share)}".replace("_", " ")

@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 from PIL import Image as Pil, ImageDraw, ImageFont
 
+from fer_vit.errors import printable
 from fer_vit.geometry import Array, Image, apply, compose, invert
 
 REGION = "#c3ffa5"  # of regions, which have names, and of attention; far from the others, also with colour-blindness
@@ -131,11 +132,6 @@ def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
 def percent(value: float, digits: int = 0) -> str:
     """Returns a percentage rounded to some digits, never -0%."""
     return f"{round(value, digits + 2) + 0.0:.{digits}%}"
-
-
-def printable(text: str) -> str:
-    """Returns untrusted text on one line; unprintable characters (control characters, lone surrogates) become `?`."""
-    return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
 
 
 def fitted(text: str, size: int, width: float) -> str:

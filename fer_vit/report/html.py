@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil, ImageColor
 
+from fer_vit.errors import printable
 from fer_vit.files import json_text
 from fer_vit.geometry import Array, invert
 from fer_vit.report.draw import (
@@ -26,7 +27,6 @@ from fer_vit.report.draw import (
     FaceView,
     expression_colour,
     percent,
-    printable,
     ranked,
     zoom,
 )

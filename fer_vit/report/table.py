@@ -14,9 +14,8 @@ from typing import Any, NotRequired, Protocol, TextIO, TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
-from fer_vit.report.draw import printable
 
 Cell = str | int | float | None
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written

@@ -13,7 +13,7 @@ from errno import EEXIST, EILSEQ, EINVAL, EISDIR, ENAMETOOLONG, ENOTDIR
 from pathlib import Path
 from typing import NamedTuple
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, plain, system_entry
 
@@ -85,7 +85,7 @@ def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
         try:
             yield Unpacked(inner[0] if len(inner) == 1 and inner[0].is_dir() else folder, left_out)
         except FerVitError as error:
-            raise FerVitError(str(error).replace(str(folder), str(archive))) from error
+            raise FerVitError(str(error).replace(printable(str(folder)), str(archive))) from error
 
 
 class _LimitedFile(io.FileIO):

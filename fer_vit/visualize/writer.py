@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fer_vit.data.dataset import Batch
+from fer_vit.errors import printable
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
@@ -24,7 +25,7 @@ from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.tables import format_count, format_counts
-from fer_vit.report.draw import Attention, FaceView, printable
+from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
 from fer_vit.report.table import Cell, Interval, TableWriter
 from fer_vit.visualize.evidence import (

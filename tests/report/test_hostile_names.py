@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from fer_vit.report.draw import printable
+from fer_vit.errors import printable
 from fer_vit.report.html import save_face
 from tests.helpers.browser import opened
 from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page
