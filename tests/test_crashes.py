@@ -434,16 +434,20 @@ def test_no_process_stays_behind(
 
 
 SLEEPER = """
-import os, sys, time
+import os, shutil, sys, time
 from pathlib import Path
 from fer_vit.files import scratch_folder
 from fer_vit.signals import exit_on_signals
+remove = shutil.rmtree
+
+def remove_slowly(*given, **options):
+    time.sleep(0.5)  # while files are removed, a second signal comes
+    remove(*given, **options)
+
+shutil.rmtree = remove_slowly
 with exit_on_signals(), scratch_folder(Path(sys.argv[1])) as scratch:
     print(flush=True)
-    try:
-        time.sleep(60)
-    finally:
-        time.sleep(0.5)  # while files are removed, a second signal comes
+    time.sleep(60)
 """
 
 
