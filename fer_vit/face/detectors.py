@@ -137,16 +137,6 @@ def is_photo(detector: Detector, image: Image) -> bool:
     return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
 
 
-def search_frame(detector: Detector, image: Image, coarse: bool) -> list[Face]:
-    """Finds the faces of a video frame; `coarse` searches at a third of the size, and finds only large ones."""
-    longest = max(image.shape)
-    side = max(MIN_SIDE, min(longest, MAX_SIDE) // 3)
-    if not coarse or side >= longest:
-        return refine_landmarks(image, detector(image))
-    small = resized(image, side)
-    return refine_landmarks(image, [face.moved(_scale(small, image)) for face in detector(small)])
-
-
 def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
     """Re-detects each face of a video where it is expected in the next frame.
 

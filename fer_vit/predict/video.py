@@ -1,17 +1,18 @@
 """Videos as streams of frames: faces are found in them, followed between searches, and numbered by person."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 import cv2
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detectors import Detector, follow_faces, search_frame
+from fer_vit.face.detectors import SAME, Detector, follow_faces
 from fer_vit.face.face import Face, box_iou
 from fer_vit.face.image import ImageError
+from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
@@ -31,7 +32,9 @@ class VideoDataset(IterableDataset[Item]):
             path = str(self.photos.sources[index])
             frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
             try:
-                yield from track_faces(self.photos, frames, path, index, options.detect_every)
+                yield from track_faces(
+                    self.photos, frames, path, index, options.detect_every, FILLED
+                )
             except (
                 ImageError,
                 cv2.error,
@@ -44,21 +47,28 @@ class VideoDataset(IterableDataset[Item]):
 
 
 Found = tuple[Frame, list[Face | None], list[int]]
-FINE = 8  # at least one of this many searches is at full size, for small faces that appear
-LARGE = (
-    1 / 12
-)  # side of a large face as a fraction of the frame's longer side; it is also found at a third of the size
+"""A frame, its faces, and the number of each face's person; the lists grow while the frame waits."""
+FILLED = 0.2  # seconds before a face is found, in which it is looked for in the frames already seen
+VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
 
 
 def track_faces(
-    photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
+    photos: PhotoDataset,
+    frames: Iterable[Frame],
+    path: str,
+    index: int,
+    detect_every: int,
+    filled: float = 0.0,
 ) -> Iterator[Item]:
-    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input."""
+    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
+
+    Frames come up to `filled` seconds late, with the faces that were found after them.
+    """
     found: Iterator[Found]
     if photos.face == "crop" or photos.detector is None:  # all crops of a video show one person
         found = ((frame, photos.read(frame.image)[2], [0]) for frame in frames)
     else:
-        found = find_faces(photos.detector, frames, detect_every)
+        found = find_faces(photos.detector, frames, detect_every, filled)
     for (image, number, seconds), faces, tracks in found:
         size = image.shape[1], image.shape[0]
         photo = Photo(
@@ -67,28 +77,70 @@ def track_faces(
         yield photo, photos.crop_faces(image, 1, faces, path)
 
 
-def find_faces(detector: Detector, frames: Iterable[Frame], detect_every: int) -> Iterator[Found]:
+def find_faces(
+    detector: Detector, frames: Iterable[Frame], detect_every: int, filled: float = 0.0
+) -> Iterator[Found]:
     """Yields each frame with its faces and their tracks.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
-    followed. While all faces are large and none is lost, most searches are at a third of the size.
+    followed. A new face is followed back into the last `filled` seconds, but not beyond the search before.
     """
-    tracker, due, fine = Tracker(), 0, 0
+    waiting = deque[Found]()
+    try:
+        for found in search_frames(detector, frames, detect_every, filled, waiting):
+            waiting.append(found)
+            newest = found[0].seconds
+            while waiting and (
+                len(waiting) >= detect_every or waiting[0][0].seconds <= newest - filled
+            ):
+                yield waiting.popleft()
+    except Exception:  # of a damaged file: the frames before are good
+        yield from waiting
+        raise
+    yield from waiting
+
+
+def search_frames(
+    detector: Detector,
+    frames: Iterable[Frame],
+    detect_every: int,
+    filled: float,
+    waiting: Sequence[Found],
+) -> Iterator[Found]:
+    """Yields each frame with its faces and their tracks; a new face is also added to the frames that wait."""
+    tracker = Tracker()
+    due = 0
     for frame in frames:
         image, number, seconds = frame
-        expected, missing = tracker.expect_faces(seconds)
-        found = follow_faces(detector, image, expected) if number < due else []
-        if number >= due or len(found) < len(expected):
-            large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
-            coarse = large and due <= number < fine and not missing
-            found = search_frame(detector, image, coarse=True) if coarse else []
-            if not coarse or len(found) < len(expected):
-                found, fine = (
-                    search_frame(detector, image, coarse=False),
-                    number + FINE * detect_every,
-                )
+        expected = tracker.expect_faces(seconds)
+        faces = follow_faces(detector, image, expected) if number < due else []
+        if number >= due or len(faces) < len(expected):
+            faces = refine_landmarks(image, detector(image))
             due = number + detect_every
-        yield frame, [*found], tracker.number_faces(found, seconds)
+
+        known = tracker.persons
+        tracks = tracker.number_faces(faces, seconds)
+        for face, track in zip(faces, tracks, strict=True):
+            if track >= known:
+                follow_back(detector, waiting, face, track, seconds - filled)
+        yield frame, [*faces], tracks
+
+
+def follow_back(
+    detector: Detector, waiting: Sequence[Found], face: Face, track: int, earliest: float
+) -> None:
+    """Adds a new face to the frames before, from the last one to where it is lost, small, or another one's."""
+    for frame, faces, tracks in reversed(waiting):
+        before = follow_faces(detector, frame.image, [face])
+        if frame.seconds < earliest or not before:
+            return
+        (face,) = before
+        height = face.box[3] - face.box[1]
+        taken = any(known and box_iou(face, known) > SAME for known in faces)
+        if taken or height < VISIBLE * frame.image.shape[0]:
+            return
+        faces.append(face)
+        tracks.append(track)
 
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
@@ -99,6 +151,21 @@ MAX_DISTANCE, MAX_SPEED = (
 )  # between expected and found landmarks: widths, and further widths per second
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
 NEVER = 1e6  # the cost of an impossible pair
+
+
+def assign(costs: Array) -> list[tuple[int, int]]:
+    """Returns pairs of rows and columns with the least sum of costs, each at most once."""
+    if costs.size == 0:
+        return []
+    if (
+        min(costs.shape) == 1
+    ):  # without the solver, whose import takes longer than a second of video
+        row, column = np.unravel_index(costs.argmin(), costs.shape)
+        return [(int(row), int(column))]
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(costs)
+    return [*zip(rows.tolist(), columns.tolist(), strict=True)]
 
 
 @dataclass
@@ -142,25 +209,17 @@ class Tracker:
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []
-        self._numbers = count()
         self._seconds = 0.0
+        self.persons = 0  # so many are numbered
 
-    def expect_faces(self, seconds: float) -> tuple[list[Face], bool]:
-        """Returns the last frame's faces, moved at their speeds, and whether another may come back to its track."""
-        missing = (
-            abs(seconds - track.seconds) <= MAX_GAP
-            for track in self._tracks
-            if track.seconds != self._seconds
-        )
-        faces = [
+    def expect_faces(self, seconds: float) -> list[Face]:
+        """Returns the last frame's faces, moved at their speeds."""
+        return [
             track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds
         ]
-        return faces, any(missing)
 
     def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
-        from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
-
         # The last frame's tracks continue, however long ago it was.
         recent = (
             t
@@ -170,11 +229,12 @@ class Tracker:
         tracks = self._tracks = list(recent)
         costs = np.array([track.cost(face, seconds) for track in tracks for face in faces])
         costs = costs.reshape(len(tracks), len(faces))
-        pairs = zip(*linear_sum_assignment(costs), strict=True)
+        pairs = assign(costs)
         chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}
         for index, face in enumerate(faces):
             if index not in chosen:
-                chosen[index] = Track(next(self._numbers), face, seconds)
+                chosen[index] = Track(self.persons, face, seconds)
+                self.persons += 1
                 self._tracks.append(chosen[index])
             chosen[index].update(face, seconds)
         self._seconds = seconds

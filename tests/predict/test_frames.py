@@ -1,18 +1,20 @@
 """Faces in videos: when frames are searched, and whether tracks follow people, with a drawn and the real detector."""
 
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import Detector, FaceDetector
 from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
-from fer_vit.predict.video import MAX_GAP, Tracker, VideoDataset, track_faces
+from fer_vit.predict.video import FILLED, MAX_GAP, Tracker, VideoDataset, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 
@@ -89,13 +91,62 @@ def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
 
 
 @squares
-def test_a_search_at_full_size_finds_a_small_face() -> None:
+def test_every_search_finds_small_faces() -> None:
     large = stage((50, 100), (400, 200))
     more = large.copy()
     more[20:32, 20:32] = 255
-    found, searched = find([large, *[more] * 41], 5)
-    assert searched == [*range(0, 42, 5)]
-    assert [len(tracks) for tracks in found] == [2] * 40 + [3] * 2
+    found, searched = find([large, *[more] * 11], 5)
+    assert searched == [0, 5, 10]
+    assert [len(tracks) for tracks in found] == [2] * 5 + [3] * 7
+
+
+@squares
+@pytest.mark.parametrize(("entry", "rate"), [(1, 25), (4, 25), (5, 25), (7, 25), (2, 10)])
+def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
+    """Also where a search finds the person later, up to 0.2 seconds; at 10 frames a second the rest is missing."""
+    images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
+    frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
+    photos = PhotoDataset([], SPEC, "detect", Blobs())
+    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, FILLED)]
+    assert [photo.frame for photo in found] == [*range(12)]
+    search = -(-entry // 5) * 5
+    first = max(entry, search - round(FILLED * rate))
+    assert [photo.tracks for photo in found] == [(0,)] * first + [(0, 1)] * (12 - first)
+    for number, photo in enumerate(found[first:], first):
+        newcomer = photo.faces[photo.tracks.index(1)]
+        assert newcomer is not None
+        assert np.abs(newcomer.box[:2] - (400 - 3 * number, 200)).max() <= 2
+
+
+@squares
+def test_a_face_too_small_for_rows_is_not_followed_back() -> None:
+    images = [stage() for _ in range(12)]
+    for image in images[3:]:
+        image[100:112, 50:62] = 255  # 12 of 360 pixels
+    frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
+    photos = PhotoDataset([], SPEC, "detect", Blobs())
+    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, FILLED)]
+    assert [len(photo.faces) for photo in found] == [0] * 5 + [1] * 7
+
+
+@squares
+def test_frames_before_damage_are_kept_and_live_frames_do_not_wait() -> None:
+    def damaged(count: int) -> Iterator[Frame]:
+        for number in range(count):
+            yield Frame(stage((50, 100)), number, number / 25)
+        raise ImageError("damaged")
+
+    photos = PhotoDataset([], SPEC, "detect", Blobs())
+    numbers: list[int | None] = []
+    items = track_faces(photos, damaged(7), "a.mp4", 0, 5, FILLED)
+    with pytest.raises(ImageError, match="damaged"):
+        numbers.extend(photo.frame for photo, _ in items)
+    assert numbers == [*range(7)]
+
+    read = []
+    frames = (read.append(number) or frame for number, frame in enumerate(damaged(9)))  # type: ignore[func-returns-value]
+    live = track_faces(photos, frames, "camera", 0, 5)
+    assert [(next(live)[0].frame, len(read)) for _ in range(8)] == [(n, n + 1) for n in range(8)]
 
 
 @squares
@@ -259,3 +310,17 @@ def test_frames_far_apart_keep_tracks(step: float) -> None:
         for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])
     ]
     assert numbers == [[0], [], [1]]  # away for longer than MAX_GAP
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (1, 4), (4, 1), (3, 3), (2, 5)])
+def test_faces_are_assigned_at_the_least_cost(
+    shape: tuple[int, int], rng: np.random.Generator
+) -> None:
+    """Against all permutations."""
+    costs = rng.random(shape)
+    pairs = assign(costs)
+    wide = costs if shape[0] <= shape[1] else costs.T
+    orders = permutations(range(wide.shape[1]), wide.shape[0])
+    least = min(sum(wide[row, column] for row, column in enumerate(order)) for order in orders)
+    assert sum(costs[row, column] for row, column in pairs) == pytest.approx(least)
+    assert len(pairs) == min(shape)
