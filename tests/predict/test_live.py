@@ -18,7 +18,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
-from fer_vit.predict import live, video
+from fer_vit.predict import frames as reader, live
 from fer_vit.predict.frames import Frame, play, read_frames
 from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
 from fer_vit.predict.photos import NO_FACE, Photo
@@ -123,8 +123,8 @@ def test_a_file_is_played_in_real_time(tmp_path: Path, monkeypatch: pytest.Monke
         naps.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(video.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(video.time, "sleep", sleep)
+    monkeypatch.setattr(reader.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(reader.time, "sleep", sleep)
     shown = []
     for frame in play(path):
         shown.append((number_of(frame.image), now[0] - 100))
@@ -170,7 +170,7 @@ def test_a_wrong_address_is_one_line_soon(
     no_model: Recognizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(video, "PATIENCE", 0.5 if answer is None else 10)
+    monkeypatch.setattr(reader, "PATIENCE", 0.5 if answer is None else 10)
     port = serve(silent=True) if answer is None else serve(answer)
     with pytest.raises(FerVitError, match=rf"^{scheme}://127.0.0.1:{port}/x: .*({reason})"):
         next(watch(no_model, f"{scheme}://user:secret@127.0.0.1:{port}/x"))
