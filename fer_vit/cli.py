@@ -70,6 +70,7 @@ examples:
   fer-vit export model.onnx
 """
 INTERRUPTED = "interrupted"
+MIN_OPEN_FILES = 64
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -125,6 +126,7 @@ def error_line(error: BaseException) -> str:
 
 def run(args: list[str]) -> None:
     """Runs a command without catching its errors."""
+    check_open_files()
     verb = args[0] if args else "--help"
     if verb in ("-h", "--help"):
         print(HELP)
@@ -137,6 +139,20 @@ def run(args: list[str]) -> None:
     else:
         raise FerVitError(
             f"There is no command `{verb}`.{suggest(verb, VERBS)} `fer-vit --help` lists the commands."
+        )
+
+
+def check_open_files() -> None:
+    """Raises FerVitError when few files may be open at once: workers would print tracebacks without end."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
+        raise FerVitError(
+            f"Expected that at least {MIN_OPEN_FILES} files may be open at once, but the limit is {limit}. "
+            "Raise it: `ulimit -n 1024`."
         )
 
 

@@ -238,3 +238,12 @@ def test_what_libraries_print_cannot_command_a_terminal(
     assert "progress\x1b[A\r" in printed.err  # what progress bars need
     lines = (printed.out + printed.err).replace("progress\x1b[A\r", "").replace("\r", "")
     assert COMMANDS_TO_TERMINALS.findall(lines) == []
+
+
+@pytest.mark.parametrize("limit", [20, 63])
+def test_a_low_limit_of_open_files_is_one_line(limit: int) -> None:
+    command = f"ulimit -n {limit} && exec {sys.executable} -m fer_vit predict nothing"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"the limit is {limit}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

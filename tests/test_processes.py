@@ -1,4 +1,7 @@
 import gc
+import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import av
@@ -75,3 +78,22 @@ def collect(number: int) -> int:
     """Frees what is left for the collector, as Python does from time to time."""
     gc.collect()
     return number
+
+
+def wait_as_worker(ready: int) -> None:
+    start_worker()
+    os.write(ready, b"1")
+    time.sleep(60)
+
+
+def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
+    """torch raises an error in the main thread for a worker that ends with another code than 0."""
+    listening, ready = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=wait_as_worker, args=(ready,))
+    process.start()
+    assert os.read(listening, 1) == b"1"
+    process._popen.finalizer()  # type: ignore[attr-defined]  # as when the main process drops it
+    process.join(30)
+    assert process.exitcode == 0
+    os.close(listening)
+    os.close(ready)
