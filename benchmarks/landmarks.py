@@ -71,7 +71,7 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
         row = self.known[index]
         seed = int(torch.randint(2**31, ()).item()) if self.train else int(row)
         image, points = cut(decode_image(self.rows.image_bytes(row)), self.points[row], seed)
-        crop, points, _ = self.augment(image, points, SPEC, seed)
+        crop, points, *_ = self.augment(image, points, SPEC, seed)
         return torch.from_numpy(network_input(crop)), torch.from_numpy(points).float() / SIDE
 
 

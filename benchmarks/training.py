@@ -62,6 +62,7 @@ def faces(config: RegionViTConfig, number: int) -> Batch:
         row=torch.arange(number),
         path=[""] * number,
         to_crop=torch.zeros(number, 2, 3),
+        targets={},
     )
 
 

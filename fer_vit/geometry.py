@@ -57,6 +57,12 @@ def invert(matrix: ArrayLike) -> Array:
     return np.column_stack([back, -back @ m[:, 2]])
 
 
+def rotation(matrix: ArrayLike) -> float:
+    """Returns by how many degrees, clockwise, a (2, 3) matrix rotates."""
+    m = np.asarray(matrix, float)
+    return float(np.degrees(np.arctan2(m[1, 0], m[0, 0])))
+
+
 def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
     """Maps points (..., 2) by a (2, 3) matrix."""
     m: Array = np.asarray(matrix, float)

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"conformal", "labels", "files", "listing", "pickles", "processes"},
+    {"conformal", "heads", "labels", "files", "listing", "pickles", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},

@@ -18,9 +18,10 @@ from tqdm import tqdm
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
 from fer_vit.data.schema import Shard, find_shards
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions
+from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.image import decode_image
-from fer_vit.geometry import Array, Float32Array, Image, Mask
+from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
+from fer_vit.heads import HEADS
 from fer_vit.processes import run_seed
 
 
@@ -34,6 +35,7 @@ class Sample(NamedTuple):
     row: int  # in the data set; -1 for a repeat that only pads a rank's share
     path: str  # the name of the image
     to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
+    targets: dict[str, Array]  # of other heads (K,) each, in the crop; NaN: unknown
 
 
 class Batch(NamedTuple):
@@ -46,11 +48,22 @@ class Batch(NamedTuple):
     row: Tensor  # (B,)
     path: list[str]
     to_crop: Tensor  # (B, 2, 3)
+    targets: dict[str, Tensor]  # of other heads (B, K) each; NaN: unknown
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Yields the batch in chunks of at most `size` faces."""
         for start in range(0, len(self.path), size):
-            yield Batch(*(None if field is None else field[start : start + size] for field in self))  # type: ignore[arg-type]
+            rows = slice(start, start + size)
+            yield Batch(
+                image=self.image[rows],
+                boxes=self.boxes[rows],
+                valid=self.valid[rows],
+                target=None if self.target is None else self.target[rows],
+                row=self.row[rows],
+                path=self.path[rows],
+                to_crop=self.to_crop[rows],
+                targets={head: values[rows] for head, values in self.targets.items()},
+            )
 
     def ready(self, device: torch.device) -> "Batch":
         """Moves the model's inputs to its device, the images as float in [0, 1]."""
@@ -62,6 +75,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
     """Stacks samples, one or more, into a batch."""
     images = torch.from_numpy(np.stack([sample.image for sample in samples]))
     targets = [sample.target for sample in samples if sample.target is not None]
+    others = {
+        head: np.stack([sample.targets[head] for sample in samples]) for head in samples[0].targets
+    }
     return Batch(
         image=images.permute(0, 3, 1, 2).contiguous(),
         boxes=torch.from_numpy(np.stack([sample.boxes for sample in samples])),
@@ -70,6 +86,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         row=torch.tensor([sample.row for sample in samples]),
         path=[sample.path for sample in samples],
         to_crop=torch.from_numpy(np.stack([sample.to_crop for sample in samples])).float(),
+        targets={head: torch.from_numpy(values).float() for head, values in others.items()},
     )
 
 
@@ -81,6 +98,8 @@ class EncodedFace(NamedTuple):
     image: bytes
     landmarks: Array  # (5, 2) in image pixels; NaN where there are none
     target: Array | None  # share of every class (C,)
+    outputs: dict[str, list[str]]  # the names of the K outputs of other heads
+    targets: dict[str, Array]  # of these heads in the image (K,) each; NaN: unknown
 
 
 class Draw(NamedTuple):
@@ -92,16 +111,26 @@ class Draw(NamedTuple):
     face: EncodedFace | None = None  # the contents of the row, for a data set of shards
 
 
-# Crops and augments a face, given its landmarks (5, 2) and a seed; returns the results of `crop_face`.
-Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], tuple[Image, Array, Array]]
+# Crops and augments a face, given its landmarks (5, 2) and a seed.
+Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], Cropped]
 
 
 class FaceDataset(Dataset[Sample]):
-    """The rows of a manifest, cropped and augmented (see `transforms.Augment`)."""
+    """The rows of a manifest, cropped and augmented (see `transforms.Augment`).
 
-    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Cropping | None = None) -> None:
+    With `partial`, rows without a label have a target of NaN. Else the targets are None when any row has no label.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        spec: CropSpec,
+        augment: Cropping | None = None,
+        partial: bool = False,
+    ) -> None:
         self.manifest, self.spec, self.augment = manifest, spec, augment
-        self.landmarks, self.targets = manifest.landmarks(), manifest.targets()
+        self.landmarks, self.targets = manifest.landmarks(), manifest.targets(partial)
+        self.outputs, self.head_targets = manifest.outputs, manifest.head_targets()
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -121,6 +150,8 @@ class FaceDataset(Dataset[Sample]):
             image,
             self.landmarks[row],
             None if self.targets is None else self.targets[row],
+            self.outputs,
+            {head: values[row] for head, values in self.head_targets.items()},
         )
 
 
@@ -191,21 +222,40 @@ def make_sample(
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
     if augment is None:
-        crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+        cropped = Cropped(*crop_face(image, landmarks, spec, framed=True))
     else:
-        crop, points, to_crop = augment(image, landmarks, spec, draw.seed)
-    boxes, valid = place_regions(points, spec)
+        cropped = augment(image, landmarks, spec, draw.seed)
+    boxes, valid = place_regions(cropped.landmarks, spec)
     return Sample(
-        crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop
+        image=cropped.image,
+        boxes=boxes,
+        valid=valid,
+        target=face.target,
+        row=-1 if draw.repeat else draw.row,
+        path=face.path,
+        to_crop=cropped.to_crop,
+        targets={
+            head: targets_in_crop(head, face.outputs[head], values, cropped)
+            for head, values in face.targets.items()
+        },
     )
 
 
-def crop_mirrored(
-    image: Image, landmarks: Array | None, spec: CropSpec, seed: int
-) -> tuple[Image, Array, Array]:
+def targets_in_crop(head: str, names: Sequence[str], values: Array, cropped: Cropped) -> Array:
+    """Returns targets of a head (K,) for a crop: they change as the face is rotated and mirrored."""
+    degrees = np.array([rotation(cropped.to_crop)])
+    values = HEADS[head].rotate(values[None], names, degrees)[0]
+    if not cropped.mirrored:
+        return values
+    source, sign = HEADS[head].mirror(names)
+    return np.asarray(values[source] * sign)
+
+
+def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
     """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
     crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
-    return *mirror(crop, points), to_crop
+    crop, points = mirror(crop, points)
+    return Cropped(crop, points, to_crop, mirrored=True)
 
 
 def face_batches(

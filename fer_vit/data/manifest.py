@@ -26,11 +26,13 @@ from fer_vit.data.schema import (
     find_shards,
     read_labels,
     read_numbers,
+    read_outputs,
 )
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
+from fer_vit.heads import target_column
 from fer_vit.labels import Merge, merge_names
 
 
@@ -109,16 +111,36 @@ class Manifest:
         """Returns the landmarks of all rows (M, 5, 2) in image pixels; NaN where there are none."""
         return read_numbers(self.table["landmarks"].combine_chunks(), len(LANDMARKS), 2)
 
-    def targets(self) -> Array | None:
-        """Returns the fraction of votes for each label (M, C), else 1 for the label; None when any row has no label."""
-        if self.table["label"].null_count:
+    def targets(self, partial: bool = False) -> Array | None:
+        """Returns the fraction of votes for each label (M, C), else 1 for the label.
+
+        When any row has no label, returns None, or, if `partial`, NaN for such a row.
+        """
+        unlabelled = self.table["label"].is_null().to_numpy()
+        if unlabelled.any() and not partial:
             return None
-        positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
+        indices = pc.index_in(self.table["label"], pa.array(self.names))
+        positions = pc.fill_null(indices, 0).to_numpy()
         votes = read_numbers(self.table["votes"].combine_chunks(), len(self.names))
         voted = self.table["votes"].is_valid().to_numpy()[:, None]
         targets: Array = np.where(
             voted, votes / votes.sum(1, keepdims=True), np.eye(len(self.names))[positions]
         )
+        targets[unlabelled] = np.nan
+        return targets
+
+    @property
+    def outputs(self) -> dict[str, list[str]]:
+        """The outputs of other heads by head, whose targets the manifest has."""
+        return read_outputs(str(self.path), self.table)
+
+    def head_targets(self) -> dict[str, Array]:
+        """Returns the targets (M, K) of other heads by head, in the order of `outputs`; NaN: unknown."""
+        targets = {}
+        for head, names in self.outputs.items():
+            columns = [self.table[target_column(head, name)] for name in names]
+            values = [pc.fill_null(values, np.nan).to_numpy() for values in columns]
+            targets[head] = np.stack(values, axis=1).astype(float)
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:

@@ -12,7 +12,9 @@
 | source | string | the data set |
 | near_duplicate | bool or null | whether an image of val or test had a near-duplicate in train; null in train |
 
-A data set may have more columns after these, strings or null, for example age, gender and race in FairFace.
+A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`, `yaw` or `valence`: the
+metadata names them (`outputs`), and null is an unknown target. It may have more columns after these, strings or null,
+for example age, gender and race in FairFace.
 
 `image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in order, the landmark
 scheme and the version of fer-vit.
@@ -46,6 +48,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.heads import HEADS, check_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
@@ -100,6 +103,7 @@ class Row:
     near_duplicate: bool | None = (
         None  # whether an image of val or test had a near-duplicate in train
     )
+    targets: dict[str, float] = field(default_factory=dict)  # of other heads, by column
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
 
@@ -113,6 +117,7 @@ class Reading:
     notes: list[str] = field(
         default_factory=list
     )  # for the user, for example about a missing split
+    outputs: dict[str, list[str]] = field(default_factory=dict)  # of other heads, by head
     extra: tuple[str, ...] = ()  # the names of columns that only this data set has
     warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
 
@@ -132,6 +137,7 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
         if (kind := table.schema.field(index).type) != expected.type:
             raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. {AGAIN}")
     labels = read_labels(location, table)
+    check_targets(location, table)
     for name, content, wrong in _find_wrong(table, labels, allow_paths):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
         if rows.size:
@@ -158,6 +164,42 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
             f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. {AGAIN}"
         )
     return labels
+
+
+def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
+    """Returns the outputs of other heads whose targets a manifest has, by head; raises FerVitError if invalid."""
+    outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
+    if not isinstance(outputs, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in outputs.values()
+    ):
+        raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {AGAIN}")
+    check_outputs(outputs, path)
+    return outputs
+
+
+def target_columns(outputs: dict[str, list[str]]) -> list[str]:
+    """Returns the columns of the targets of other heads."""
+    return [target_column(head, name) for head, names in outputs.items() for name in names]
+
+
+def check_targets(location: str, table: pa.Table) -> None:
+    """Raises FerVitError when a column of targets is missing, has another type, or a value out of range."""
+    for head, names in read_outputs(location, table).items():
+        low, high = HEADS[head].low, HEADS[head].high
+        for name in (target_column(head, output) for output in names):
+            where = f"{location}, column `{name}`"
+            index = table.schema.get_field_index(name)
+            if index < 0 or table.schema.field(index).type != pa.float32():
+                raise FerVitError(f"{where}: expected one column of type float. {AGAIN}")
+            values = np.asarray(pc.fill_null(table[name], 0.0))
+            wrong = ~((values >= low) & (values <= high))
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise FerVitError(
+                    f"{location}, row {row}, column `{name}`: expected a number from {low:g} to {high:g}, "
+                    f"but got {values[row]:g}."
+                )
 
 
 def read_numbers(column: pa.Array, *shape: int) -> Array:
@@ -328,11 +370,22 @@ def write_manifest(
     `embed` decides whether all images are stored inside, or only small ones; others must lie below the folder.
     `together` is a key that all shards of a data set have. `more` are tables of manifests whose rows are added.
     """
-    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
-    meta |= {"together": together} if together else {}
-    fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
+    meta: dict[str, Any] = {
+        "labels": reading.names,
+        "landmarks": LANDMARKS,
+        "version": __version__,
+    }
+    if together:
+        meta["together"] = together
+    targets = target_columns(reading.outputs)
+    fields = [*SCHEMA, *(pa.field(name, pa.float32()) for name in targets)]
+    fields += [pa.field(name, pa.string()) for name in reading.extra]
     schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
-    schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json_text(meta)})
+    schema = pa.unify_schemas(schemas)
+    outputs = outputs_of([field.name for field in schema if field.type == pa.float32()])
+    if outputs:
+        meta["outputs"] = outputs
+    schema = schema.with_metadata({"fer_vit": json_text(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), GROUP):
             rows = [
@@ -405,6 +458,7 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
         "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
         "face": 0,
         "source": source,
+        **row.targets,
         **row.extra,
     }
 

@@ -11,6 +11,7 @@ from fer_vit.errors import check_number
 from fer_vit.face.crop import (
     INTERPOLATION,
     REDUCTION,
+    Cropped,
     CropSpec,
     cover_regions,
     crop_face,
@@ -96,13 +97,8 @@ class Augment:
             )
         self.config = config
 
-    def __call__(
-        self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int
-    ) -> tuple[Image, Array, Array]:
-        """Crops a face, given its landmarks (5, 2) if they are known, and changes it; the seed determines the result.
-
-        Returns the crop (S, S, 3), its landmarks (5, 2), and the matrix (2, 3) from image to crop before the mirror.
-        """
+    def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
+        """Crops and changes a face, given its landmarks (5, 2) if they are known; the seed determines the result."""
         config, rng = self.config, np.random.default_rng(seed)
         # All are drawn, also for changes that are off, so that one option does not change the numbers of another.
         amounts = rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift)
@@ -124,7 +120,7 @@ class Augment:
             )
         steps = pipeline(config, spec.size)
         steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
-        return steps(image=crop)["image"], points, to_crop
+        return Cropped(steps(image=crop)["image"], points, to_crop, bool(mirrored))
 
 
 @lru_cache

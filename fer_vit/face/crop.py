@@ -114,6 +114,15 @@ class CropSpec:
 UNCHANGED = np.eye(2, 3)
 
 
+class Cropped(NamedTuple):
+    """A face as a crop."""
+
+    image: Image  # (S, S, 3)
+    landmarks: Array  # (5, 2) in crop pixels
+    to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
+    mirrored: bool = False
+
+
 def crop_face(
     image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
 ) -> tuple[Image, Array, Array]:

@@ -25,6 +25,8 @@ from timm.models.vision_transformer import (
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
+from fer_vit.heads import EXPRESSION
+from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import (
     ATTENTION,
     POOLS,
@@ -34,7 +36,6 @@ from fer_vit.model.attention import (
 )
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
-from fer_vit.model.heads import EXPRESSION, AdditiveHead
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 

@@ -383,7 +383,7 @@ class PhotoDataset(Dataset[Item]):
             )
             to_crop[:, :2] /= reduction
             samples.append(
-                Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop)
+                Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop, {})
             )
         return samples
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, ModelError, short, suggest
 from fer_vit.files import json_text
+from fer_vit.heads import check_outputs
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, read_settings
-from fer_vit.model.heads import check_outputs
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder

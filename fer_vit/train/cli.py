@@ -77,6 +77,7 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
         if self.task == "classification":
             parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
+            parser.link_arguments("data.outputs", "model.outputs", apply_on="instantiate")
         filled_in = {
             "model",
             "datamodule",

@@ -63,6 +63,8 @@ class FaceDataModule(L.LightningDataModule):
         if unlabelled and not self.streamed and not len(self.manifest.split("val")):
             self.manifest = self.manifest.hold_out(0.02)
         self.labels = list(self.manifest.names)
+        self.outputs = self.manifest.outputs
+        self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
 
     def setup(self, stage: str) -> None:
@@ -74,6 +76,7 @@ class FaceDataModule(L.LightningDataModule):
                 f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`."
             )
         self.spec = wanted
+        self.partial = getattr(task, "accepts_unlabelled", False) and not self.streamed
         if (labels := getattr(task, "labels", self.labels)) != self.labels:
             here = f"{self.manifest.path} has {', '.join(self.labels)}. Give the task `labels=data.labels`."
             raise FerVitError(f"The task has the labels {', '.join(labels)}, but {here}")
@@ -108,7 +111,10 @@ class FaceDataModule(L.LightningDataModule):
                 f"{manifest.path} has no rows with split {split}. Prepare the data set with that split."
             )
         dataset = faces.FaceDataset(
-            manifest, self.spec, Augment(self.augment) if split == "train" else None
+            manifest,
+            self.spec,
+            Augment(self.augment) if split == "train" else None,
+            partial=self.partial and not self.balanced,
         )
         if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(manifest.path, split)
@@ -118,7 +124,7 @@ class FaceDataModule(L.LightningDataModule):
         """Counts the training images of every class (C,), votes by their share."""
         if self.streamed:
             return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
-        return torch.from_numpy(self.dataset("train").targets).sum(0).float()
+        return torch.from_numpy(self.dataset("train").targets).nansum(0).float()
 
     def train_dataloader(self) -> DataLoader[faces.Sample]:
         """Augmented batches from the resumed position on; a smaller last one is left out unless it is the only one."""

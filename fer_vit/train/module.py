@@ -22,9 +22,9 @@ from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, check_regions, mirror, region_boxes
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import HEADS
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.heads import HEADS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 from fer_vit.processes import derived_seed, run_seed

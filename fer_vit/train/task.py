@@ -5,6 +5,7 @@ width.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -16,15 +17,17 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection, classification
 
 from fer_vit.data.dataset import Batch
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE, Align
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout, drop_regions
 from fer_vit.report.charts import draw_confusion
-from fer_vit.store.folder import read_model
+from fer_vit.store.folder import load_network, read_model
+from fer_vit.train.metrics import OutputMetrics
 from fer_vit.train.module import (
     Freeze,
     RegionViTModule,
@@ -73,6 +76,54 @@ def class_recall(confusion: Tensor) -> Tensor:
     return confusion.diagonal() / confusion.sum(1)
 
 
+def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
+    """Returns the weight of the loss of each head that is trained; raises FerVitError for one without data."""
+    for head, weight in weights.items():
+        check_number(f"model.head_weights, {head}", weight, 0)
+        if head not in outputs:
+            came = ", ".join(outputs) or "no further head"
+            raise FerVitError(
+                f"Expected targets of {head} in the manifest (model.head_weights), but it has {came}."
+            )
+    chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
+    return {head: weight for head, weight in chosen.items() if weight}
+
+
+class Teachers:
+    """Models that predict the expression of augmented training faces. They are not part of a checkpoint."""
+
+    def __init__(self, names: Sequence[str], labels: Sequence[str]) -> None:
+        self.names = list(names)
+        self.networks = [load_network(name) for name in names]
+        for name, network in zip(names, self.networks, strict=True):
+            if network.settings.labels != list(labels):
+                raise FerVitError(
+                    f"Expected a teacher with the labels {', '.join(labels)}, but {name} has "
+                    f"{', '.join(network.settings.labels)}."
+                )
+            network.offset = None  # a student of adjusted logits would be adjusted twice
+
+    @torch.no_grad()
+    def teach(self, batch: Batch) -> Tensor:
+        """Returns the targets of a batch (B, C): the mean of votes and predictions; NaN without both."""
+        assert batch.target is not None
+        if not self.networks:
+            return batch.target
+        preds = torch.stack([_predict_view(net, batch) for net in self.networks]).mean(0)
+        known = batch.target.isfinite()
+        return torch.where(known, (batch.target.nan_to_num() + preds) / 2, preds)
+
+
+def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
+    """Returns the probabilities (B, C) of a model for a batch of crops, which are resized to its size."""
+    net.to(batch.image.device)
+    size, given = net.config.img_size, batch.image.shape[-1]
+    image = batch.image
+    if size != given:
+        image = F.interpolate(image, size=size, mode="bilinear", align_corners=False)
+    return net.logits(image, batch.boxes * (size / given), batch.valid).float().softmax(-1)
+
+
 NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 
 
@@ -82,6 +133,7 @@ class FERTask(RegionViTModule):
     Args:
         network: The network. With `init`, defaults are the network, `align` and `template` of that model.
         labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
+        outputs: The outputs of further heads by head (the command line takes them from the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         lr: Peak learning rate of AdamW.
@@ -94,6 +146,10 @@ class FERTask(RegionViTModule):
         logit_adjust: This number times the logarithm of each class's share of the training faces is added to its logit
             in training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al.
             2020).
+        head_weights: The weight of each further head's loss beside the expression's; 0 leaves a head out. Default: 5
+            for movements, else 1.
+        teachers: Models that predict the expression of each augmented training face, for example the included ones.
+            The target is the mean of their prediction and the votes; a face without a label has the prediction alone.
         region_dropout: Probability that random regions of a training face are hidden: a uniform share of them.
         compile: Compile the encoder with `torch.compile`.
         init: A model whose weights are copied where they fit: the name of an included model, a folder, "user/name" on
@@ -102,11 +158,13 @@ class FERTask(RegionViTModule):
     """
 
     confusion: Tensor  # of the last validation or test (C, C), targets in rows
+    head_metrics: Any  # of each further head
 
     def __init__(
         self,
         network: RegionViTConfig = NETWORK,
         labels: list[str] | None = None,
+        outputs: dict[str, list[str]] | None = None,
         align: Align = "landmarks",
         template: tuple[tuple[float, float], ...] = TEMPLATE,
         lr: float = 1e-3,
@@ -116,6 +174,8 @@ class FERTask(RegionViTModule):
         min_lr: float = 0.01,
         label_smoothing: float = 0.0,
         logit_adjust: float = 0.0,
+        head_weights: dict[str, float] | None = None,
+        teachers: list[str] | None = None,
         region_dropout: float = 0.0,
         compile: bool = False,
         init: str | None = None,
@@ -129,9 +189,12 @@ class FERTask(RegionViTModule):
             network = RegionViTConfig(**network)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
+        self.head_weights = choose_heads(outputs or {}, head_weights or {})
+        outputs = {head: list((outputs or {})[head]) for head in self.head_weights}
         self.save_hyperparameters()
-        self.store_settings(network, init=None)
-        self.net = build_model(network, labels, align=align, template=template)
+        self.store_settings(network, init=None, outputs=outputs)
+        self.net = build_model(network, labels, outputs=outputs, align=align, template=template)
+        self.teachers = Teachers(teachers or [], labels)
         self.starts_from = (
             init if source and source[0]["labels"] else None
         )  # a classifier, no pretrained encoder
@@ -141,7 +204,13 @@ class FERTask(RegionViTModule):
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
         self.labels = labels
-        self.metrics, self.loss = expression_metrics(len(labels)), MeanMetric()
+        self.metrics, self.mean_loss = expression_metrics(len(labels)), MeanMetric()
+        self.head_metrics = nn.ModuleDict(
+            {
+                head: OutputMetrics(len(names), HEADS[head].figures)
+                for head, names in outputs.items()
+            }
+        )
         self.without_near_duplicates = MeanMetric()
         self.near_duplicate: Tensor | None = (
             None  # (M,) images of the split with one in train; None: no image has one
@@ -167,16 +236,32 @@ class FERTask(RegionViTModule):
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss of a batch: embed, drop regions, encode, compare with the target."""
-        assert batch.target is not None  # the data module checks it
+        """Returns the loss of a batch: embed, drop regions, encode, compare with the targets."""
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
         if rate := self.hparams["region_dropout"]:
             tokens = drop_regions(tokens, self.net.layout, rate)
-        logits = self.net.forward_head(self.net.forward_features(tokens))
-        loss = expression_loss(
-            logits + self.adjustment, batch.target, self.hparams["label_smoothing"]
-        )
+        outputs = self.net.forward_heads(self.net.forward_features(tokens))
+        logits = outputs[EXPRESSION]
+        loss = self.loss(logits + self.adjustment, self.teachers.teach(batch))
+        for head, weight in self.head_weights.items():
+            loss = loss + weight * HEADS[head].loss(outputs[head], batch.targets[head])
         return self.log_loss(loss, logits, batch.path)
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face without a label.
+
+        A subclass may replace it.
+        """
+        labelled = target.isfinite().all(1)
+        if not labelled.any():
+            return 0.0 * logits.sum()
+        smoothing = self.hparams["label_smoothing"]
+        return expression_loss(logits[labelled], target[labelled], smoothing)
+
+    @property
+    def accepts_unlabelled(self) -> bool:
+        """Whether training faces may lack a label: other heads or teachers have targets for them."""
+        return bool(self.head_weights) or bool(self.teachers.names)
 
     @property
     def stage(self) -> Literal["val", "test"]:
@@ -185,7 +270,8 @@ class FERTask(RegionViTModule):
 
     def on_validation_start(self) -> None:
         """Resets the metrics and loads the near-duplicate mask of this split."""
-        for metric in (self.metrics, self.loss, self.without_near_duplicates):
+        metrics = (self.metrics, self.mean_loss, self.without_near_duplicates)
+        for metric in (*metrics, *self.head_metrics.values()):
             metric.reset()
         manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
         # Loaders and data modules of users have no manifest
@@ -195,22 +281,26 @@ class FERTask(RegionViTModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
-        logits = self.net.logits(batch.image, batch.boxes, batch.valid).float()
+        outputs = self.net(batch.image, batch.boxes, batch.valid)
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
-        if once.any():
-            logits, target = logits[once], batch.target[once]
+        for head, metrics in self.head_metrics.items():
+            preds = HEADS[head].decode(outputs[head].float())
+            metrics.update(preds[once], batch.targets[head][once])
+        labelled = once & batch.target.isfinite().all(1)
+        if labelled.any():
+            logits, target = outputs[EXPRESSION].float()[labelled], batch.target[labelled]
             self.metrics.update(logits.softmax(-1), target.argmax(-1))
-            self.loss.update(expression_loss(logits, target), weight=len(target))
+            self.mean_loss.update(expression_loss(logits, target), weight=len(target))
             if self.near_duplicate is not None:
                 hit = logits.argmax(-1) == target.argmax(-1)
                 self.without_near_duplicates.update(
-                    hit[~self.near_duplicate[batch.row[once]]].float()
+                    hit[~self.near_duplicate[batch.row[labelled]]].float()
                 )
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the split."""
         results: dict[str, Tensor] = {
-            "loss": self.loss.compute(),
+            "loss": self.mean_loss.compute(),
             **self.metrics.compute(),
         }  # over all processes
         check_loss(results["loss"], self.stage)  # before a checkpoint is saved
@@ -218,6 +308,9 @@ class FERTask(RegionViTModule):
         results["uar"] = class_recall(self.confusion).nanmean()
         if self.near_duplicate is not None:
             results["accuracy_without_near_duplicates"] = self.without_near_duplicates.compute()
+        for head, metrics in self.head_metrics.items():
+            for figure, values in metrics.compute().items():
+                results[f"{head}_{figure}"] = values.nanmean().float()
         self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
         trainer = self.trainer

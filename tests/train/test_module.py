@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.heads import HEADS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
 from fer_vit.train.module import (

@@ -58,6 +58,7 @@ def batch(size: int = 6) -> Batch:
         row=torch.arange(size),
         path=[str(i) for i in range(size)],
         to_crop=torch.eye(3)[:2].expand(size, 2, 3),
+        targets={},
     )
 
 
@@ -113,21 +114,24 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     adjusted = logits + tau * (torch.tensor([600, 30, 1]) / 631).log()
     assert torch.allclose(task.training_step(data, 0), expression_loss(adjusted, data.target))
     task.validation_step(data, 0)
-    assert torch.allclose(task.loss.compute(), expression_loss(logits, data.target))
+    assert torch.allclose(task.mean_loss.compute(), expression_loss(logits, data.target))
 
 
 def test_repeats_do_not_count() -> None:
     task, data = with_trainer(build().eval(), testing=False, datamodule=None), batch()
     task.validation_step(data, 0)
-    figures = {**task.metrics.compute(), "loss": task.loss.compute()}
+    figures = {**task.metrics.compute(), "loss": task.mean_loss.compute()}
     task.on_validation_start()
-    repeated = Batch(
-        *(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data)
+    repeated = data._replace(
+        image=torch.cat([data.image, data.image[:3]]),
+        boxes=torch.cat([data.boxes, data.boxes[:3]]),
+        valid=torch.cat([data.valid, data.valid[:3]]),
+        target=torch.cat([data.target, data.target[:3]]),
+        row=torch.cat([data.row, torch.full((3,), -1)]),
     )
-    repeated.row[6:] = -1
     task.validation_step(repeated, 0)
     task.validation_step(data._replace(row=torch.full((6,), -1)), 0)
-    again = {**task.metrics.compute(), "loss": task.loss.compute()}
+    again = {**task.metrics.compute(), "loss": task.mean_loss.compute()}
     assert figures["confusion"].sum() == 6
     assert all(torch.equal(again[name], value) for name, value in figures.items())
 

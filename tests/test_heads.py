@@ -7,16 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.heads import (
+from fer_vit.heads import (
     HEADS,
-    AdditiveHead,
     affect_loss,
     check_outputs,
     movement_loss,
     other_side,
     pose_loss,
 )
+from fer_vit.model.additive import AdditiveHead
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import TokenLayout, Tokens
 

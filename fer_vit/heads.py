@@ -1,76 +1,26 @@
-"""Heads: what a model reads from a face. `HEADS` has an entry for each kind of head; a new one is an entry here.
+"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each; a new head is an entry.
 
-A head is a name, its outputs, a layer, a loss, how raw outputs become values, and what mirroring does to them. The head
-`expression` is timm's classifier behind a pooling; the layer of the others is `AdditiveHead`.
+A head is a name, its outputs, their columns in a manifest, a loss, how raw outputs become values, and what mirroring or
+rotating a face does to them. The layer of all heads is `model.additive.AdditiveHead`.
 
-B images, T tokens, D width, R regions of k x k tokens, K outputs of a head.
+B images, M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.tokens import TokenLayout, Tokens
+from fer_vit.geometry import Array
 
 EXPRESSION = "expression"
 POSE_UNIT = 20.0  # degrees per unit of the raw outputs of `pose`
 POSE_BEND = 0.25  # raw error below which the loss of `pose` is quadratic: 5 degrees
-
-
-class Terms(NamedTuple):
-    """The parts that add up to the raw outputs of an additive head."""
-
-    bias: Tensor  # (K,)
-    face: Tensor  # of the mean of all tokens (B, K)
-    regions: Tensor  # of each region (B, R, K); 0 for a missing one
-
-
-class AdditiveHead(nn.Module):
-    """Reads tokens additively: output k is b_k + p_k . mean of all tokens + the sum over regions r of w_rk . x_r.
-
-    So each output is the sum of a bias, a term of the whole face and a term of each region. Tokens have exchanged
-    information in the encoder: the term of a region is not what hiding the region would change.
-    """
-
-    def __init__(self, outputs: int, regions: Sequence[str], layout: TokenLayout, dim: int) -> None:
-        super().__init__()
-        self.layout = layout
-        self.region_names = tuple(regions)
-        self.bias = nn.Parameter(torch.zeros(outputs))
-        self.by_face = nn.Parameter(0.01 * torch.randn(dim, outputs))
-        weights = {
-            name: 0.01 * torch.randn(layout.tokens_per_region, dim, outputs) for name in regions
-        }
-        self.by_region = nn.ParameterDict(weights)  # sorted by name
-
-    def terms(self, tokens: Tokens) -> Terms:
-        """Returns the terms of encoded tokens, of which hard attention may have removed patches."""
-        located = tokens.x[:, self.layout.num_prefix :]  # (B, N' + R k^2, D)
-        present = located.new_ones(located.shape[:2])  # (B, N' + R k^2)
-        if tokens.valid is not None:
-            present = tokens.valid[:, self.layout.num_prefix :].to(located.dtype)
-        present = present[..., None]
-        mean = (located * present).sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
-        face = mean @ self.by_face  # (B, K)
-
-        if not self.region_names:
-            return Terms(self.bias, face, face.new_zeros(len(face), 0, face.shape[1]))
-        number, each = len(self.region_names), self.layout.tokens_per_region
-        region_tokens = (located * present)[:, -number * each :]  # (B, R k^2, D)
-        region_tokens = region_tokens.reshape(len(located), number, each, -1)  # (B, R, k^2, D)
-        weights = torch.stack([self.by_region[name] for name in self.region_names])
-        regions = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
-        return Terms(self.bias, face, regions)
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """Returns the raw outputs (B, K) of encoded tokens."""
-        terms = self.terms(tokens)
-        return terms.bias + terms.face + terms.regions.sum(1)
 
 
 def masked_mean(values: Tensor, known: Tensor) -> Tensor:
@@ -163,6 +113,17 @@ def keep(names: Sequence[str]) -> Mirror:
     return Mirror([*range(len(names))], [1.0] * len(names))
 
 
+def stay(values: Array, names: Sequence[str], degrees: Array) -> Array:
+    """Values (M, K) that a rotation of the face does not change."""
+    return values
+
+
+def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
+    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes by as much."""
+    rolls = np.array([name == "roll" for name in names])
+    return np.asarray(values + degrees[:, None] * rolls)
+
+
 def to_degrees(raw: Tensor) -> Tensor:
     """Converts raw outputs of `pose` to degrees."""
     return POSE_UNIT * raw
@@ -176,10 +137,11 @@ class Head:
         loss: Of raw outputs (B, K) and targets (B, K), NaN where unknown; in float32.
         decode: Converts raw outputs (B, K) to values in the unit of the targets.
         mirror: What mirroring a face does to outputs, by their names.
+        rotate: Values (M, K) of faces that were rotated, by their values before, the names and degrees (M,).
         low: Smallest value of a target.
         high: Largest value of a target.
-        prefix: Of the columns of a manifest and of a table.
-        outputs: The names of the outputs; empty: any.
+        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may have any name.
+        outputs: The names of the outputs; empty: any that the data has.
         unit: Of the values.
         weight: Of the loss beside the expression's.
         figures: Measures of a split, see `train.metrics`.
@@ -190,6 +152,7 @@ class Head:
     mirror: Callable[[Sequence[str]], Mirror]
     low: float
     high: float
+    rotate: Callable[[Array, Sequence[str], Array], Array] = stay
     prefix: str = ""
     outputs: tuple[str, ...] = ()
     unit: str = ""
@@ -207,6 +170,7 @@ HEADS: dict[str, Head] = {
         negate_turns,
         -180.0,
         180.0,
+        rotate=turn_roll,
         outputs=("yaw", "pitch", "roll"),
         unit="degrees",
     ),
@@ -221,6 +185,28 @@ HEADS: dict[str, Head] = {
     ),
 }
 """The heads beside `expression`, by name."""
+
+
+def target_column(head: str, output: str) -> str:
+    """Returns the column of an output in manifests and tables."""
+    return HEADS[head].prefix + output
+
+
+def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the outputs by head that columns hold, in the order of `HEADS` and of the columns."""
+    outputs: dict[str, list[str]] = {}
+    for name, head in HEADS.items():
+        if head.outputs:
+            names = [column for column in columns if column in head.outputs]
+        else:
+            names = [
+                column.removeprefix(head.prefix)
+                for column in columns
+                if column.startswith(head.prefix)
+            ]
+        if names:
+            outputs[name] = names
+    return outputs
 
 
 def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:

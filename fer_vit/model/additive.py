@@ -1,0 +1,63 @@
+"""The layer of heads: outputs that are sums over the face and its regions.
+
+B images, T tokens, D width, R regions of k x k tokens, K outputs of a head.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fer_vit.model.tokens import TokenLayout, Tokens
+
+
+class Terms(NamedTuple):
+    """The parts that add up to the raw outputs of an additive head."""
+
+    bias: Tensor  # (K,)
+    face: Tensor  # of the mean of all tokens (B, K)
+    regions: Tensor  # of each region (B, R, K); 0 for a missing one
+
+
+class AdditiveHead(nn.Module):
+    """Reads tokens additively: output k is b_k + p_k . mean of all tokens + the sum over regions r of w_rk . x_r.
+
+    So each output is the sum of a bias, a term of the whole face and a term of each region. Tokens have exchanged
+    information in the encoder: the term of a region is not what hiding the region would change.
+    """
+
+    def __init__(self, outputs: int, regions: Sequence[str], layout: TokenLayout, dim: int) -> None:
+        super().__init__()
+        self.layout = layout
+        self.region_names = tuple(regions)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.by_face = nn.Parameter(0.01 * torch.randn(dim, outputs))
+        weights = {
+            name: 0.01 * torch.randn(layout.tokens_per_region, dim, outputs) for name in regions
+        }
+        self.by_region = nn.ParameterDict(weights)  # sorted by name
+
+    def terms(self, tokens: Tokens) -> Terms:
+        """Returns the terms of encoded tokens, of which hard attention may have removed patches."""
+        located = tokens.x[:, self.layout.num_prefix :]  # (B, N' + R k^2, D)
+        present = located.new_ones(located.shape[:2])  # (B, N' + R k^2)
+        if tokens.valid is not None:
+            present = tokens.valid[:, self.layout.num_prefix :].to(located.dtype)
+        present = present[..., None]
+        mean = (located * present).sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
+        face = mean @ self.by_face  # (B, K)
+
+        if not self.region_names:
+            return Terms(self.bias, face, face.new_zeros(len(face), 0, face.shape[1]))
+        number, each = len(self.region_names), self.layout.tokens_per_region
+        region_tokens = (located * present)[:, -number * each :]  # (B, R k^2, D)
+        region_tokens = region_tokens.reshape(len(located), number, each, -1)  # (B, R, k^2, D)
+        weights = torch.stack([self.by_region[name] for name in self.region_names])
+        regions = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
+        return Terms(self.bias, face, regions)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Returns the raw outputs (B, K) of encoded tokens."""
+        terms = self.terms(tokens)
+        return terms.bias + terms.face + terms.regions.sum(1)
