@@ -22,6 +22,7 @@ from fer_vit.face.crop import REGIONS
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, move
+from fer_vit.heads import target_column
 from fer_vit.labels import EXPRESSIONS
 
 Look = dict[str, float]
@@ -136,6 +137,20 @@ def draw_face(
     The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with the expression. The
     seed chooses person, pose, light and noise; the same arguments give the same bytes. Sizes from 48 to 448 look right.
     """
+    face = draw(expression, seed, size, colour)
+    return face.image, face.landmarks
+
+
+class Drawing(NamedTuple):
+    """A drawn face."""
+
+    image: Image  # (size, size, 3)
+    landmarks: Array  # (5, 2) in pixels
+    targets: dict[str, float]  # of heads, by column
+
+
+def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Drawing:
+    """Draws a face as `draw_face` does, with its targets."""
     rng = np.random.default_rng(seed)
     look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))
     skin = np.array([np.interp(look["skin"] * 4, range(5), channel) for channel in SKINS.T])
@@ -160,7 +175,61 @@ def draw_face(
     light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
     noisy = image * light[..., None] + look["noise"] * rng.standard_normal((size, size, 1))
     lit = np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
-    return lit, apply(frame, [*eyes, nose, *corners])
+    landmarks = apply(frame, [*eyes, nose, *corners])
+    return Drawing(lit, landmarks, draw_targets(look, moved))
+
+
+YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
+MOVEMENTS = (
+    "browRaise",
+    "browLower",
+    "browSqueeze",
+    "eyeWide",
+    "noseWrinkle",
+    "mouthSmile",
+    "mouthFrown",
+    "mouthOpen",
+    "mouthSneer",
+    "mouthCornerUpLeft",
+    "mouthCornerUpRight",
+)
+"""Movements of a drawn face. A name begins with the feature that moves, as the names of `Parameters` do."""
+OUTPUTS = {
+    "movements": list(MOVEMENTS),
+    "pose": ["yaw", "roll"],
+    "affect": ["valence", "arousal"],
+}
+
+
+def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
+    """Returns the targets of a drawn face by column: the parameters of the drawing.
+
+    A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the mouth, less the
+    sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
+    """
+    raised = max(moved.mouth_asymmetry, 0.0)
+    intensities = {
+        "browRaise": moved.brow_raise,
+        "browLower": -moved.brow_raise,
+        "browSqueeze": moved.brow_squeeze,
+        "eyeWide": moved.eye_opening,
+        "noseWrinkle": moved.nose_wrinkle,
+        "mouthSmile": moved.mouth_curve,
+        "mouthFrown": -moved.mouth_curve,
+        "mouthOpen": moved.mouth_opening,
+        "mouthSneer": moved.mouth_sneer,
+        "mouthCornerUpLeft": raised if look["side"] > 0 else 0.0,
+        "mouthCornerUpRight": raised if look["side"] < 0 else 0.0,
+    }
+    targets = {
+        target_column("movements", name): float(np.clip(value, 0, 1))
+        for name, value in intensities.items()
+    }
+    targets["yaw"] = YAW_DEGREES * look["yaw"]
+    targets["roll"] = look["roll"]
+    targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
+    targets["arousal"] = float(np.clip(moved.eye_opening + moved.mouth_opening - 1, -1, 1))
+    return targets
 
 
 def _values(expression: str) -> Array:
@@ -287,7 +356,12 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
 
 
 def read(
-    root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False
+    root: Path,
+    count: int = 1200,
+    seed: int = 0,
+    size: int = 96,
+    colour: bool = False,
+    heads: bool = False,
 ) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
@@ -299,6 +373,7 @@ def read(
         seed: For drawn: the same seed draws the same faces.
         size: For drawn: side of the images in pixels.
         colour: For drawn: in colour rather than grey.
+        heads: For drawn: add the targets of movements, pose and affect.
     """
     for name, number, least in (("count", count, 1), ("seed", seed, 0), ("size", size, 1)):
         check_number(name, number, least)
@@ -312,12 +387,15 @@ def read(
             split = SPLITS[(number >= 0.7 * count) + (number >= 0.85 * count)]
             label = EXPRESSIONS[number % len(EXPRESSIONS)]
             name = f"{split}/{label}/{number:05d}.png"
-            image, landmarks = draw_face(label, seed * count + number, size, colour)
+            image, landmarks, targets = draw(label, seed * count + number, size, colour)
             data, path = encode_png(image if colour else image[..., 0]), folder / name
             if not drawn:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
             elif not path.is_file() or path.read_bytes() != data:
                 raise FerVitError(f"{root} holds something else. Choose a new folder.")
-            rows.append(Row(root / name, name, split, label, landmarks=landmarks))
-    return Reading(EXPRESSIONS, rows)
+            row = Row(root / name, name, split, label, landmarks=landmarks)
+            if heads:
+                row.targets = targets
+            rows.append(row)
+    return Reading(EXPRESSIONS, rows, outputs=OUTPUTS if heads else {})
