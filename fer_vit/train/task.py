@@ -133,7 +133,6 @@ class FERTask(RegionViTModule):
     Args:
         network: The network. With `init`, defaults are the network, `align` and `template` of that model.
         labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
-        outputs: The outputs of further heads by head (the command line takes them from the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         lr: Peak learning rate of AdamW.
@@ -146,6 +145,7 @@ class FERTask(RegionViTModule):
         logit_adjust: This number times the logarithm of each class's share of the training faces is added to its logit
             in training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al.
             2020).
+        outputs: The outputs of further heads by head (the command line takes them from the manifest).
         head_weights: The weight of each further head's loss beside the expression's; 0 leaves a head out. Default: 5
             for movements, else 1.
         teachers: Models that predict the expression of each augmented training face, for example the included ones.
@@ -164,7 +164,6 @@ class FERTask(RegionViTModule):
         self,
         network: RegionViTConfig = NETWORK,
         labels: list[str] | None = None,
-        outputs: dict[str, list[str]] | None = None,
         align: Align = "landmarks",
         template: tuple[tuple[float, float], ...] = TEMPLATE,
         lr: float = 1e-3,
@@ -174,6 +173,7 @@ class FERTask(RegionViTModule):
         min_lr: float = 0.01,
         label_smoothing: float = 0.0,
         logit_adjust: float = 0.0,
+        outputs: dict[str, list[str]] | None = None,
         head_weights: dict[str, float] | None = None,
         teachers: list[str] | None = None,
         region_dropout: float = 0.0,

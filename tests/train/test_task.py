@@ -9,6 +9,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.loggers import TensorBoardLogger
 from sklearn.metrics import (
     accuracy_score,
@@ -20,13 +21,18 @@ from sklearn.metrics import (
 from torch.utils.data import DataLoader
 
 from fer_vit.data.dataset import Batch
+from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import fit_temperature
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
+from fer_vit.sources import drawn as drawn_source
+from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import (
     NETWORK as USUAL,
@@ -35,6 +41,7 @@ from fer_vit.train.task import (
     expression_loss,
     expression_metrics,
 )
+from tests.helpers.commands import TINY, fit
 
 NETWORK = RegionViTConfig(
     img_size=32,
@@ -272,6 +279,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
         **defaults,
         "network": asdict(NETWORK),
         "labels": ["a", "b", "c"],
+        "outputs": {},
         **change,
     }
     again = FERTask(**task.hparams)
@@ -428,3 +436,78 @@ def test_a_task_with_its_optimizer_and_other_data(drawn: Path, tmp_path: Path) -
 def test_a_network_equal_to_the_default_is_the_default() -> None:
     task = FERTask(replace(USUAL), labels=["calm", "happiness"], init="ferplus-small")
     assert task.net.config.img_size == 48
+
+
+HEAD_OUTPUTS = {"movements": ["smileLeft", "smileRight"], "pose": ["yaw"]}
+
+
+def batch_with_heads() -> Batch:
+    """Three faces with a label and three with targets of other heads."""
+    faces = batch()
+    target = faces.target.clone()
+    target[3:] = torch.nan
+    movements = torch.rand(6, 2)
+    movements[:3] = torch.nan
+    pose = torch.linspace(-30, 30, 6)[:, None].clone()
+    pose[4] = torch.nan
+    return faces._replace(target=target, targets={"movements": movements, "pose": pose})
+
+
+def test_training_loss_is_the_weighted_sum_of_the_heads_over_known_targets() -> None:
+    weights = {"movements": 2.0, "pose": 0.5}
+    task = build(outputs=HEAD_OUTPUTS, head_weights=weights).eval()
+    faces = batch_with_heads()
+    losses: list[torch.Tensor] = []
+    task.log_loss = lambda loss, logits, paths: losses.append(loss)  # type: ignore[method-assign]
+    task.training_step(faces, 0)
+    raw = task.net(faces.image, faces.boxes, faces.valid)
+    expected = F.cross_entropy(raw["expression"][:3], faces.target[:3])
+    for head, weight in weights.items():
+        expected = expected + weight * HEADS[head].loss(raw[head], faces.targets[head])
+    assert losses[0].item() == pytest.approx(expected.item(), abs=1e-5)
+    losses[0].backward()
+    assert all(value.grad is not None for value in task.net.heads.parameters())
+
+
+def test_a_batch_without_labels_trains_the_other_heads() -> None:
+    task = build(outputs=HEAD_OUTPUTS)
+    faces = batch_with_heads()
+    faces.target[:] = torch.nan
+    task.log_loss = lambda loss, logits, paths: loss  # type: ignore[method-assign]
+    task.training_step(faces, 0).backward()
+    assert task.net.vit.head.weight.grad.abs().max() == 0
+    assert task.net.heads["pose"].by_face.grad.abs().max() > 0
+
+
+def test_a_weight_of_0_leaves_a_head_out_and_a_head_without_targets_is_an_error() -> None:
+    task = build(outputs=HEAD_OUTPUTS, head_weights={"movements": 0.0})
+    assert task.net.settings.outputs == {"pose": ["yaw"]}
+    assert task.hparams["outputs"] == {"pose": ["yaw"]}
+    with pytest.raises(FerVitError, match="affect"):
+        build(outputs=HEAD_OUTPUTS, head_weights={"affect": 1.0})
+    with pytest.raises(FerVitError, match="pose"):
+        build(outputs=HEAD_OUTPUTS, head_weights={"pose": -1.0})
+
+
+def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
+    teacher = build_model(NETWORK, ["a", "b", "c"]).eval()
+    save_network(teacher, tmp_path / "teacher")
+    task = build(teachers=[str(tmp_path / "teacher")])
+    assert task.accepts_unlabelled
+    faces = batch_with_heads()
+    probabilities = teacher.logits(faces.image, faces.boxes, faces.valid).softmax(1)
+    taught = task.teachers.teach(faces)
+    assert torch.allclose(taught[:3], (faces.target[:3] + probabilities[:3]) / 2, atol=1e-6)
+    assert torch.allclose(taught[3:], probabilities[3:], atol=1e-6)
+    assert not any("teacher" in name for name in task.state_dict())
+    with pytest.raises(FerVitError, match="labels"):
+        FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+@pytest.mark.parametrize("heads", [True, False])
+def test_fit_trains_the_heads_of_a_manifest(heads: bool, tmp_path: Path) -> None:
+    reading = drawn_source.read(tmp_path / "faces", count=40, size=32, heads=heads)
+    write_manifest(tmp_path / "faces.parquet", reading, "drawn")
+    net = load_network(fit(tmp_path / "faces.parquet", tmp_path / "runs", *TINY))
+    assert net.settings.outputs == (drawn_source.OUTPUTS if heads else {})
+    assert [*net.heads] == [*net.settings.outputs]
