@@ -132,6 +132,10 @@ def run(args: list[str]) -> None:
         print(HELP)
     elif verb == "--version":
         print(f"fer-vit {__version__}")
+    elif verb in VERBS and sys.flags.optimize > 1:
+        raise FerVitError(
+            "The options are read from docstrings, which `python -OO` removes. Leave -OO out."
+        )
     elif verb in PLAIN_VERBS:
         run_plain(verb, args[1:])
     elif verb in LIGHTNING_VERBS:

@@ -247,3 +247,15 @@ def test_a_low_limit_of_open_files_is_one_line(limit: int) -> None:
     assert done.returncode == 2
     assert f"the limit is {limit}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_python_without_docstrings_is_refused_in_one_line_and_pages_keep_their_text() -> None:
+    code = (
+        "from fer_vit.explain.methods import METHODS; print(all(m.text for m in METHODS.values()))"
+    )
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+    words = [sys.executable, "-OO", "-m", "fer_vit", "models"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "-OO" in done.stderr

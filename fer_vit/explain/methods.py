@@ -28,8 +28,17 @@ from fer_vit.model.region_vit import RegionViT
 
 Attribution: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Scores (E, B, T), heat (E, B, S, S) and shares (E, B, R), see `Explanation`; not normalised."""
-Method: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
+Attribute: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
 """Explains the scores that `directions` (E, B, C) make of the logits of traced faces."""
+
+
+class Method(NamedTuple):
+    """A way to explain."""
+
+    attribute: Attribute
+    text: str  # what it shows, for a report
+
+
 PASSES = 8
 """Forward passes of integrated gradients, from the blurred face to the face."""
 
@@ -77,7 +86,7 @@ def explain_each(
     net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None
 ) -> list[Explanation]:
     """Explains several scores (E, B, C) of traced faces; other arguments and errors as for `explain`."""
-    attribute = find_method(method, MEASURED)
+    attribute = find_method(method, MEASURED).attribute
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
     found = (
@@ -157,11 +166,26 @@ def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     return from_tokens(net, seen, rollout(seen).expand(len(directions), -1, -1))
 
 
-METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablation": ablation}
-"""By the name that the command line takes. A report shows the first line of a method's docstring."""
-CONTROLS: dict[str, Method] = {"random": random_scores, "centre": centre}
+METHODS = {
+    "pixels": Method(
+        pixels,
+        "what each pixel adds to the score, from a blurred face to this one (integrated gradients).",
+    ),
+    "relevance": Method(
+        relevance, "gradient times attention, from the score back to the model's tokens."
+    ),
+    "ablation": Method(
+        ablation,
+        "how far the score falls when a region's tokens, and the patches under it, are masked together.",
+    ),
+}
+"""By the name that the command line takes."""
+CONTROLS = {
+    "random": Method(random_scores, "random scores."),
+    "centre": Method(centre, "a Gaussian around the centre of the crop."),
+}
 """Baselines for the methods: their scores do not depend on what the model learned."""
-MEASURED: dict[str, Method] = METHODS | {"attention": attention} | CONTROLS
+MEASURED = METHODS | {"attention": Method(attention, "where the model looks.")} | CONTROLS
 """What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,6 +32,9 @@ PICTURES = 120
 """Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
 POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
 FRAMES = 8  # frames that are explained together
+MEMORY = 2_000_000_000  # bytes for the faces that are explained together
+VECTORS = 16  # values of a token in a block, in vectors of its width
+BYTES = 16  # of a value with its gradients: as measured with additive attention at 224 pixels
 LabelChoice = Literal["predicted", "all"]
 Shown: TypeAlias = tuple[FaceResult, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
@@ -191,10 +194,14 @@ def explain_faces(
     """Yields each face with its explanation; `chunks` are the crops, ready for the model, perhaps with more faces."""
     faces = iter(faces)
     read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
-    for chunk in chunks:
+    most = faces_at_once(model.net)
+    for part in chain.from_iterable(chunk.split(most) for chunk in chunks):
+        wanted = list(islice(faces, len(part.path)))
+        if not wanted:
+            return
+        chunk = next(part.split(len(wanted)))
         seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
-        # `zip` stops at the end of the chunk before it takes the next face.
-        explanations = zip(explain_labels(model.net, seen, method, labels), faces, strict=False)
+        explanations = zip(explain_labels(model.net, seen, method, labels), wanted, strict=True)
         for row, (evidence, (face, image)) in enumerate(explanations):
             picture = read(face.path) if image is None else image
             if picture is None:  # what the model saw
@@ -207,6 +214,20 @@ def explain_faces(
                 replace(view, regions=visible_regions(model.crop_spec, chunk, row)),
                 evidence,
             )
+
+
+def faces_at_once(net: RegionViT) -> int:
+    """Returns how many faces are explained together: as many as `MEMORY` holds, but at least one.
+
+    Gradients need the values of every block: some vectors for each token, and numbers for each pair
+    of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
+    """
+    tokens, width = net.layout.num_tokens, int(net.vit.embed_dim)
+    blocks = len(net.vit.blocks)
+    additive = net.config.attention == "additive"
+    pair = width if additive else 4 * int(net.vit.blocks[0].attn.num_heads)
+    numbers = blocks * tokens * (VECTORS * width + tokens * pair)
+    return max(1, MEMORY // (numbers * BYTES))
 
 
 def explain_labels(

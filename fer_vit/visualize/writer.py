@@ -254,8 +254,10 @@ def name_views(model: Recognizer, distance: Array) -> list[str]:
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
     """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
-    text = str(METHODS[method].__doc__).partition("\n")[0]
-    drives = f"What drives the prediction: {text[0].lower()}{text[1:]} Orange is for the expression, blue against it."
+    drives = (
+        f"What drives the prediction: {METHODS[method].text} "
+        "Orange is for the expression, blue against it."
+    )
     faithfulness = model.net.settings.faithfulness
     return {
         "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",

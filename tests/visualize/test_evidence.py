@@ -1,6 +1,7 @@
 """What a report shows of faces, and of people over time: curves from every frame, and a fair choice of pictures."""
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor
 
 from fer_vit import load
+from fer_vit.data.dataset import Batch
 from fer_vit.explain.methods import METHODS, explain
-from fer_vit.explain.trace import attention_views, interactions, trace
+from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
@@ -22,6 +25,7 @@ from fer_vit.visualize.evidence import (
     LabelChoice,
     explain_faces,
     explain_labels,
+    faces_at_once,
     limit,
     pictures,
     watch,
@@ -224,3 +228,32 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
         41,
         41,
     ]
+
+
+def test_a_limit_of_faces_is_a_limit_of_explanations(
+    net: RegionViT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def count(net: RegionViT, image: Tensor, *rest: Tensor) -> Trace:
+        sizes.append(len(image))
+        return trace(net, image, *rest)
+
+    monkeypatch.setattr(import_module("fer_vit.visualize.evidence"), "trace", count)
+    boxes, valid = torch.tensor([[8.0, 18, 24, 30]] * 3), torch.ones(20, 3, dtype=torch.bool)
+    image, boxes, valid = noise_faces(boxes, valid)
+    to_crop = torch.eye(2, 3).expand(20, -1, -1)
+    crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop)
+    (photo,) = frames("a.mp4", [[0]])
+    shown = [(photo.faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
+    explained = explain_faces(Recognizer(net), shown, [crowd] * 5, "relevance")
+    assert len([*explained]) == 25
+    assert sizes == [20, 5]
+
+
+def test_additive_attention_is_explained_in_small_batches() -> None:
+    many = small_model(regions=("mouth",))
+    few = small_model(regions=("mouth",), attention="additive")
+    assert faces_at_once(many) > faces_at_once(few) > 1
+    large = RegionViTConfig(attention="additive", regions=("mouth",))
+    assert faces_at_once(build_model(large, ["a", "b"])) == 1
