@@ -6,19 +6,29 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from threading import Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
 
+if sys.platform == "linux":
+    import fcntl
+
+T = TypeVar("T")
+R = TypeVar("R")
+PIPE = 2**20  # bytes of results that may wait between a worker and the main process
 WORKER_DIED = """A worker process died, perhaps for lack of memory. Try fewer `--workers`. \
 A Python script calls fer-vit below `if __name__ == "__main__":`."""
 
@@ -140,6 +150,122 @@ def report_dead_workers() -> Iterator[None]:
         if "DataLoader worker" not in str(error):  # torch's words
             raise
         raise FerVitError(WORKER_DIED) from error
+
+
+class _Message(Enum):
+    """What a worker sends, before its content."""
+
+    READY = auto()  # it has started
+    RESULT = auto()
+    DONE = auto()  # a task has no further results
+    FAILED = auto()  # the content is the error
+    DIED = auto()  # it sends nothing more
+
+
+def work_in_processes(
+    work: Callable[[T], Iterable[R]], tasks: Sequence[T], processes: int
+) -> Iterator[tuple[T, R | None]]:
+    """Yields each task with each of its results, in order; worker processes take the tasks in turn.
+
+    If a worker dies, a new process does its task again, unless the task had results already. If that process dies, too,
+    the result is None, and the other tasks continue. With 0 processes, this one does the tasks. Raises FerVitError if
+    no worker can start, and the errors of `work`.
+    """
+    if not processes:
+        for task in tasks:
+            for result in work(task):
+                yield task, result
+        return
+    workers: list[_Worker[T, R]] = []
+    try:
+        for number in range(min(processes, len(tasks))):
+            workers.append(_Worker(work, tasks[number::processes]))
+        for number, task in enumerate(tasks):
+            for answer in workers[number % processes].do_next():
+                yield task, answer
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker(Generic[T, R]):
+    """A process that does tasks in order, and a new one after each death."""
+
+    def __init__(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> None:
+        self._work = work
+        self._tasks = deque(tasks)  # that are not done
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context()
+        self._ready = False
+        self._receiver, sender = context.Pipe(duplex=False)
+        if sys.platform == "linux":
+            with suppress(OSError):  # more than the user may have
+                fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
+        arguments = (self._work, [*self._tasks], sender)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        sender.close()  # so that the end of the process is the end of the pipe
+
+    def stop(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.join()
+        self._receiver.close()
+
+    def do_next(self) -> Iterator[R | None]:
+        """Yields the results of the next task; None, as the last one, if the task kills its process."""
+        for last_attempt in (False, True):
+            message, content = self._receive()
+            has_results = message is not _Message.DIED
+            while message is _Message.RESULT:
+                yield content
+                message, content = self._receive()
+            if message is _Message.FAILED:
+                raise content
+            if message is _Message.DONE:
+                self._tasks.popleft()
+                return
+            if not self._ready:
+                raise FerVitError(WORKER_DIED)
+            self.stop()
+            if has_results or last_attempt:
+                break
+            self._start()
+        self._tasks.popleft()
+        self._start()
+        yield None
+
+    def _receive(self) -> tuple[_Message, Any]:
+        """Returns the next message of the process and its content."""
+        while True:
+            wait([self._receiver, self._process.sentinel])
+            try:
+                if not self._receiver.poll():
+                    return _Message.DIED, None
+                message, content = self._receiver.recv()
+            except (EOFError, OSError):  # it died between two messages, or within one
+                return _Message.DIED, None
+            if message is not _Message.READY:
+                return message, content
+            self._ready = True
+
+
+def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connection) -> None:
+    """Runs in a worker process: sends the results of the tasks, in order."""
+    start_worker()
+    sender.send((_Message.READY, None))
+    try:
+        for task in tasks:
+            for result in work(task):
+                sender.send((_Message.RESULT, result))
+            sender.send((_Message.DONE, None))
+    except FerVitError as error:
+        sender.send((_Message.FAILED, error))
+    except Exception as error:  # its traceback stays in this process
+        error.add_note(f"In a worker process: {traceback.format_exc()}")
+        sender.send((_Message.FAILED, error))
 
 
 @contextmanager

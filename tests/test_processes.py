@@ -1,7 +1,9 @@
 import gc
 import multiprocessing
 import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -9,8 +11,15 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+import fer_vit.processes as processes_module
 from fer_vit.errors import FerVitError
-from fer_vit.processes import VARIABLES, ProcessRank, process_rank, start_worker
+from fer_vit.processes import (
+    VARIABLES,
+    ProcessRank,
+    process_rank,
+    start_worker,
+    work_in_processes,
+)
 from tests.helpers.videos import write_video
 
 
@@ -97,3 +106,78 @@ def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
     assert process.exitcode == 0
     os.close(listening)
     os.close(ready)
+
+
+def results_of(task: int) -> Iterator[int]:
+    """Yields a task as many times as its last digit."""
+    for _ in range(task % 10):
+        yield task
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2, 5])
+def test_results_come_in_order_from_any_number_of_processes(processes: int) -> None:
+    tasks = [3, 10, 21, 32, 43]
+    expected = [(task, task) for task in tasks for _ in range(task % 10)]
+    assert [*work_in_processes(results_of, tasks, processes)] == expected
+
+
+def test_a_task_that_kills_its_process_has_no_result_and_others_continue() -> None:
+    def work(task: int) -> Iterator[int]:
+        if task == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        yield task
+
+    found = [*work_in_processes(work, range(8), 2)]
+    assert found == [(task, None if task == 3 else task) for task in range(8)]
+
+
+def test_results_before_the_death_of_a_process_are_kept() -> None:
+    def work(task: int) -> Iterator[int]:
+        yield from range(3)
+        if task == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = [*work_in_processes(work, range(3), 1)]
+    assert found == [
+        *((task, result) for task in (0, 1) for result in range(3)),
+        (1, None),
+        *((2, result) for result in range(3)),
+    ]
+
+
+def test_a_process_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
+    """As when memory ends for several processes together."""
+
+    def work(task: int) -> Iterator[int]:
+        if task == 2 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield task
+
+    assert [*work_in_processes(work, range(5), 2)] == [(task, task) for task in range(5)]
+    assert (tmp_path / "killed").exists()
+
+
+def test_an_error_of_a_task_is_raised_and_no_process_stays() -> None:
+    def work(task: int) -> Iterator[int]:
+        if task == 2:
+            raise FerVitError("a reason")
+        yield task
+
+    before = set(multiprocessing.active_children())
+    with pytest.raises(FerVitError, match=r"^a reason$"):
+        list(work_in_processes(work, range(5), 2))
+    for _, result in work_in_processes(results_of, [5, 5, 5], 2):
+        if result:
+            break
+    gc.collect()
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        os._exit(1)
+
+    monkeypatch.setattr(processes_module, "start_worker", fail)
+    with pytest.raises(FerVitError, match=r"worker process died"):
+        list(work_in_processes(results_of, [1, 2], 2))

@@ -220,27 +220,15 @@ def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> N
             raise FerVitError(
                 f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller."
             )
-    if sum(count_pixels(path, end) for path in clips) > MAX_PIXELS:
+    pixels = 0
+    for path in clips:
+        from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
+
+        pixels += count_pixels(path, end, MAX_PIXELS)
+    if pixels > MAX_PIXELS:
         raise FerVitError(
             "The clip is too long for its size. Choose an earlier end, or make its frames smaller."
         )
-
-
-def count_pixels(path: Path, end: float) -> int:
-    """Returns the pixels of all frames of a clip up to a time in seconds; 0 if it cannot be read."""
-    from fer_vit.predict.frames import open_video  # only here: PyAV may not be installed
-
-    frames, first = 0, None
-    with suppress(ImageError), open_video(path) as (container, stream):
-        for packet in container.demux(stream):
-            if packet.pts is not None and packet.time_base is not None:
-                seconds = float(packet.pts * packet.time_base)
-                first = seconds if first is None else first
-                if seconds - first > end:
-                    break
-            frames += 1
-        return stream.width * stream.height * frames
-    return 0
 
 
 def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:

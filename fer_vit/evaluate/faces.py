@@ -39,7 +39,7 @@ from fer_vit.face.face import Face
 from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
-from fer_vit.predict.photos import PhotoDataset, photo_loader
+from fer_vit.predict.photos import READ, PhotoDataset, read_batches
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
@@ -334,7 +334,12 @@ def _yaw(landmarks: Array) -> float:
 
 def predict_labels(model: Recognizer, photos: PhotoDataset) -> IntArray:
     """Returns the index of the predicted label of each photo, a crop of one face (N,)."""
-    batches = (
-        batch.ready(model.device) for _, batch in photo_loader(photos, CHUNK, cores() - 1) if batch
-    )
-    return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
+    labels: list[int] = []
+    for read, batch in read_batches(photos, range(len(photos)), CHUNK, cores() - 1):
+        for photo in read:
+            if photo.status not in READ:
+                raise FerVitError(f"{photo.path}: {photo.status}.")
+        if batch is not None:
+            for face in model.probabilities(batch.ready(model.device)):
+                labels.append(int(np.argmax(face)))
+    return np.array(labels)

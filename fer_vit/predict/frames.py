@@ -65,7 +65,6 @@ def read_frames(
     start: float = 0.0,  # seconds after the first frame
     end: float = math.inf,
     only: Container[int] | None = None,  # indices of frames
-    most_pixels: float = math.inf,  # of all decoded frames together
 ) -> Iterator[Frame]:
     """Yields frames of a video in display order; their indices do not depend on the selection.
 
@@ -74,7 +73,6 @@ def read_frames(
     begin: float | None = None  # the time of the first frame
     first: tuple[int, float] | None = None  # index and time of the first frame after `start`
     slot: int | None = None  # of the last frame that was yielded
-    pixels = 0
     lost = Counter[str]()
 
     with open_video(path) as (container, stream):
@@ -82,11 +80,6 @@ def read_frames(
         converter = _Converter(stream)
         frames = _time_frames(_decode(container, stream, lost), stream)
         for index, (frame, seconds) in enumerate(frames):
-            pixels += frame.width * frame.height
-            if pixels > most_pixels:
-                limit = f"{most_pixels / 1e6:,.0f} megapixels"
-                raise ImageError(f"too large: its frames have more than {limit} together")
-
             if begin is None:
                 begin = seconds
             if seconds - begin >= end:
@@ -113,6 +106,32 @@ def start_of(path: Path) -> float:
     with suppress(ImageError), open_video(path) as (container, _):
         return (container.start_time or 0) / av.time_base
     return 0.0
+
+
+def count_pixels(path: Path, end: float, most: int) -> int:
+    """Returns the pixels of all frames of a video together, up to `end` seconds after the first one.
+
+    Counting stops beyond `most`. Only key frames are decoded: they can have another size than the frames before. 0 if
+    the video cannot be read.
+    """
+    pixels = 0
+    first: float | None = None
+    with suppress(ImageError), open_video(path) as (container, stream):
+        codec = stream.codec_context
+        codec.skip_frame = "NONKEY"
+        for packet in container.demux(stream):
+            if packet.is_keyframe:
+                with suppress(FFmpegError):
+                    packet.decode()
+            if packet.pts is not None and packet.time_base is not None:
+                seconds = float(packet.pts * packet.time_base)
+                first = seconds if first is None else first
+                if seconds - first > end:
+                    break
+            pixels += codec.width * codec.height
+            if pixels > most:
+                break
+    return pixels
 
 
 def play(source: Path | str) -> Iterator[Frame]:

@@ -8,16 +8,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import (
+    Any,
+    BinaryIO,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+)
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pil, ImageOps
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 import fer_vit.face.detectors as detectors
 import fer_vit.face.image as image_file
@@ -37,7 +48,7 @@ from fer_vit.listing import (
     system_entry,
     unread_notes,
 )
-from fer_vit.processes import opencv_in_one_thread, start_worker
+from fer_vit.processes import opencv_in_one_thread, work_in_processes
 
 Source: TypeAlias = Path | bytes | Image
 """A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
@@ -200,6 +211,7 @@ NO_FACE = "no face"
 FIRST_FRAME = (
     "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
 )
+CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 
@@ -319,10 +331,18 @@ class PhotoDataset(Dataset[Item]):
     def __len__(self) -> int:
         return len(self.sources)
 
+    def name(self, index: int) -> str:
+        """Returns the name of an image in results."""
+        return source_name(self.sources[index], index)
+
+    def read_items(self, index: int) -> Iterator[Item]:
+        """Yields an image with its faces as crops."""
+        yield self[index]
+
     def __getitem__(self, index: int) -> Item:
         """Reads an image and crops its faces."""
         source = self.sources[index]
-        path = source_name(source, index)
+        path = self.name(index)
         try:
             content = image_file.read_bytes(source) if isinstance(source, Path) else source
             image, reduction, faces = self.read(content)
@@ -388,19 +408,34 @@ class PhotoDataset(Dataset[Item]):
         return samples
 
 
-def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> Iterator[PhotoBatch]:
-    """Yields batches of photos or frames in order, read by `num_workers` processes (0: this one)."""
+class Reading(Protocol):
+    """Reads sources by their index."""
+
+    def read_items(self, index: int) -> Iterator[Item]:
+        """Yields a photo, or the frames of a video, with its faces as crops."""
+
+    def name(self, index: int) -> str:
+        """Returns the name of a source in tables."""
+
+
+def read_batches(
+    reading: Reading, indices: Sequence[int], batch_size: int, processes: int
+) -> Iterator[PhotoBatch]:
+    """Yields batches of photos or frames in order, read by worker processes (0: this one).
+
+    A source that kills its worker process has the status `CRASHED`.
+    """
     if current_process().daemon:  # processes of a Pool may have no children
-        num_workers = 0
-    loader = DataLoader(
-        dataset,
-        batch_size,
-        num_workers=num_workers,
-        collate_fn=_collate,
-        worker_init_fn=start_worker,
-    )
+        processes = 0
+
+    def items() -> Iterator[Item]:
+        for index, item in work_in_processes(reading.read_items, indices, processes):
+            yield item or (Photo(reading.name(index), CRASHED, [], index), [])
+
     with opencv_in_one_thread():
-        yield from loader
+        found = items()
+        while some := [*islice(found, batch_size)]:
+            yield _collate(some)
 
 
 def _collate(items: list[Item]) -> PhotoBatch:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Subset
 from tqdm import tqdm
 
 import fer_vit.predict.photos as media
@@ -43,7 +42,7 @@ from fer_vit.predict.photos import (
     Source,
 )
 from fer_vit.predict.results import FaceResult, Faces, NetworkLink, Origin, PhotoStatus
-from fer_vit.processes import cores, report_dead_workers
+from fer_vit.processes import cores
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
@@ -258,9 +257,8 @@ class Recognizer(nn.Module):
         self, sources: Sequence[Source], options: PhotoOptions
     ) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
-        with report_dead_workers():  # torch raises its error anywhere
-            found = self.find(sources, options)
-            yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
+        found = self.find(sources, options)
+        yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
 
     def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
@@ -271,13 +269,11 @@ class Recognizer(nn.Module):
         ]
         if videos := any(map(itemgetter(0), runs)):
             from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
-        workers = cores() if options.workers is None else options.workers
         with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar:
             for video, run in runs:
-                dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
-                # A few photos are read faster than workers start.
-                processes = min(workers, 1) if video else workers * (len(run) > options.batch_size)
-                for some, batch in media.photo_loader(dataset, options.batch_size, processes):
+                reading = VideoDataset(photos, options) if video else photos
+                processes = count_processes(options, len(run), video)
+                for some, batch in media.read_batches(reading, run, options.batch_size, processes):
                     # A photo may contain hundreds of faces, and recorded attention grows with their number.
                     yield (
                         some,
@@ -383,6 +379,19 @@ def few_threads(faces: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
+    """Returns how many worker processes read photos or videos; 0: the main process reads them.
+
+    A file that crashes a decoder ends the process that reads it.
+    """
+    workers = cores() if options.workers is None else options.workers
+    if video:
+        return min(workers, 1)
+    if options.workers is None and photos <= options.batch_size:
+        return 0  # in Python, a few photos are read faster than workers start
+    return min(workers, math.ceil(photos / options.batch_size))
 
 
 def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:

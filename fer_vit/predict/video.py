@@ -7,7 +7,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from torch.utils.data import IterableDataset
 
 from fer_vit.face.detectors import SAME, Detector, follow_faces
 from fer_vit.face.face import Face, box_iou
@@ -19,31 +18,27 @@ from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, Photo
 
 
 @dataclass(eq=False)
-class VideoDataset(IterableDataset[Item]):
+class VideoDataset:
     """Frames of videos with their faces. For an unreadable video, the status of the last item has the reason."""
 
-    photos: PhotoDataset  # detects and crops faces
-    indices: Sequence[int]  # the videos among its sources
+    photos: PhotoDataset  # detects and crops faces; the videos are among its sources
     options: PhotoOptions
 
-    def __iter__(self) -> Iterator[Item]:
+    def name(self, index: int) -> str:
+        """Returns the path of a video."""
+        return self.photos.name(index)
+
+    def read_items(self, index: int) -> Iterator[Item]:
+        """Yields the frames of a video."""
         options = self.options
-        for index in self.indices:
-            path = str(self.photos.sources[index])
-            frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
-            try:
-                yield from track_faces(
-                    self.photos, frames, path, index, options.detect_every, FILLED
-                )
-            except (
-                ImageError,
-                cv2.error,
-                MemoryError,
-            ) as error:  # from frames of an odd shape, or huge ones
-                reason = (
-                    str(error) if isinstance(error, ImageError) else "the video cannot be processed"
-                )
-                yield Photo(path, reason, [], index), []
+        path = self.name(index)
+        frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
+        try:
+            yield from track_faces(self.photos, frames, path, index, options.detect_every, FILLED)
+        except ImageError as error:
+            yield Photo(path, str(error), [], index), []
+        except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
+            yield Photo(path, "the video cannot be processed", [], index), []
 
 
 Found = tuple[Frame, list[Face | None], list[int]]

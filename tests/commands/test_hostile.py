@@ -3,11 +3,9 @@
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,10 +16,9 @@ from fer_vit.face.face import Face
 from fer_vit.face.image import encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
-from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
+from fer_vit.predict.photos import CRASHED, FIRST_FRAME, OK, find_images, is_video
 from fer_vit.processes import WORKER_DIED, worker_pool
-from tests.helpers.commands import CROPS, fails, predict, run
+from tests.helpers.commands import CROPS, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
 
@@ -121,32 +118,28 @@ def kill_at_66(image: Image) -> list[Face]:
     return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
 
 
-def test_a_worker_that_is_killed_ends_the_run_with_a_line(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32)])
+@pytest.mark.parametrize("output", ["t.parquet", "folder"])
+def test_a_file_that_kills_its_worker_is_a_row(
+    output: str,
+    count: int,
+    batch_size: int,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for width in range(60, 70):
-        (tmp_path / f"{width}.png").write_bytes(encode_png(np.zeros((64, width, 3), np.uint8)))
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for width in range(60, 60 + count):
+        (photos / f"{width}.png").write_bytes(encode_png(np.zeros((64, width, 3), np.uint8)))
     monkeypatch.setattr("fer_vit.predict.recognizer.make_detector", lambda *_: kill_at_66)
-    probabilities = RegionViT.probabilities
-
-    def slow(*args: Any) -> Any:
-        time.sleep(5)  # a signal ends it
-        return probabilities(*args)
-
-    monkeypatch.setattr(RegionViT, "probabilities", slow)
-    output = tmp_path / "t.csv"
-    words = [
-        "predict",
-        tmp_path,
-        "--checkpoint",
-        checkpoint,
-        "--output",
-        output,
-        "--workers=2",
-        "--batch_size=2",
+    words = ["--checkpoint", checkpoint, "--output", tmp_path / output]
+    run("predict", photos, *words, "--workers=2", f"--batch_size={batch_size}", "--part_size=4")
+    tables = sorted((tmp_path / output).glob("*")) if output == "folder" else [tmp_path / output]
+    rows = [row for table in tables for row in pq.read_table(table).to_pylist()]
+    assert [(Path(row["path"]).name, row["status"]) for row in rows] == [
+        (f"{width}.png", CRASHED if width == 66 else OK) for width in range(60, 60 + count)
     ]
-    assert WORKER_DIED in fails(capsys, *words)
-    assert not output.exists()
 
 
 def test_a_dead_worker_of_a_pool_is_an_error() -> None:

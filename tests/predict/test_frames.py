@@ -1,5 +1,7 @@
 """Faces in videos: when frames are searched, and whether tracks follow people, with a drawn and the real detector."""
 
+import os
+import signal
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -13,7 +15,15 @@ from fer_vit.face.detectors import Detector, FaceDetector
 from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
-from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
+from fer_vit.predict.photos import (
+    CRASHED,
+    NO_FACE,
+    OK,
+    Photo,
+    PhotoDataset,
+    PhotoOptions,
+    read_batches,
+)
 from fer_vit.predict.video import FILLED, MAX_GAP, Tracker, VideoDataset, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
@@ -157,7 +167,7 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     (tmp_path / "b.mp4").write_text("no video")
     sources = [tmp_path / "photo.png", tmp_path / "a.mp4", tmp_path / "b.mp4"]
     photos = PhotoDataset(sources, SPEC, "detect", Blobs())
-    loader = photo_loader(VideoDataset(photos, range(1, 3), PhotoOptions(every=2)), 3, workers)
+    loader = read_batches(VideoDataset(photos, PhotoOptions(every=2)), range(1, 3), 3, workers)
     batches = list(loader)
     seen = [photo for photos, _ in batches for photo in photos]
     assert [(p.source, p.frame, p.status, p.tracks) for p in seen] == [
@@ -324,3 +334,27 @@ def test_faces_are_assigned_at_the_least_cost(
     least = min(sum(wide[row, column] for row, column in enumerate(order)) for order in orders)
     assert sum(costs[row, column] for row, column in pairs) == pytest.approx(least)
     assert len(pairs) == min(shape)
+
+
+@squares
+def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
+    images = [stage((50 + 4 * n, 100)) for n in range(8)]
+    for name in ("a.mp4", "b.mp4"):
+        write_video(tmp_path / name, images, [n / 25 for n in range(8)])
+
+    calls: list[int] = []
+
+    def detector(image: Image) -> list[Face]:
+        calls.append(1)
+        if len(calls) == 5 and not (tmp_path / "dead").exists():
+            (tmp_path / "dead").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Blobs()(image)
+
+    photos = PhotoDataset([tmp_path / "a.mp4", tmp_path / "b.mp4"], SPEC, "detect", detector)
+    batches = read_batches(VideoDataset(photos, PhotoOptions(detect_every=1)), range(2), 4, 1)
+    seen = [photo for photos, _ in batches for photo in photos]
+    first = [photo.status for photo in seen if photo.source == 0]
+    assert 1 < len(first) < 8
+    assert first == [OK] * (len(first) - 1) + [CRASHED]
+    assert [photo.frame for photo in seen if photo.source == 1] == [*range(8)]

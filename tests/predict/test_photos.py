@@ -21,7 +21,7 @@ from fer_vit.predict.photos import (
     PhotoDataset,
     PhotoOptions,
     find_images,
-    photo_loader,
+    read_batches,
 )
 from tests.helpers.videos import write_numbered
 
@@ -76,9 +76,8 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    loader = photo_loader(
-        PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares), batch_size, workers
-    )
+    dataset = PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares)
+    loader = read_batches(dataset, range(len(dataset)), batch_size, workers)
     batches = list(loader)
     seen = [(Path(p.path).name, p.status, len(p.faces)) for photos, _ in batches for p in photos]
     assert seen == [
