@@ -43,7 +43,7 @@ def compare(
         fer-vit compare clips.parquet --by condition --person subject --rest 0:5 --grid 0.5 --sync
 
     Args:
-        data: A table or folder of tables of `fer-vit predict`. Parquet also records model and settings.
+        data: A table or folder of tables of `fer-vit predict`. Parquet also records all settings.
         by: The column with the condition or group.
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.

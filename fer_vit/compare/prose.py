@@ -100,7 +100,7 @@ def listed(names: Sequence[str]) -> str:
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
     """Returns the methods for a paper, and a line for everything that is left out."""
     settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
-    settings = settings or "settings unknown, since only Parquet records them"
+    settings = settings or "settings unknown, since the table does not record them"
     text = (
         f"Expressions were classified with fer-vit ({settings}) and compared with fer-vit "
         f"{__version__}. Faces were averaged by photo or clip, and these by person and condition. "

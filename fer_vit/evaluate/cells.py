@@ -18,13 +18,25 @@ from numpy.typing import NDArray
 
 from fer_vit.geometry import Array, IntArray
 
-MISSING = (
-    *("", "NA", "na", "N/A", "n/a", "#N/A", "#NA", "#NV", "<NA>"),
-    *("NaN", "nan", "NAN", "NaT", "NULL", "Null", "null", "None"),
-    *(".", "-", "--", "\u2013", "\u2014", "?"),
-    *("#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NAME?", "#NULL!"),
+_MISSING = (
+    "",
+    # R, pandas, SQL, Julia and people, in any case
+    *(r"#?n/?a", r"n\. ?a\.", r"k\. ?a\.", r"#n/a n/a", "na_[a-z]+_", "nat", r"\\n"),
+    *("[+-]?nan", "null", "missing", r"<(na|nan|null|missing)>", r"\((null|missing)\)"),
+    r"[+-]?1\.#(ind|qnan|snan)[0-9]*",
+    # spreadsheets in any language: #NV, #N/D, #REF!, #NAME?, #DIV/0, Err:502
+    *("#nv", r"#n/[a-z]", r"#[^\s#]+[!?]", "#null", r"#div/0", "#getting_data", "err:[0-9]+"),
+    # SAS and Stata
+    r"\.[a-z_]",
+    # points, dashes, question marks and other marks alone
+    "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
 )
-"""What R, pandas, SPSS, SQL and spreadsheets write for a missing value. Other spellings are names: `none`, -99."""
+MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
+"""What programs and people write for a missing value, for a whole trimmed cell. Other spellings are names: `none`, -99.
+
+The pattern is one for Python's `re` and for Arrow.
+"""
+_MISSING_CELL = re.compile(MISSING)
 SPACES = "".join(char for char in map(chr, range(0x3001)) if char.isspace()) + "\u200b\u2060\ufeff"
 WHOLE = re.compile(
     r"-?(0|[1-9]\d*)\.0+"
@@ -109,7 +121,7 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
     words: Counter[str] = Counter()
     for cell, count in zip(distinct, counts.tolist(), strict=True):
         name = None if cell is None else normalize("NFC", cell).strip(SPACES)
-        if name in MISSING:
+        if name is None or _MISSING_CELL.fullmatch(name):
             if name:
                 words[name] += count
             name = None
@@ -147,7 +159,7 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     trimmed = pc.utf8_trim(cells, characters=SPACES)
-    missing = pc.is_in(trimmed, value_set=pa.array(MISSING, trimmed.type))
+    missing = pc.match_substring_regex(trimmed, f"^({MISSING})$")
     return pc.if_else(missing, None, trimmed)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fer_vit.commands import finetune as verb
+from fer_vit.commands.export import FACE_FILES
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
@@ -73,7 +74,8 @@ def test_photos_become_a_model(photos: Path, tmp_path: Path, capsys: pytest.Capt
         (CUT, CUT, 3)
     }
     assert np.isfinite(rows.landmarks()).all()
-    assert {CARD_FILE, CONFIG, WEIGHTS} <= {path.name for path in (mine / "model").iterdir()}
+    files = {CARD_FILE, CONFIG, WEIGHTS, *FACE_FILES}
+    assert {path.name for path in (mine / "model").iterdir()} == files
     found = json.loads((mine / "evaluation" / "results.json").read_text())
     assert (found["split"], found["faces"], found["model"]) == ("test", 2, str(mine / "model"))
     assert "comparison" not in found  # the included model has no class `stirred`

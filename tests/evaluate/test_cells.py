@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fer_vit.evaluate.cells import (
-    MISSING,
     TRUTH,
     AmbiguousMarkError,
     BadCellError,
@@ -29,6 +28,17 @@ def column(*cells: Any, kind: pa.DataType | None = None) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(cells, kind)])
 
 
+PROGRAMS = """
+    NA na Na N/A n/a n.a. k.A. <NA> NA_character_ \\N NaT NULL Null null (null) None missing Missing
+    NaN nan NAN -nan -NaN <nan> -1.#IND 1.#QNAN .a ._
+    #N/A #NA #NV #N/D #N/B #VALUE! #REF! #DIV/0! #DIV/0 #NUM! #NAME? #NULL! #SPILL! #ERROR!
+    #WERT! #BEZUG! #\u00a1VALOR! #NOMBRE? Err:502 #GETTING_DATA
+    . .. ... \u2026 - -- --- \u2013 \u2014 \u2212 ? ?? _ *
+"""
+MISSING = ["", "#N/A N/A", "N. A.", *PROGRAMS.split()]
+NAMES = ["none", "-99", "Nana", "missing data", "0", "no", "n", "NA2", "-1", ".5", "a.", "#1", "+"]
+
+
 @pytest.mark.parametrize("word", MISSING)
 def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) -> None:
     padded = f"\u00a0{word} \t"
@@ -40,8 +50,7 @@ def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) ->
 
 
 def test_words_that_are_names_stay() -> None:
-    words = ["none", "-99", "Nan", "missing", "0", "no", "n", "NA2", "..."]
-    assert read_names(column(*words))[0].tolist() == words
+    assert read_names(column(*NAMES))[0].tolist() == NAMES
 
 
 def test_a_path_may_be_any_word() -> None:
