@@ -65,7 +65,8 @@ def live(
         stack.enter_context(
             serving(create_app(page, host, behind_proxy), stack.enter_context(server))
         )
-        columns, origin = face_columns(model.labels, videos=True), model.origin()
+        columns = face_columns(model.labels, videos=True, outputs=model.outputs)
+        origin = model.origin()
         table = stack.enter_context(write_faces(output, columns, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)

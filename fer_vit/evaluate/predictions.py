@@ -29,6 +29,7 @@ from fer_vit.evaluate.read import PATH, Table, is_table, metadata, read_table, r
 from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray
+from fer_vit.heads import outputs_of
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.predict.results import (
     BOX,
@@ -56,7 +57,17 @@ def is_predictions(path: Path) -> bool:
 
 def is_owned(name: str, labels: Sequence[str]) -> bool:
     """Returns whether `predict` writes a column of this name for a model with these labels."""
-    return name in table_columns(labels, videos=True) or is_feature(name)
+    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(name)
+
+
+def is_output(name: str) -> bool:
+    """Returns whether a column has an output of a further head."""
+    return bool(outputs_of([name]))
+
+
+def _column_types(table: Table, labels: Sequence[str]) -> dict[str, type]:
+    """Returns the types of the columns that `predict` writes into a table like this."""
+    return table_columns(labels, videos=True, outputs=list(filter(is_output, table.names)))
 
 
 def is_feature(name: str) -> bool:
@@ -215,7 +226,7 @@ def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
 
 def _read_columns(table: Table, labels: Sequence[str]) -> tuple[dict[str, Array], str]:
     """Returns the numbers of a table by column (N,), NaN where missing, and their decimal mark."""
-    types = table_columns(labels, videos=True)
+    types = _column_types(table, labels)
     names = [name for name in table.names if types.get(name) in (int, float)]
     mark = _find_mark(table, names)
     numbers = {}
@@ -242,7 +253,7 @@ def _read_others(
     table: Table, labels: Sequence[str], numbers: dict[str, Array]
 ) -> tuple[Columns, list[str]]:
     """Returns the columns that are not probabilities or features, and notes about words for missing values."""
-    types = table_columns(labels, videos=True)
+    types = _column_types(table, labels)
     columns: Columns = {}
     notes = []
     for name in table.names:

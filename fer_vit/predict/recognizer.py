@@ -14,7 +14,7 @@ from datetime import date
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,10 +28,20 @@ from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detectors import CROP_SCORE, Detector, DetectorName, make_detector
-from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, invert
+from fer_vit.geometry import (
+    LANDMARKS,
+    TEMPLATE,
+    Array,
+    Float32Array,
+    apply,
+    invert,
+    rotation,
+)
+from fer_vit.heads import HEADS, target_column
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import Tokens
 from fer_vit.predict.photos import (
     FaceMode,
     FoundPhoto,
@@ -51,9 +61,17 @@ CHUNK = 64  # faces in one forward pass
 FEW = 8  # faces that one thread computes as fast as two: together about 60 ms
 FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
 """Photos or frames, and all their faces in batches for the network."""
-Row: TypeAlias = tuple[
-    list[float], Float32Array, Batch
-]  # a face's probabilities, its features, and a batch of it
+
+
+class Row(NamedTuple):
+    """A classified face."""
+
+    probabilities: list[float]  # (C,)
+    outputs: list[float]  # of further heads, in the order of `Recognizer.outputs`
+    features: Float32Array  # (D,)
+    batch: Batch  # of this face
+
+
 Timed: TypeAlias = tuple[float, Photo[FaceResult]]  # a frame after its time in seconds
 REACH = 3.0  # half the width of the smoothing window in time constants: 99.7 % of the weight
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
@@ -313,20 +331,37 @@ class Recognizer(nn.Module):
     @torch.inference_mode()
     def _classify(self, batch: Batch) -> Iterator[Row]:
         """Returns the rows of faces; features per expression are averaged."""
-        pooled = self.net.pool_features(batch.image, batch.boxes, batch.valid)
+        tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
+        pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
-        return zip(
-            self.decide(self.net.classify(pooled)).tolist(),
-            features,
-            batch.split(1),
-            strict=True,
-        )
+        probabilities = self.decide(self.net.classify(pooled)).tolist()
+        outputs = self._read_heads(tokens, batch).tolist()
+        return map(Row, probabilities, outputs, features, batch.split(1))
+
+    def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
+        """Returns the values (B, K) of all further heads, in the photo: roll is not the aligned crop's."""
+        degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
+        values = [np.zeros((len(degrees), 0))]
+        for head, names in self.net.settings.outputs.items():
+            raw = self.net.heads[head](tokens).float()
+            decoded = HEADS[head].decode(raw).double().cpu().numpy()
+            values.append(HEADS[head].rotate(decoded, names, -degrees))
+        return np.concatenate(values, axis=1)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The columns of the outputs of further heads."""
+        return [
+            target_column(head, name)
+            for head, names in self.net.settings.outputs.items()
+            for name in names
+        ]
 
     def _result(
         self, photo: FoundPhoto, source: Source, index: int, row: Row, origin: Origin
     ) -> FaceResult:
-        face, (values, features, batch), spec = photo.faces[index], row, self.crop_spec
-        probabilities = dict(zip(self.labels, values, strict=True))
+        face, batch, spec = photo.faces[index], row.batch, self.crop_spec
+        probabilities = dict(zip(self.labels, row.probabilities, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         to_crop, regions = batch.to_crop[0].double().numpy(), visible_regions(spec, batch, 0)
         shown = regions_in_photo(regions, to_crop, photo.size)
@@ -352,8 +387,9 @@ class Recognizer(nn.Module):
             frame=photo.frame,
             seconds=photo.seconds,
             track=photo.tracks[index] if photo.tracks else None,
-            features=features,
+            features=row.features,
             origin=origin,
+            outputs=dict(zip(self.outputs, row.outputs, strict=True)),
         )
 
     def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:

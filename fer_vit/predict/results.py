@@ -88,6 +88,8 @@ class FaceResult:
     # (D,)
     features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     origin: Origin = field(default=Origin(), repr=False)
+    # values of the model's further heads by column, for example `move_jawOpen`, `yaw` or `valence`
+    outputs: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def net(self) -> RegionViT:
@@ -143,12 +145,17 @@ class FaceResult:
 
     @cached_property
     def pose(self) -> Pose | None:
-        """Yaw, pitch and roll of the head in degrees; None without a detected face, or if the landmarks have none."""
-        return (
-            None
-            if self.landmarks is None or self.score == 0
-            else head_pose([*self.landmarks.values()])
-        )
+        """Yaw, pitch and roll of the head in degrees, by the model's head `pose`, or else by the landmarks.
+
+        None without both: when no face was detected, or the landmarks have no pose.
+        """
+        read = {name: self.outputs[name] for name in Pose._fields if name in self.outputs}
+        if len(read) == len(Pose._fields):
+            return Pose(**read)
+        if self.landmarks is None or self.score == 0:
+            return None
+        pose = head_pose([*self.landmarks.values()])
+        return None if pose is None else pose._replace(**read)
 
     @property
     def warnings(self) -> list[str]:
@@ -317,6 +324,11 @@ def _share(attribute: str, label: str) -> Callable[[FaceResult], Cell]:
     return read
 
 
+def _output(name: str) -> Callable[[FaceResult], Cell]:
+    """Returns the value of a column with an output of a further head."""
+    return lambda face: face.outputs.get(name)
+
+
 def _feature(index: int) -> Callable[[FaceResult], Cell]:
     """Returns the value of a column with one feature."""
     return lambda face: float(face.features[index])
@@ -402,15 +414,23 @@ def _join(names: Sequence[str] | None) -> str | None:
 
 
 def face_columns(
-    labels: Sequence[str], videos: bool = False, features: int = 0
+    labels: Sequence[str],
+    videos: bool = False,
+    features: int = 0,
+    outputs: Sequence[str] = (),
 ) -> dict[str, Column]:
-    """Returns the columns of a table in order: with the columns of videos if `videos`, and `features` features."""
+    """Returns the columns of a table in order.
+
+    With the columns of videos if `videos`, `features` features, and the `outputs` of further heads.
+    """
     columns = {**IDENTITY, **EXPRESSION}
     columns |= {
         PROBABILITY + label: Column(float, _share("probabilities", label), SHARE)
         for label in labels
     }
-    columns |= POSE | ADDED
+    columns |= POSE
+    columns |= {name: Column(float, _output(name), SHARE) for name in outputs if name not in POSE}
+    columns |= ADDED
     if videos:
         columns |= {
             SMOOTHED + label: Column(float, _share("smoothed", label), SHARE) for label in labels
@@ -420,9 +440,11 @@ def face_columns(
     return {name: column for name, column in columns.items() if videos or name not in VIDEO}
 
 
-def table_columns(labels: Sequence[str], videos: bool = False) -> dict[str, type]:
+def table_columns(
+    labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
+) -> dict[str, type]:
     """Returns name and type of a table's columns; arguments as for `face_columns`."""
-    columns = face_columns(labels, videos)
+    columns = face_columns(labels, videos, outputs=outputs)
     return {name: column.kind for name, column in columns.items()}
 
 
@@ -482,7 +504,8 @@ def table(faces: Sequence[FaceResult], *, photos: bool = False) -> Any:
     labels = list(dict.fromkeys(name for face in faces for name in face.probabilities))
     frames = [face.frame for face in faces] + [status.frame for status in statuses]
     videos = any(frame is not None for frame in frames)
-    columns = face_columns(labels, videos)
+    outputs = list(dict.fromkeys(name for face in faces for name in face.outputs))
+    columns = face_columns(labels, videos, outputs=outputs)
     types = {name: column.kind for name, column in columns.items()}
     rows: list[dict[str, Cell]] = []
     left = deque(faces)

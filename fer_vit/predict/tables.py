@@ -261,7 +261,8 @@ def _write_tables(
     """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
     photos = model.recognize([*chain.from_iterable(share.values())], options)
     videos = any(map(is_video, images))
-    columns = face_columns(model.labels, videos, model.net.vit.embed_dim if outputs.features else 0)
+    features = model.net.vit.embed_dim if outputs.features else 0
+    columns = face_columns(model.labels, videos, features, model.outputs)
     origin = model.origin(options.detector)
     counts, people = Counts(), People(outputs.min_confidence)
     marks: list[list[Marked]] = []
