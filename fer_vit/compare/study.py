@@ -19,6 +19,7 @@ from fer_vit.predict.results import SMOOTHED
 
 NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs
+BRIEFEST = 1e-3  # seconds of clips below which nothing per minute is measured: a clip of one frame has no length
 
 
 class Kind(NamedTuple):
@@ -292,9 +293,11 @@ def clip_kinds(
         if following and _touch(episode, following[1]):
             passed[f"{episode.label} to {following[1].label}"][observation] += 1
 
-    minutes = np.sum([*seconds.values()], axis=0) / 60  # (O,)
+    total = np.sum([*seconds.values()], axis=0)  # (O,)
+    measured = np.where(total >= BRIEFEST, 1.0, np.nan)
+    minutes = measured * total / 60
     with np.errstate(invalid="ignore"):
-        duration = {label: total / count[label] for label, total in seconds.items()}
+        duration = {label: measured * time / count[label] for label, time in seconds.items()}
         rate = {label: times / minutes for label, times in count.items()}
         changes = {name: times / minutes for name, times in passed.items() if times.any()}
     kinds = [

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
-from unicodedata import normalize
+from unicodedata import combining, normalize
 
 import numpy as np
 import pyarrow as pa
@@ -136,6 +136,15 @@ def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     distinct, index = encode(cells)
     paths = [cell if cell and cell.strip(SPACES) else None for cell in distinct]
     return objects(paths)[index]
+
+
+def normal_path(path: str) -> str:
+    """Returns a path in the spelling by which paths are compared: slashes, composed accents, no spaces around.
+
+    `./` and doubled slashes mean nothing; accents come apart on macOS.
+    """
+    text = normalize("NFC", path.replace("\\", "/")).strip(SPACES)
+    return re.sub(r"(^|/)(\./)+", r"\1", re.sub("/+", "/", text))
 
 
 def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
@@ -292,14 +301,21 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
 
 
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one: other case, spaces, widths or leading zeros."""
-    groups: dict[str, list[str]] = {}
+    """Returns groups of names that a reader takes for one: `P-01`, `p1` and `P_1`; `Rest` and `rest.`.
+
+    They differ in case, accents, width, spaces, punctuation or leading zeros.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         groups.setdefault(_skeleton(name), []).append(name)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _skeleton(name: str) -> str:
-    letters = "".join(char for char in normalize("NFKC", name) if char.isprintable())
-    text = " ".join(letters.casefold().split())
-    return str(int(text)) if re.fullmatch(r"[0-9]{1,100}", text) else text
+# Words, whole numbers, fractions, a sign at the start, and symbols that are no separators.
+_PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
+
+
+def _skeleton(name: str) -> tuple[str, ...]:
+    letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
+    parts = _PARTS.findall(letters.casefold())
+    return tuple(part.lstrip("0") or "0" if part.isdigit() else part for part in parts) or (name,)

@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unicodedata import normalize
 
 import numpy as np
 
 from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, printable, short
-from fer_vit.evaluate.cells import SPACES, look_alikes, read_names, read_paths
+from fer_vit.evaluate.cells import look_alikes, normal_path, read_names, read_paths
 from fer_vit.evaluate.faces import Columns, Faces, as_objects
 from fer_vit.evaluate.predictions import is_owned, missing_note
 from fer_vit.evaluate.read import PATH, Table, is_table, read_table
@@ -21,8 +20,8 @@ from fer_vit.labels import canonical
 from fer_vit.predict.tables import format_count, format_counts
 
 LONGEST = 200  # characters of the name of a group or person
-SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?E\+\d{2,3}")
-"""A number as spreadsheets show long ones: its last digits are lost."""
+SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
+"""A number as spreadsheets and R write long ones: its last digits may be lost."""
 
 
 def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
@@ -137,7 +136,7 @@ def _refuse_twice(table: Table, paths: Sequence[str]) -> None:
     """Raises FerVitError for an image with several rows."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths):
-        name = _normalise(path)
+        name = normal_path(path)
         if name in first:
             raise FerVitError(
                 f"{table.row_name(row)}: expected one row for each image, but "
@@ -184,12 +183,12 @@ def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     first: dict[str, int] = {}
     for row, path in enumerate(map(str, known)):
         first.setdefault(path, row)
-    exact = {_normalise(path): row for path, row in reversed(first.items())}
+    exact = {normal_path(path): row for path, row in reversed(first.items())}
     ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
     exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
     rows = {}
     for path in paths:
-        name = _normalise(path)
+        name = normal_path(path)
         rows[path] = next(
             (exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1)
         )
@@ -202,11 +201,6 @@ def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
     for name, row in rows:
         found[name] = -1 if name in found else row
     return found
-
-
-def _normalise(path: str) -> str:
-    """Returns a path with slashes, composed accents (macOS separates them), and no spaces around it."""
-    return normalize("NFC", path.replace("\\", "/")).strip(SPACES)
 
 
 def _without_dots(path: str) -> str:
@@ -248,6 +242,6 @@ def _check_names(column: str, names: Iterable[str]) -> None:
             )
         if SHORTENED.fullmatch(name):
             raise FerVitError(
-                f"Expected names in `{column}`, but got {name}, a number that a spreadsheet has "
-                "shortened. Format the column as text, enter the names again and save it."
+                f"Expected names in `{column}`, but got {name}, a number that a spreadsheet or R "
+                "has shortened. Make the column text, enter the names again and save it."
             )

@@ -18,6 +18,7 @@ from fer_vit.evaluate.cells import (
     check_whole,
     distinct_rows,
     find_mark,
+    normal_path,
     objects,
     read_names,
     read_numbers,
@@ -46,6 +47,7 @@ MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction
 ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
 EXACT = 0.002  # probabilities as `predict` writes them sum to 1 within this
 LARGEST = 1e12  # sums and ratios of larger numbers overflow
+FALL = 1.0  # seconds by which times may fall from a frame to the next
 CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
 SMOOTHED_LABEL = "label_smoothed"
 
@@ -96,11 +98,14 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         )
     paths = read_paths(table[PATH])
     _refuse_empty(table, PATH, paths)
+    paths = _one_spelling(paths)
     probabilities = _join_probabilities(table, numbers, labels)  # (N, C)
     columns, words = _read_others(table, labels, numbers)
     if videos and SMOOTHED_LABEL in columns:
         _check_clips(table, columns, labels)
     order = _order(table, paths, numbers, labels)
+    if videos:
+        _check_times(table, paths, numbers, order)
     columns = {name: cells[order] for name, cells in columns.items()}
     columns[PATH] = paths[order]
     probabilities = probabilities[order]
@@ -180,6 +185,8 @@ def find_labels(table: Table) -> list[str]:
         fewer = _spread(table, sure, mark)
         if everything > EXACT and fewer <= ROUNDED:
             labels = sure
+        else:
+            labels = [label for label in candidates if label in sure or _occurs(table, label, mark)]
     if len(labels) < 2:
         expected = (
             "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
@@ -205,6 +212,14 @@ def _find_mark(table: Table, names: Sequence[str]) -> str:
             f"Expected numbers with one decimal mark in {table.path}, but got {error}. "
             "Save the numbers without marks for thousands."
         ) from error
+
+
+def _occurs(table: Table, label: str, mark: str) -> bool:
+    """Returns whether a probability is above zero in any row."""
+    try:
+        return bool((read_numbers(table[PROBABILITY + label], mark) > 0).any())
+    except BadCellError:
+        return True
 
 
 def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
@@ -324,6 +339,13 @@ def _join_probabilities(table: Table, numbers: dict[str, Array], labels: Sequenc
     return np.where(predicted[:, None], probabilities, np.nan)
 
 
+def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Returns paths (N,) in which all spellings of a file are the first one, such as `./a.png` and `a.png`."""
+    first: dict[str, str] = {}
+    spelled = {path: first.setdefault(normal_path(path), path) for path in dict.fromkeys(paths)}
+    return objects([spelled[path] for path in paths.tolist()])
+
+
 def _order(
     table: Table, paths: NDArray[np.object_], numbers: dict[str, Array], labels: Sequence[str]
 ) -> IntArray:
@@ -347,14 +369,48 @@ def _order(
     else:
         faces = [-numbers["confidence"], *(numbers[PROBABILITY + label] for label in labels)]
     order, twice = distinct_rows([place, moment, *faces])
+    if twice is None and "track" in numbers:
+        tracked = np.flatnonzero(~np.isnan(numbers["track"]))
+        _, places = distinct_rows([key[tracked] for key in (place, moment, numbers["track"])])
+        twice = places and (int(tracked[places[0]]), int(tracked[places[1]]))
     if twice:
         first, second = twice
         number = f", {time} {moment[first]:g}" if not np.isnan(moment[first]) else ""
         raise FerVitError(
             f"{table.row_name(second)}: {printable(short(paths[first]))}{number} repeats the face "
-            f"of row {first + 1}. Delete the rows that are there twice."
+            f"or track of row {first + 1}. Delete the rows that are there twice."
         )
     return order
+
+
+def _check_times(
+    table: Table, paths: NDArray[np.object_], numbers: dict[str, Array], order: IntArray
+) -> None:
+    """Raises FerVitError when the seconds of a clip fall while its frames rise, or stand still.
+
+    Frames of damaged videos may be swapped, so that times fall a little.
+    """
+    if not {"frame", "seconds"} <= numbers.keys():
+        return
+    rows = order[~np.isnan(numbers["frame"][order]) & ~np.isnan(numbers["seconds"][order])]
+    seconds = numbers["seconds"][rows]
+    before, after = rows[:-1], rows[1:]
+    within = (paths[before] == paths[after]) & (numbers["frame"][before] != numbers["frame"][after])
+    falls = within & (seconds[1:] < seconds[:-1] - FALL)
+    if falls.any():
+        place = int(falls.argmax())
+        raise FerVitError(
+            f"{table.row_name(rows[place + 1])}: expected `seconds` that rise with `frame`, but got "
+            f"{seconds[place + 1]:g} after {seconds[place]:g}. Restore both as `predict` wrote them."
+        )
+    moving = {*paths[after[within & (seconds[1:] != seconds[:-1])]].tolist()}
+    still = [row for row in after[within].tolist() if paths[row] not in moving]
+    if still:
+        raise FerVitError(
+            f"{table.row_name(still[0])}: expected `seconds` that rise with `frame`, but all of "
+            f"{printable(short(paths[still[0]]))} are {numbers['seconds'][still[0]]:g}. Restore "
+            "them as `predict` wrote them."
+        )
 
 
 def _check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:

@@ -103,6 +103,15 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     assert np.isnan(found.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
 
 
+def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
+    table = pd.concat([clip("a1.mp4", "c", "rest"), clip("a2.mp4", "hhcc", "film")])
+    kinds = {kind.title: kind.values for kind in study(table, tmp_path).kinds}
+    for title in ("Seconds per episode", "Episodes per minute"):
+        film, rest = kinds[title]["calm"]
+        assert np.isfinite(film)
+        assert np.isnan(rest)
+
+
 def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
     table = clip("a1.mp4", "cccchhhhcccc", "rest")
     table.loc[6:9, "condition"] = "film"

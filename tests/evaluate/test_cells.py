@@ -187,26 +187,20 @@ def test_rows_are_ordered_and_equal_ones_found() -> None:
     assert distinct_rows([np.empty(0)])[1] is None
 
 
+SIMILAR = [
+    ["rest", "Rest", "REST", "rest."],
+    ["re st", "re  st", "re\u00a0st", "re-st", "Re_St"],
+    ["film", "\uff46ilm"],
+    ["1", "01"],
+    ["S1", "s01", "S-1", "S_001", "s 1"],
+    ["r\u00e9sum\u00e9", "resume"],
+    ["1.5", "01.5"],
+    ["-1", "-01"],
+    ["\u8bad\u7ec3"],
+    *(["15"], ["1.05"], ["2"], ["10"], ["a b"], ["ab"], ["+"], ["c+"], ["c"], ["_"]),
+]
+
+
 def test_similar_names() -> None:
-    names = dict.fromkeys(
-        [
-            "rest",
-            "Rest",
-            "re st",
-            "re  st",
-            "re\u00a0st",
-            "film",
-            "\uff46ilm",
-            "1",
-            "01",
-            "2",
-            "REST",
-        ],
-        1,
-    )
-    assert look_alikes(names) == [
-        ["rest", "Rest", "REST"],
-        ["re st", "re  st", "re\u00a0st"],
-        ["film", "\uff46ilm"],
-        ["1", "01"],
-    ]
+    names = dict.fromkeys([name for group in SIMILAR for name in group], 1)
+    assert look_alikes(names) == [group for group in SIMILAR if len(group) > 1]

@@ -206,6 +206,8 @@ def test_groups_are_described(tmp_path: Path) -> None:
     for name, words in (
         ("2.02E+11", "shortened"),
         ("2,02E+11", "shortened"),
+        ("2.025e+14", "shortened"),  # R and pandas
+        ("1e+05", "shortened"),
         ("x" * 10**6, "1,000,000"),
     ):
         columns["id"] = as_objects([name] * 5)

@@ -338,3 +338,57 @@ def test_uncertain_faces_of_videos_and_old_tables_stay(tmp_path: Path) -> None:
     assert leave_out_uncertain(faces) is faces
     old = read_predictions(write(tmp_path / "old.csv", rows_of()), videos=True)
     assert leave_out_uncertain(old) is old
+
+
+def test_a_column_of_zeros_is_no_expression(tmp_path: Path) -> None:
+    rows = [photo("a.png", p_value=0), photo("b.png", p_value=0.0)]
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert faces.labels == ["happiness", "anger"]
+    assert "p_value" in faces.columns
+
+
+@pytest.mark.parametrize("spell", ["./v/{}", "v//{}", "v\\{}", " v/{}", "./v/./{}"])
+def test_another_spelling_of_a_path_is_the_same_clip(spell: str, tmp_path: Path) -> None:
+    rows = rows_of(1)
+    name = rows[0]["path"].removeprefix("v/")
+    faces = read_predictions(
+        write(
+            tmp_path / "t.csv",
+            [*rows[:3], *({**row, "path": spell.format(name)} for row in rows[3:])],
+        ),
+        videos=True,
+    )
+    assert {*faces.paths} == {rows[0]["path"]}
+    again = write(tmp_path / "twice.csv", [*rows, rows[0] | {"path": spell.format(name)}])
+    with pytest.raises(FerVitError, match=r"row 7 .*twice"):
+        read_predictions(again, videos=True)
+
+
+def test_a_track_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    rows = rows_of(1)
+    path = write(tmp_path / "t.csv", [*rows, rows[0] | {"face": 1}])
+    with pytest.raises(FerVitError, match=r"row 7 .*twice"):
+        read_predictions(path, videos=True)
+    read_predictions(
+        write(tmp_path / "u.csv", [*rows, rows[0] | {"face": 1, "track": 1}]), videos=True
+    )
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(lambda row: 9 - row["seconds"] * 6, id="fall"),
+        pytest.param(lambda row: 5, id="equal"),
+        pytest.param(lambda row: (row["seconds"] * 10) % 7, id="wrap"),
+    ],
+)
+def test_seconds_that_do_not_rise_are_refused(seconds: Any, tmp_path: Path) -> None:
+    rows = [row | {"seconds": seconds(row)} for row in rows_of()]
+    with pytest.raises(FerVitError, match=r"row .*`seconds`.*`frame`"):
+        read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+
+
+def test_seconds_of_swapped_frames_may_fall_a_little(tmp_path: Path) -> None:
+    rows = rows_of(1)
+    rows[2]["seconds"], rows[3]["seconds"] = rows[3]["seconds"], rows[2]["seconds"]
+    assert len(read_predictions(write(tmp_path / "t.csv", rows), videos=True).paths) == 6
