@@ -19,13 +19,14 @@ from fer_vit.listing import counted, name_text
 _WORDS = {
     "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
     "val": "val vals valid valids validation validate validating vld vd va dev devel development tune tuning",
-    "test": "test tests testing tst te ts holdout heldout hold held unseen private final",
-    "evaluation": "eval evals evaluation evaluate evaluating ev",
+    "test": "test tests testing tst te ts holdout heldout hold held unseen private final privatetest "
+    "testprivate",
+    "evaluation": "eval evals evaluation evaluate evaluating ev publictest testpublic",
 }
 """Words for a split; an evaluation split is the test split, or val beside a test split."""
 _FILL = """
     set sets split splits data dataset datasets db image images img imgs face faces photo photos picture pictures pics
-    folder dir sample samples out crop crops cropped aligned public new the my
+    folder dir sample samples out crop crops cropped aligned new the my
 """
 _USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _SHORT = 3
@@ -212,6 +213,11 @@ def _check_persons(places: Sequence[Place]) -> None:
     for place in places:
         persons[canonical(place.label)] |= {place.person} if place.person else set()
     names = set().union(*persons.values())
+    if len(set().union(*map(_mentions, names))) > 1:
+        raise FerVitError(
+            f"Expected persons' folders in the classes, but got {name_text(sorted(names))}, which name "
+            "splits. Use CLASS/train, CLASS/val and CLASS/test."
+        )
     classes_are_known = 2 * len(persons.keys() & {*EXPRESSIONS}) >= len(persons)
 
     known = {canonical(name) for name in names} & {*EXPRESSIONS}

@@ -51,6 +51,9 @@ def test_an_evaluation_folder_is_val_only_beside_a_test_folder() -> None:
     assert split_names(["train", "eval"]) == {"train": "train", "eval": "test"}
     assert split_names(["train", "eval", "test"])["eval"] == "val"
     assert split_names(["train", "val", "evaluation", "test"])["evaluation"] == "test"
+    usages = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}  # of FER2013
+    assert split_names(usages) == usages
+    assert split_names(["train", "public_test"])["public_test"] == "test"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,8 @@ def test_train_and_test_below_the_classes_give_val(tmp_path: Path) -> None:
         ("calm", "bored", "test/calm", "test/bored"),  # a test folder beside classes
         ("happy_train", "sad_train", "happy_test", "sad_test"),
         ("train_happy", "train_sad", "test_happy", "test_sad"),
+        ("happy/happy_train", "happy/happy_test", "sad/sad_train", "sad/sad_test"),
+        ("calm/calmTrain", "calm/calmTesting", "bored/boredTrain"),
         ("fold_0/calm", "fold_0/bored", "fold_1/calm", "fold_1/bored"),
         ("Fold1/calm", "Fold2/bored"),
         ("part-a/calm", "part-b/calm"),
