@@ -127,7 +127,7 @@ def main(
         "init": None,
         "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"]))),
     }
-    average = [{"class_path": "fer_vit.train.module.EMA", "init_args": {"decay": 0.99}}]
+    average = [{"class_path": "fer_vit.callbacks.EMA", "init_args": {"decay": 0.99}}]
     scratch.write_text(
         yaml.safe_dump({"model": model, "trainer": {"callbacks": average}})
     )  # stops at the end only

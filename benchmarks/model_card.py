@@ -15,7 +15,6 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
-from fer_vit.commands.export import example_inputs
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import (
     evaluate_logits,
@@ -30,6 +29,7 @@ from fer_vit.evaluate.scores import (
     summarize_robustness,
 )
 from fer_vit.evaluate.writer import class_table, score_table
+from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder

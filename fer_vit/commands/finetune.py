@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.commands import accept_text
-from fer_vit.commands.export import CALIBRATES, export
+from fer_vit.commands.export import export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
@@ -16,6 +16,7 @@ from fer_vit.evaluate.faces import predict_manifest
 from fer_vit.evaluate.join import align_probabilities
 from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.exporting.calibration import CALIBRATES
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
@@ -154,7 +155,7 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
         included = load(classes=faces.labels)
         other = align_probabilities(faces, predict_manifest(included, rows, split), DEFAULT)
         facts["against"] = f"{DEFAULT} with these classes"
-    results = evaluate_faces(faces, other=other)
+    results = evaluate_faces(faces, against=other)
     complete_card(
         model / CARD_FILE, faces.labels, results, len(rows)
     )  # first: the page marks the end

@@ -1,13 +1,16 @@
 """Scores of predictions with their intervals: over all faces, over groups, and of one model against another.
 
-A score is a function of sums over faces, and a resample is how often each face was drawn, so that 2,000 resamples of
-all scores are one matrix product. Intervals are the percentile bootstrap of Efron & Tibshirani (1993). Where all faces
-agree, all resamples do, so fractions of 0 and 1 have the bounds of Clopper & Pearson (1934) instead.
+A score is a function of sums over faces, and a resample is how often each face was drawn, so that
+2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
+Efron & Tibshirani (1993). Where all faces agree, all resamples do, so fractions of 0 and 1 have the
+bounds of Clopper & Pearson (1934) instead.
+
+Shapes: N faces, C classes, R resamples, G groups.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.stats import binomtest, fisher_exact, norm
@@ -19,87 +22,140 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
 RESAMPLES = 2000  # bootstrap resamples
+DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 BINS = 15  # bins of the calibration error
+
+Sums: TypeAlias = Mapping[str, Array]
+"""By name, what each face adds to a sum (N, K), or sums over faces: (K,), or of resamples (R, K)."""
 
 
 def score_intervals(
-    values: Array, score: Callable[[Array], Mapping[str, Array]], units: IntArray | None = None
+    values: Sums, score: Callable[[Sums], Mapping[str, Array]], units: IntArray | None = None
 ) -> dict[str, Interval]:
     """Returns results that are functions of sums over N faces, with their intervals.
 
-    `values` (N, M) are what each face adds to the sums; `score` returns results (...), or NaN, of sums (..., M).
-    `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of a unit are drawn
-    together, since they are similar.
+    Args:
+        values: What each face adds to the sums (N, K), by name.
+        score: Returns results (...), or NaN, of sums (..., K).
+        units: The person or photo of each face, counted from 0 (N,). All faces of a unit are drawn
+            together, since they are similar.
     """
-    sums, drawn = values, dict[str, Array]()
+    packed = np.hstack([*values.values()])  # (N, all K)
+    ends = np.cumsum([column.shape[1] for column in values.values()])
+
+    def unpack(sums: Array) -> Sums:
+        return dict(zip(values, np.split(sums, ends[:-1], axis=-1), strict=True))
+
+    resamples = resample_sums(packed, units)
+    drawn = None if resamples is None else score(unpack(resamples))
+
+    results = {}
+    for name, value in score(unpack(packed.sum(0))).items():
+        interval = Interval(mean=None, low=None, high=None, faces=len(packed))
+        if np.isfinite(value):
+            interval["mean"] = float(value)
+            if drawn is not None:
+                low, high = np.nanpercentile(drawn[name], [2.5, 97.5])
+                interval["low"] = float(low)
+                interval["high"] = float(high)
+        results[name] = interval
+    return results
+
+
+def resample_sums(values: Array, units: IntArray | None) -> Array | None:
+    """Returns the sums of bootstrap resamples (R, K) of values (N, K); None for a single unit."""
     if units is not None:
         sums = np.zeros((units.max() + 1, values.shape[1]))
         np.add.at(sums, units, values)
-    if (count := len(sums)) > 1:
-        random, chance = np.random.default_rng(0), np.full(count, 1 / count)
-        # 100 resamples at once, to save memory
-        draws = (
-            random.multinomial(count, chance, 100).astype(float) for _ in range(0, RESAMPLES, 100)
-        )
-        drawn |= score(np.concatenate([draw @ sums for draw in draws]))
-    results = {}
-    for name, value in score(values.sum(0)).items():
-        mean = float(value) if np.isfinite(value) else None
-        low, high = (
-            (None, None)
-            if mean is None or not drawn
-            else np.nanpercentile(drawn[name], [2.5, 97.5]).tolist()
-        )
-        results[name] = Interval(mean=mean, low=low, high=high, faces=len(values))
-    return results
+        values = sums  # (units, K)
+    count = len(values)
+    if count < 2:
+        return None
+
+    rng = np.random.default_rng(0)
+    chance = np.full(count, 1 / count)
+    parts = []
+    for _ in range(0, RESAMPLES, DRAWN_TOGETHER):
+        draws = rng.multinomial(count, chance, DRAWN_TOGETHER)  # how often each unit was drawn
+        parts.append(draws.astype(float) @ values)
+    return np.concatenate(parts)  # (R, K)
 
 
 def mean_intervals(
     values: Array, units: IntArray | None = None, binary: bool = False
 ) -> list[Interval]:
-    """Returns the means of values (N, M), without NaN, over N faces with intervals; `binary`: each value is 0 or 1."""
-    present = ~np.isnan(values)
+    """Returns the means of values (N, M), without NaN, over N faces with intervals.
 
-    def means(sums: Array) -> dict[str, Array]:
-        total, count = np.split(sums, 2, axis=-1)
-        mean = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+    `binary`: each value is 0 or 1.
+    """
+    present = ~np.isnan(values)  # (N, M)
+
+    def means(sums: Sums) -> dict[str, Array]:
+        count = sums["count"]  # (..., M)
+        missing = np.full(count.shape, np.nan)
+        mean = np.divide(sums["total"], count, out=missing, where=count > 0)
         return {str(index): mean[..., index] for index in range(values.shape[1])}
 
-    found = score_intervals(np.hstack([np.where(present, values, 0.0), present]), means, units)
+    sums = {"total": np.where(present, values, 0.0), "count": present.astype(float)}
+    intervals = score_intervals(sums, means, units)
     return [
-        bound(one, member, units, binary)
-        for one, member in zip(found.values(), present.T, strict=True)
+        bound(interval, member, units, binary)
+        for interval, member in zip(intervals.values(), present.T, strict=True)
     ]
 
 
 def bound(
-    one: Interval, member: Mask, units: IntArray | None = None, binary: bool = True
+    interval: Interval, member: Mask, units: IntArray | None = None, binary: bool = True
 ) -> Interval:
-    """Returns a result of the faces in `member`: no interval for one unit, Clopper-Pearson's for `binary` 0 or 1."""
-    count = (
-        int(member.sum()) if units is None else len(np.unique(units[member]))
-    )  # of persons or images
-    low, high = one["low"], one["high"]
+    """Returns a result of the faces in `member` (N,) with the interval that their number allows.
+
+    There is no interval for one unit, and Clopper-Pearson's for a `binary` result of 0 or 1.
+    """
+    faces = int(member.sum())
+    count = faces if units is None else len(np.unique(units[member]))  # of persons or images
+    mean, low, high = interval["mean"], interval["low"], interval["high"]
     if count < 2:
         low = high = None
-    elif binary and low is not None and one["mean"] in (0, 1):
-        low, high = (0.025 ** (1 / count), 1.0) if one["mean"] else (0.0, 1 - 0.025 ** (1 / count))
-    return Interval(mean=one["mean"], low=low, high=high, faces=int(member.sum()))
+    elif binary and low is not None and mean == 1:
+        low = 0.025 ** (1 / count)
+        high = 1.0
+    elif binary and low is not None and mean == 0:
+        low = 0.0
+        high = 1 - 0.025 ** (1 / count)
+    return Interval(mean=mean, low=low, high=high, faces=faces)
 
 
-def face_sums(probabilities: Array, targets: Array) -> Array:
-    """Returns what each face adds to the sums of `scores` (N, 3 C + 18); both inputs are (N, C)."""
-    classes = np.eye(targets.shape[1])
-    truth, guess = classes[targets.argmax(1)], classes[probabilities.argmax(1)]
-    confidence, correct = probabilities.max(1), (truth * guess).sum(1)
-    bins = np.eye(BINS)[np.ceil(confidence * BINS).astype(int).clip(1, BINS) - 1]
-    annotators = np.column_stack([(targets * guess).sum(1), (targets**2).sum(1)])
-    if not ((targets > 0) & (targets < 1)).any():
-        annotators[:] = np.nan  # labels, not votes
-    loss = face_losses(probabilities, targets)[:, None]
-    return np.hstack(
-        [truth, guess, truth * guess, bins * (confidence - correct)[:, None], loss, annotators]
-    )
+def face_sums(probabilities: Array, targets: Array) -> dict[str, Array]:
+    """Returns what each face adds to the sums of `scores` (N, K); both inputs are (N, C).
+
+    `truth`, `guess` and `hits` have a column for each class. `bins`: confidence less correctness in
+    the bin of the confidence. `model agrees` and `annotators agree`: the chance that the
+    prediction, or a second annotator, agrees with an annotator; NaN for labels without votes.
+    """
+    one_hot = np.eye(targets.shape[1])
+    truth = one_hot[targets.argmax(1)]  # (N, C)
+    guess = one_hot[probabilities.argmax(1)]  # (N, C)
+    hits = truth * guess  # (N, C)
+
+    confidence = probabilities.max(1)  # (N,)
+    index = np.ceil(confidence * BINS).astype(int).clip(1, BINS) - 1
+    bins = np.eye(BINS)[index] * (confidence - hits.sum(1))[:, None]  # (N, BINS)
+
+    model_agrees = (targets * guess).sum(1, keepdims=True)  # (N, 1)
+    annotators_agree = (targets**2).sum(1, keepdims=True)  # (N, 1)
+    has_votes = ((targets > 0) & (targets < 1)).any()
+    if not has_votes:
+        model_agrees = np.full_like(model_agrees, np.nan)
+        annotators_agree = np.full_like(annotators_agree, np.nan)
+    return {
+        "truth": truth,
+        "guess": guess,
+        "hits": hits,
+        "bins": bins,
+        "loss": face_losses(probabilities, targets)[:, None],
+        "model agrees": model_agrees,
+        "annotators agree": annotators_agree,
+    }
 
 
 def face_losses(probabilities: Array, targets: Array) -> Array:
@@ -107,31 +163,43 @@ def face_losses(probabilities: Array, targets: Array) -> Array:
     return np.asarray(-(targets * np.log(probabilities.clip(1e-12))).sum(1))
 
 
-def scores(sums: Array, labels: Sequence[str]) -> dict[str, Array]:
-    """Returns every score (...) of sums (..., 3 C + 18) over faces.
+def recall_name(label: str) -> str:
+    """Returns the name of the recall of a class among the scores."""
+    return f"recall of {label}"
 
-    Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected calibration error in 15
-    bins; cross-entropy against the targets; with votes, how often the model, and a second annotator, agree with an
-    annotator drawn by the targets (with replacement: two of ten different people agree up to 6 points less); and the
-    recall of every class.
+
+def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
+    """Returns every score (...) of the sums of `face_sums` over faces.
+
+    Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected
+    calibration error in 15 bins; cross-entropy against the targets; with votes, how often the
+    model, and a second annotator, agree with an annotator drawn by the targets (with replacement:
+    two of ten different people agree up to 6 points less); and the recall of every class.
     """
-    classes = len(labels)
-    truth, guess, hits, bins, rest = np.split(
-        sums, np.cumsum([classes, classes, classes, BINS]), axis=-1
-    )
+    truth, guess, hits = sums["truth"], sums["guess"], sums["hits"]  # (..., C)
     faces = truth.sum(-1)
-    with np.errstate(invalid="ignore"):
-        f1, recall = 2 * hits / (truth + guess), hits / truth
-    return {
+    with np.errstate(invalid="ignore"):  # classes that do not occur
+        f1 = 2 * hits / (truth + guess)
+        recall = hits / truth
+
+    results = {
         "accuracy": hits.sum(-1) / faces,
         "macro F1": np.nanmean(f1, -1),
         "UAR": np.nanmean(recall, -1),
-        "calibration error": np.abs(bins).sum(-1) / faces,
-        "cross-entropy": rest[..., 0] / faces,
-        "agreement with an annotator": rest[..., 1] / faces,
-        "agreement of two annotators": rest[..., 2] / faces,
-        **{f"recall of {label}": recall[..., index] for index, label in enumerate(labels)},
+        "calibration error": np.abs(sums["bins"]).sum(-1) / faces,
+        "cross-entropy": sums["loss"][..., 0] / faces,
+        "agreement with an annotator": sums["model agrees"][..., 0] / faces,
+        "agreement of two annotators": sums["annotators agree"][..., 0] / faces,
     }
+    for index, label in enumerate(labels):
+        results[recall_name(label)] = recall[..., index]
+    return results
+
+
+def score_once(probabilities: Array, targets: Array, labels: Sequence[str]) -> dict[str, Array]:
+    """Returns the scores of N faces without intervals; both inputs are (N, C)."""
+    values = face_sums(probabilities, targets)
+    return scores({name: column.sum(0) for name, column in values.items()}, labels)
 
 
 def score_faces(
@@ -141,53 +209,67 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
 ) -> dict[str, Interval]:
-    """Returns the scores of N faces with intervals, less the scores of another model with probabilities `minus`."""
-    sums = [face_sums(one, targets) for one in (probabilities, minus) if one is not None]
+    """Returns the scores of N faces with intervals, less those of a model with probabilities `minus`."""
+    values = face_sums(probabilities, targets)
+    names = list(values)
+    if minus is not None:
+        for name, column in face_sums(minus, targets).items():
+            values[f"minus {name}"] = column
 
-    def results(sums_of: Array) -> dict[str, Array]:
-        first, *others = (scores(part, labels) for part in np.split(sums_of, len(sums), axis=-1))
-        return {name: value - sum(other[name] for other in others) for name, value in first.items()}
+    def results(sums: Sums) -> dict[str, Array]:
+        result = scores(sums, labels)
+        if minus is None:
+            return result
+        subtracted = scores({name: sums[f"minus {name}"] for name in names}, labels)
+        return {name: value - subtracted[name] for name, value in result.items()}
 
-    found = score_intervals(np.hstack(sums), results, units)
-    counted = dict.fromkeys(
-        ("accuracy", "macro F1", "UAR"), np.ones(len(targets), bool)
-    )  # all are 0 or 1 if one is
-    counted |= {
-        f"recall of {label}": targets.argmax(1) == index for index, label in enumerate(labels)
-    }
-    return found | {
-        name: bound(found[name], member, units, minus is None) for name, member in counted.items()
-    }
+    intervals = score_intervals(values, results, units)
+
+    # fractions of faces that are 0 or 1 need other bounds; macro F1 and UAR are if the accuracy is
+    every = np.ones(len(targets), bool)
+    counted = {"accuracy": every, "macro F1": every, "UAR": every}
+    for index, label in enumerate(labels):
+        counted[recall_name(label)] = targets.argmax(1) == index
+    for name, member in counted.items():
+        intervals[name] = bound(intervals[name], member, units, binary=minus is None)
+    return intervals
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     """Counts faces (C, C), a row per true class, a column per predicted one."""
     classes = targets.shape[1]
-    cells = targets.argmax(1) * classes + probabilities.argmax(1)
+    cells = targets.argmax(1) * classes + probabilities.argmax(1)  # (N,)
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
 def normal_p(difference: Interval) -> float:
-    """Returns the p-value of no difference by a normal test with the error of the 95 % interval; 1 without one."""
-    mean, low, high = (difference[key] for key in ("mean", "low", "high"))
+    """Returns the p-value of no difference by a normal test; 1 without an interval.
+
+    The standard error is that of the 95 % interval.
+    """
+    mean, low, high = difference["mean"], difference["low"], difference["high"]
     if mean is None or low is None or high is None:
         return 1.0
-    return float(2 * norm.sf(abs(mean) / max((high - low) / (2 * norm.ppf(0.975)), 1e-12)))
+    error = max((high - low) / (2 * norm.ppf(0.975)), 1e-12)
+    return float(2 * norm.sf(abs(mean) / error))
 
 
 def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
-    """Returns the faces whose label is likely wrong, the likeliest first, as pairs (face, better class) (M, 2).
+    """Returns the faces whose label is likely wrong, the likeliest first, as pairs (M, 2).
 
-    Confident learning (Northcutt et al. 2021, arXiv:1911.00068): a class is likely for a face that has at least the
-    mean probability of the faces labelled with it. The model must not have been trained on these faces.
+    A pair is the face and its better class. Confident learning (Northcutt et al. 2021,
+    arXiv:1911.00068): a class is likely for a face that has at least the mean probability of the
+    faces labelled with it. The model must not have been trained on these faces.
     """
-    label = targets.argmax(1)
-    sizes = np.bincount(label, minlength=targets.shape[1])
-    mean = np.bincount(label, probabilities[np.arange(len(label)), label], len(sizes))
-    threshold = np.divide(mean, sizes, out=np.full(len(sizes), np.inf), where=sizes > 0)
-    likely = np.where(probabilities >= threshold, probabilities, -1.0)
-    better = likely.argmax(1)
-    wrong = np.flatnonzero((likely.max(1) >= 0) & (better != label))
+    label = targets.argmax(1)  # (N,)
+    sizes = np.bincount(label, minlength=targets.shape[1])  # (C,)
+    total = np.bincount(label, probabilities[np.arange(len(label)), label], len(sizes))
+    never = np.full(len(sizes), np.inf)
+    threshold = np.divide(total, sizes, out=never, where=sizes > 0)  # (C,)
+
+    likely = np.where(probabilities >= threshold, probabilities, -1.0)  # (N, C)
+    better = likely.argmax(1)  # (N,)
+    wrong = np.flatnonzero((likely.max(1) >= 0) & (better != label))  # (M,)
     margin = probabilities[wrong, label[wrong]] - probabilities[wrong, better[wrong]]
     order = wrong[np.argsort(margin, kind="stable")]
     return np.column_stack([order, better[order]])
@@ -195,186 +277,245 @@ def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
 
 FEW = 30  # groups of fewer faces, or persons where these are known, are counted but not compared
 FOUND = "face found"
-LEAST_VOTES, MOST_VOTES = 6, 10
-"""The range of the rows of the accuracy by votes; fewer and more votes are counted in the first and last row."""
+LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
+MOST_VOTES = 10  # the row of faces with this many votes, or more
 
 
 def describe(faces: Faces) -> dict[str, Interval]:
-    """Returns how many faces were found, or are ambiguous; and scores, or without labels confidence and labels."""
-    photos = faces.take(
-        np.unique(faces.paths.astype(str), return_index=True)[1]
-    )  # each counts once
-    results = {
-        FOUND: mean_intervals(photos.detected[:, None].astype(float), photos.units, binary=True)[0]
-    }
+    """Returns how many faces were found or are ambiguous, and scores.
+
+    Without labels: confidence and the share of each expression instead of scores.
+    """
+    # a photo counts once, however many faces it has
+    _, first = np.unique(faces.paths.astype(str), return_index=True)
+    photos = faces.take(first)
+    detected = photos.detected[:, None].astype(float)
+    results = {FOUND: mean_intervals(detected, photos.units, binary=True)[0]}
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return results
-    values = {} if np.isnan(known.ambiguous).all() else {"ambiguous": known.ambiguous}
-    if values and known.targets is not None:
-        values["accuracy where unambiguous"] = np.where(known.ambiguous == 0, known.correct, np.nan)
-    for name, column in values.items():
-        (results[name],) = mean_intervals(column[:, None], known.units, binary=True)
+
+    ambiguous = known.ambiguous
+    if not np.isnan(ambiguous).all():
+        results["ambiguous"] = _mean(ambiguous, known.units, binary=True)
+        if known.targets is not None:
+            clear = np.where(ambiguous == 0, known.correct, np.nan)
+            results["accuracy where unambiguous"] = _mean(clear, known.units, binary=True)
     if known.targets is not None:
         return results | score_faces(known.probabilities, known.targets, known.labels, known.units)
-    (results["confidence"],) = mean_intervals(known.probabilities.max(1)[:, None], known.units)
-    guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]
-    return results | dict(
-        zip(known.labels, mean_intervals(guess, known.units, binary=True), strict=True)
-    )
+
+    results["confidence"] = _mean(known.probabilities.max(1), known.units)
+    guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
+    shares = mean_intervals(guess, known.units, binary=True)
+    return results | dict(zip(known.labels, shares, strict=True))
+
+
+def _mean(values: Array, units: IntArray, binary: bool = False) -> Interval:
+    """Returns the mean of one column (N,), without NaN, with its interval."""
+    return mean_intervals(values[:, None], units, binary)[0]
 
 
 def evaluate_faces(
-    faces: Faces, by: Sequence[str] = (), other: Array | None = None
+    faces: Faces, by: Sequence[str] = (), against: Array | None = None
 ) -> dict[str, Any]:
-    """Describes all faces, all but near-duplicates of train, and groups; compares with a model, `other` (N, C).
+    """Describes all faces, all but near-duplicates of train, and groups; compares with a model.
 
-    With labels also `labels`, the `confusion` (C, C) and the `likely wrong labels`.
+    Args:
+        faces: The faces.
+        by: The columns to group by.
+        against: Another model's probabilities (N, C), NaN for an image without a face.
+
+    Returns:
+        The results; with labels also `labels`, the `confusion` (C, C) and `likely wrong labels`.
     """
     results: dict[str, Any] = {"all": describe(faces)}
-    marks = [
-        str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])
-    ]
-    if any(marks):
-        results["near-duplicates of train"] = sum(marks)
-    if any(marks) and not all(marks):
-        results["without near-duplicates"] = describe(faces.take(~np.array(marks)))
+
+    cells = faces.columns.get("near_duplicate", [])
+    marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
+    if marks.any():
+        results["near-duplicates of train"] = int(marks.sum())
+        if not marks.all():
+            results["without near-duplicates"] = describe(faces.take(~marks))
+
     if by:
         results["by"] = {column: compare_groups(faces, column) for column in by}
-    if other is not None:
-        results["comparison"] = compare_models(faces, other)
+    if against is not None:
+        results["comparison"] = compare_models(faces, against)
     if faces.targets is None:
         return results
 
     known = faces.take(faces.predicted)
-    if votes := accuracy_by_votes(known):
-        results["by votes"] = votes
     assert known.targets is not None
-    truth = known.targets.argmax(1)
+    votes = accuracy_by_votes(known)
+    if votes:
+        results["by votes"] = votes
     results["labels"] = faces.labels
     results["confusion"] = confusion_matrix(known.probabilities, known.targets).tolist()
-    results["likely wrong labels"] = [
-        {
-            "path": known.paths[row],
-            "label": known.labels[truth[row]],
-            "better": known.labels[label],
-        }
-        for row, label in suspect_labels(known.probabilities, known.targets).tolist()
-    ]
+    results["likely wrong labels"] = _wrong_labels(known, known.targets)
     return results
 
 
+def _wrong_labels(faces: Faces, targets: Array) -> list[dict[str, Any]]:
+    """Returns the path, label and better label of the faces of `suspect_labels`."""
+    truth = targets.argmax(1)
+    return [
+        {
+            "path": faces.paths[row],
+            "label": faces.labels[truth[row]],
+            "better": faces.labels[better],
+        }
+        for row, better in suspect_labels(faces.probabilities, targets).tolist()
+    ]
+
+
 def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
-    """Returns faces and accuracy by the votes for the label (column `label_votes`); {} without the column."""
+    """Returns faces and accuracy by the votes for the label (column `label_votes`).
+
+    The result is empty without this column.
+    """
     votes = faces.columns.get(VOTES)
     if votes is None:
         return {}
-    numbers = [*range(MOST_VOTES, LEAST_VOTES - 1, -1)]
-    counts = np.array([float(value) if str(value).isdecimal() else np.nan for value in votes])
-    member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == numbers
-    accuracies = mean_intervals(
-        np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True
-    )
-    return {
-        f"{number}{' or fewer' * (number == LEAST_VOTES)}": {
-            "faces": accuracy["faces"],
-            "accuracy": accuracy,
-        }
-        for number, accuracy in zip(numbers, accuracies, strict=True)
-        if accuracy["faces"]
-    }
+    counts = np.array([float(cell) if str(cell).isdecimal() else np.nan for cell in votes])
+    numbers = range(MOST_VOTES, LEAST_VOTES - 1, -1)
+    member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == np.array(numbers)  # (N, G)
+    hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
+
+    results = {}
+    for number, accuracy in zip(
+        numbers, mean_intervals(hits, faces.units, binary=True), strict=True
+    ):
+        name = f"{number} or fewer" if number == LEAST_VOTES else str(number)
+        if accuracy["faces"]:
+            results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
+    return results
 
 
 def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
     """Describes the groups of a column and, with labels, compares their accuracy.
 
     Returns:
-        `groups`: the number of faces and the results of `describe`, by name; with labels the `difference` and `p` of
-        `group_tests`. `few`: the sizes of groups that are too small to compare. `unknown`: the number of faces without
-        a value. With labels also `worst` and `best` by accuracy, and the `gap` between them.
+        `groups`: the number of faces and the results of `describe`, by name; with labels the
+        `difference` and `p` of `group_tests`. `few`: the sizes of groups that are too small to
+        compare. `unknown`: the number of faces without a value. With labels also `worst` and `best`
+        by accuracy, and the `gap` between them.
     """
-    names = np.array(["" if value is None else str(value) for value in faces.columns[column]])
+    cells = faces.columns[column]
+    names = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
+    sizes = Counter(names[names != ""].tolist())
     known = faces.take((names != "") & faces.predicted)
     values = names[(names != "") & faces.predicted]
-    sizes = Counter(names[names != ""].tolist())
-    large = [name for name in sorted(sizes) if len(np.unique(known.units[values == name])) >= FEW]
-    results: dict[str, Any] = {
-        "groups": {
-            name: {"faces": sizes[name], **describe(faces.take(names == name))} for name in large
-        },
-        "few": {name: sizes[name] for name in sorted(sizes) if name not in large},
-        "unknown": int((names == "").sum()),
-    }
-    if faces.targets is not None and len(large) > 1:
-        accuracy = {name: results["groups"][name]["accuracy"]["mean"] for name in large}
-        worst, *_, best = sorted(large, key=accuracy.__getitem__)
-        tests = group_tests(
-            known, np.column_stack([values == name for name in large]).astype(float)
-        )
-        for name, difference, p in zip(large, *tests, strict=True):
-            results["groups"][name] |= {"difference": difference, "p": p}
-        # No interval: worst and best are chosen by the same data, which biases the gap upwards.
-        gap = Interval(
-            mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
-        )
-        results |= {"worst": worst, "best": best, "gap": gap}
-    return results
+
+    groups: dict[str, dict[str, Any]] = {}
+    few = {}
+    for name in sorted(sizes):
+        persons = len(np.unique(known.units[values == name]))
+        if persons >= FEW:
+            groups[name] = {"faces": sizes[name], **describe(faces.take(names == name))}
+        else:
+            few[name] = sizes[name]
+    unknown = int((names == "").sum())
+    results: dict[str, Any] = {"groups": groups, "few": few, "unknown": unknown}
+    if faces.targets is None or len(groups) < 2:
+        return results
+
+    member = np.column_stack([values == name for name in groups]).astype(float)  # (N, G)
+    differences, p_values = group_tests(known, member)
+    for group, difference, p in zip(groups.values(), differences, p_values, strict=True):
+        group["difference"] = difference
+        group["p"] = p
+
+    accuracy = {name: group["accuracy"]["mean"] for name, group in groups.items()}
+    ranking = sorted(groups, key=accuracy.__getitem__)
+    worst, best = ranking[0], ranking[-1]
+    # No interval: worst and best are chosen by the same data, which biases the gap upwards.
+    gap = Interval(
+        mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
+    )
+    return results | {"worst": worst, "best": best, "gap": gap}
 
 
 def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float]]:
-    """Returns the difference of each group's accuracy from the accuracy of all others, and its p-value.
+    """Returns the difference of each group's accuracy from the accuracy of the rest, and its p-value.
 
-    `faces` are N faces with labels and predictions; `member` (N, G) is 1 for the faces in each group, else 0. The
-    p-value is corrected for several tests: Fisher's exact test, or, where several faces are of one person, a normal
-    test with the error of the bootstrap over persons.
+    Each p-value is corrected for the number of tests. The test is Fisher's exact test, or, where
+    several faces are of one person, a normal test with the error of the bootstrap over persons.
+
+    Args:
+        faces: N faces with labels and predictions.
+        member: 1 for the faces in each group, else 0 (N, G).
     """
-    correct, groups = faces.correct[:, None].astype(float), member.shape[1]
+    correct = faces.correct[:, None].astype(float)  # (N, 1)
+    groups = member.shape[1]
 
-    def differences(sums: Array) -> dict[str, Array]:
-        hits, number, all_hits, all_faces = np.split(sums, np.cumsum([groups, groups, 1]), axis=-1)
-        with np.errstate(invalid="ignore"):
-            inside, outside = hits / number, (all_hits - hits) / (all_faces - number)
+    def differences(sums: Sums) -> dict[str, Array]:
+        hits, size = sums["hits"], sums["size"]  # (..., G)
+        with np.errstate(invalid="ignore"):  # groups that a resample has no face of
+            inside = hits / size
+            outside = (sums["all hits"] - hits) / (sums["all faces"] - size)
         return {str(group): (inside - outside)[..., group] for group in range(groups)}
 
-    counts = np.hstack([correct * member, member, correct, np.ones_like(correct)])
-    intervals = [*score_intervals(counts, differences, faces.units).values()]
-    tables = (crosstab(correct[:, 0], group, levels=((0, 1), (0, 1))).count for group in member.T)
-    p = (
-        [*map(normal_p, intervals)]
-        if faces.clustered
-        else [float(fisher_exact(one).pvalue) for one in tables]
-    )
-    one_test = groups == 2 and member.any(1).all()  # the groups are complements
-    return intervals, p if one_test else holm(p)
+    values = {
+        "hits": correct * member,
+        "size": member,
+        "all hits": correct,
+        "all faces": np.ones_like(correct),
+    }
+    intervals = list(score_intervals(values, differences, faces.units).values())
+
+    if faces.clustered:
+        p_values = [normal_p(interval) for interval in intervals]
+    else:
+        p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
+    complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
+    if not complementary:
+        p_values = holm(p_values)
+    return intervals, p_values
+
+
+def _fisher_p(correct: Array, group: Array) -> float:
+    """Returns the p-value that being correct (N,) does not depend on being in a group (N,)."""
+    table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
+    return float(fisher_exact(table).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Corrects the p-values of several tests: Holm, "A simple sequentially rejective multiple test procedure", 1979."""
+    """Corrects the p-values of several tests.
+
+    Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
     order = np.argsort(p)
+    factors = np.arange(len(p), 0, -1)
+    ascending = np.asarray(p, float)[order]
     corrected = np.empty(len(p))
-    corrected[order] = np.maximum.accumulate(
-        np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
-    ).clip(max=1)
+    corrected[order] = np.maximum.accumulate(factors * ascending).clip(max=1)
     return corrected.tolist()
 
 
-def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
-    """Compares a model with another one's probabilities (N, C), NaN without a face, by McNemar's exact test."""
-    both = faces.predicted & np.isfinite(other[:, 0])
-    faces, other = faces.take(both), other[both]
+def compare_models(faces: Faces, against: Array) -> dict[str, Any]:
+    """Compares a model with another one's probabilities (N, C), NaN without a face.
+
+    The test is McNemar's exact test.
+    """
+    both = faces.predicted & np.isfinite(against[:, 0])
+    faces = faces.take(both)
+    against = against[both]
     assert faces.targets is not None
-    truth = (faces.targets, faces.labels, faces.units)
-    difference = score_faces(faces.probabilities, *truth, minus=other)
-    also = other.argmax(1) == faces.targets.argmax(1)
-    first, second = int((faces.correct & ~also).sum()), int((also & ~faces.correct).sum())
-    p = float(binomtest(first, first + second).pvalue) if first + second else 1.0
-    if (
-        faces.clustered
-    ):  # faces of one person are dependent, so McNemar's p alone would be too small
+    targets, labels, units = faces.targets, faces.labels, faces.units
+    difference = score_faces(faces.probabilities, targets, labels, units, minus=against)
+
+    # faces that only the first, or only the second model classifies correctly
+    correct = against.argmax(1) == targets.argmax(1)  # (N,)
+    first = int((faces.correct & ~correct).sum())
+    second = int((correct & ~faces.correct).sum())
+    p = 1.0
+    if first + second:
+        p = float(binomtest(first, first + second).pvalue)
+    if faces.clustered:  # faces of a person are dependent: McNemar's p alone would be too small
         p = max(p, normal_p(difference["accuracy"]))
     return {
         "faces": int(both.sum()),
-        "other": score_faces(other, *truth),
+        "other": score_faces(against, targets, labels, units),
         "difference": difference,
         "McNemar": {"first": first, "second": second, "p": p},
     }
@@ -383,13 +524,18 @@ def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
 def summarize_robustness(
     hits: dict[str, Array], units: IntArray | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
-    accuracies = mean_intervals(np.column_stack([*hits.values()]), units, binary=True)
-    differences = mean_intervals(
-        np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units
-    )
-    return {
-        name: {"faces": accuracy["faces"], "accuracy": accuracy}
-        | ({} if name in (UNALTERED, MOST_TURNED) else {"difference": difference})
-        for name, accuracy, difference in zip(hits, accuracies, differences, strict=True)
-    }
+    """Returns the number of faces, the accuracy and its difference from the unaltered faces.
+
+    All are by corruption; `hits` are (N,), NaN where a face does not count.
+    """
+    columns = np.column_stack([*hits.values()])  # (N, corruptions)
+    changes = columns - hits[UNALTERED][:, None]
+    accuracies = mean_intervals(columns, units, binary=True)
+    differences = mean_intervals(changes, units)
+
+    results: dict[str, dict[str, Any]] = {}
+    for name, accuracy, difference in zip(hits, accuracies, differences, strict=True):
+        results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
+        if name not in (UNALTERED, MOST_TURNED):
+            results[name]["difference"] = difference
+    return results

@@ -14,9 +14,9 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
 from fer_vit.commands.distill import average_teachers
-from fer_vit.commands.export import example_inputs, write_graph
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.exporting.formats import ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
@@ -59,7 +59,8 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(
     torch.manual_seed(0)
     net = build_model(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
     model = Recognizer(net)
-    write_graph(model, tmp_path / "model.onnx", ".onnx")
+    path = tmp_path / "model.onnx"
+    write_onnx(model, path, ExportOptions(["a model"], path))
     for faces in (1, 2, 9):
         inputs = example_inputs(model, faces)
         assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)

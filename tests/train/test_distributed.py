@@ -60,7 +60,7 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
         "--trainer.limit_val_batches=1.0",
         "--trainer.max_epochs=2",
     ]
-    ema = "--trainer.callbacks+=fer_vit.train.module.EMA"
+    ema = "--trainer.callbacks+=fer_vit.callbacks.EMA"
     faces = read(tmp_path / "faces", count=167, size=48)
     assert (
         sum(row.split == "val" for row in faces.rows) == 25

@@ -27,7 +27,7 @@ RECIPE = [
     "--model.region_dropout=0.5",
     "--model.logit_adjust=1",
     "--trainer.gradient_clip_val=0.5",
-    "--trainer.callbacks+=fer_vit.train.module.EMA",
+    "--trainer.callbacks+=fer_vit.callbacks.EMA",
     "--trainer.max_epochs=3",
     "--trainer.limit_train_batches=1.0",
 ]

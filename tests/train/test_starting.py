@@ -184,7 +184,7 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     before = task.net.state_dict()
     words = [
         "--model.layer_decay=0.5",
-        "--trainer.callbacks+=fer_vit.train.module.EMA",
+        "--trainer.callbacks+=fer_vit.callbacks.EMA",
         "--trainer.max_epochs=2",
     ]
     words += [f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}"]

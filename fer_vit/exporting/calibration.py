@@ -1,0 +1,86 @@
+"""What is fitted to a trained model on faces that it has not learned: prior, temperature, thresholds."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fer_vit.conformal import fit_thresholds
+from fer_vit.data.manifest import Manifest
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import evaluate_logits, fit_temperature
+from fer_vit.evaluate.scores import score_once
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.train.task import log_prior
+
+CALIBRATES = 100  # faces that temperature and thresholds need; a handful gives extreme values
+
+
+def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
+    """Stores training prior, logit adjustment, temperature and thresholds in a model.
+
+    Args:
+        model: Its network's settings are changed.
+        manifest: A manifest whose val split calibrates, and whose training faces give the prior.
+        strength: The strength of the logit adjustment, from 0 to 1.
+
+    Returns:
+        A report.
+    """
+    net = model.net
+    net.adjust((), 0)
+    logits, target = evaluate_logits(model, manifest)  # (N, C) each
+    truth = target.argmax(-1)  # (N,)
+    report = ""
+
+    # the adjustment comes first: temperature and thresholds are fitted to adjusted logits
+    net.adjust(training_prior(manifest, strength), strength)
+    if net.offset is not None:
+        before = summary(model, logits, target)
+        logits = logits + net.offset
+        after = summary(model, logits, target)
+        report += f"On {len(truth)} val faces: {after}; before {before}.\n"
+
+    net.settings.temperature = fit_temperature(logits, truth)
+    probabilities = net.probabilities(logits).double().numpy()  # (N, C)
+    net.settings.thresholds = fit_thresholds(probabilities, truth.numpy())
+
+    thresholds = [
+        f"{least[0]:.3f} for {coverage} %" for coverage, least in net.settings.thresholds.items()
+    ]
+    report += f"Temperature: {net.settings.temperature:.3f}. "
+    report += f"Thresholds of prediction sets: {', '.join(thresholds)}."
+    if len(truth) < CALIBRATES:
+        report += f" From only {len(truth)} faces: use at least {CALIBRATES}."
+    return report
+
+
+def training_prior(manifest: Path, strength: float) -> list[float]:
+    """Returns the share of each label among the training faces (C,); empty without labels.
+
+    Raises:
+        FerVitError: A label has no training face, which the adjustment needs.
+    """
+    rows = Manifest.read(manifest, ["train"]).split("train")
+    targets = rows.targets() if len(rows) else None
+    counts = np.zeros(len(rows.names))  # (C,)
+    if targets is not None:
+        counts = targets.sum(0)
+
+    if strength and not counts.all():
+        missing = [name for name, count in zip(rows.names, counts, strict=True) if not count]
+        raise FerVitError(
+            f"{manifest} has no training face of {', '.join(missing)}: "
+            "`--logit_adjust` needs some of each."
+        )
+    if not counts.any():
+        return []
+    return log_prior(torch.from_numpy(counts)).exp().tolist()
+
+
+def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
+    """Returns accuracy and UAR of logits (N, C) for target shares (N, C) as text."""
+    probabilities = logits.softmax(-1).double().numpy()
+    result = score_once(probabilities, target.numpy(), model.labels)
+    return f"accuracy {result['accuracy']:.1%}, UAR {result['UAR']:.1%}"

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+from fer_vit.errors import FerVitError
+from fer_vit.exporting.formats import FORMATS, ExportOptions, Format, find_format
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.store.folder import load_network
+
+READERS = {"": load_network, ".onnx": onnx.load, ".pt2": torch.export.load}
+"""An independent reader of each format: it rejects the files of every other one."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Recognizer:
+    config = RegionViTConfig(
+        img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2, regions=("mouth", "nose")
+    )
+    return Recognizer(build_model(config, "abc").eval())
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_are_written_as_what_they_are_named(
+    suffix: str, model: Recognizer, tmp_path: Path
+) -> None:
+    path = tmp_path / f"model{suffix}"
+    options = ExportOptions(["model.ckpt", "other.ckpt"], tmp_path / "final")
+    chosen = find_format(path)
+    chosen.check(options)
+    chosen.write(model, path, options)
+    READERS[suffix](path)
+    if path.is_dir():
+        assert {file.name for file in path.iterdir()} == set(chosen.files)
+    for other, read in READERS.items():
+        if other != suffix:
+            with pytest.raises(Exception):  # noqa: B017, PT011 - of three libraries
+                read(path)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_take_an_option_or_refuse_it(suffix: str, tmp_path: Path) -> None:
+    """No format leaves an option out in silence; each option is of exactly one format."""
+    path = tmp_path / f"model{suffix}"
+    takes = {"half": suffix == "", "faithfulness": suffix == "", "quantize": suffix == ".onnx"}
+    for option, taken in takes.items():
+        options = ExportOptions(["a model"], path, **{option: tmp_path / "file"})
+        if taken:
+            FORMATS[suffix].check(options)
+        else:
+            with pytest.raises(FerVitError, match=f"--{option}"):
+                FORMATS[suffix].check(options)
+
+
+def test_formats_are_found_by_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is all that a new format needs."""
+    written = []
+    added = Format("NAME.new", lambda options: None, lambda *given: written.append(given))
+    monkeypatch.setitem(FORMATS, ".new", added)
+    assert find_format(Path("model.NEW")) is added
+    with pytest.raises(FerVitError, match=r"NAME\.new"):
+        find_format(Path("model.newer"))
+
+
+@pytest.mark.parametrize("name", ["model", "v1.2", "model.0rc1", ".models", "a.onnx/model", "."])
+def test_folders_may_have_a_version(name: str) -> None:
+    assert find_format(Path(name)) is FORMATS[""]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.txt",
+        "a.onnx.zip",
+        "a.onnx ",
+        "a.onnx.",
+        "a.pt",
+        "a._onnx",
+        "a.ónnx",
+        "a.",
+        "a.½",
+        "a.-",
+        "..",
+    ],
+)
+def test_unknown_suffixes_are_refused(name: str) -> None:
+    with pytest.raises(FerVitError, match=r"NAME\.onnx"):
+        find_format(Path(name))
