@@ -163,8 +163,8 @@ def check_open_files() -> None:
 def import_verb(module: str) -> Any:
     """Imports a command's module while the garbage collector is off.
 
-    torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning them repeatedly would
-    take a fifth of the time until `predict` writes its first row.
+    torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning
+    them repeatedly would take a fifth of the time until `predict` writes its first row.
     """
     gc.disable()
     try:

@@ -1,9 +1,10 @@
 """Prediction sets: sets of labels that contain the true one at a guaranteed rate.
 
-Split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005) with one minus the probability of
-the true label as score: "Least ambiguous set-valued classifiers with bounded error levels" (Sadinle, Lei and Wasserman
-2019, arXiv:1609.00451), by class as in their section 3. Of the usual scores it gives the smallest sets. The guarantee
-holds for faces from the distribution of the calibration faces.
+Split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005) with one
+minus the probability of the true label as score: "Least ambiguous set-valued classifiers with
+bounded error levels" (Sadinle, Lei and Wasserman 2019, arXiv:1609.00451), by class as in their
+section 3. Of the usual scores it gives the smallest sets. The guarantee holds for faces from the
+distribution of the calibration faces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,8 @@ def in_set(
 ) -> Mask:
     """Returns a mask (..., C) of the labels in the prediction set of each face, from probabilities (..., C).
 
-    `by_class`: every label has this coverage (in percent), with larger sets. A label without a threshold is in none.
+    `by_class`: every label has this coverage (in percent), with larger sets. A label without a
+    threshold is in none.
     """
     least = np.array(thresholds[str(coverage)], float)
     return np.asarray(probabilities >= (least[1:] if by_class else least[0]))

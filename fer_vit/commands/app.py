@@ -22,9 +22,9 @@ def app(
 ) -> None:
     """Serves a page for the browser that predicts and explains the faces of photos, clips and the camera.
 
-    The page shows the report of `fer-vit visualize`; report and table (`fer-vit predict`) can be downloaded. Other
-    programs can use the server's API. Photos stay on this machine; they are removed when the page closes, at the latest
-    after an hour. Ctrl-C ends the server.
+    The page shows the report of `fer-vit visualize`; report and table (`fer-vit predict`) can be
+    downloaded. Other programs can use the server's API. Photos stay on this machine; they are
+    removed when the page closes, at the latest after an hour. Ctrl-C ends the server.
 
     Examples:
         fer-vit app
@@ -36,12 +36,13 @@ def app(
         fer-vit app --public https://lab.example.org/fer/
 
     Args:
-        checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of `fer-vit fit`, a
-            folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address to serve (default: localhost), then host names that clients may use. With "0.0.0.0", every
-            machine that reaches this one can use the page.
+        checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of
+            `fer-vit fit`, a folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
+        host: The address to serve (default: localhost), then host names that clients may use. With
+            "0.0.0.0", every machine that reaches this one can use the page.
         port: The port of the page; 0 selects a free one.
-        public: The address of the page for its users, if a reverse proxy serves it: its browsers may send photos.
+        public: The address of the page for its users, if a reverse proxy serves it: its browsers
+            may send photos.
     """
     check_number("port", port, 0, 65535)
     # only here: the extra may not be installed

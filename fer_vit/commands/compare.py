@@ -30,10 +30,11 @@ def compare(
 ) -> None:
     """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
 
-    Writes OUTPUT/index.html, results.md and results.json: each result as a sentence; means and shares; for videos,
-    durations and transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed model
-    with the extra `stats`; and the methods for a paper. With fewer than 6 persons there are no intervals or tests, and
-    a line states the reason of each test that is missing.
+    Writes OUTPUT/index.html, results.md and results.json: each result as a sentence; means and
+    shares; for videos, durations and transitions; differences with corrected t tests, rank tests
+    and effect sizes; ICC(1); a mixed model with the extra `stats`; and the methods for a paper.
+    With fewer than 6 persons there are no intervals or tests, and a line states the reason of each
+    test that is missing.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject
@@ -48,10 +49,11 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
-        rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is subtracted from the
-            probabilities of the clip, smoothed if the table has them. Clips without a face in it are left out.
-        grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins, and grid_means.csv,
-            their means over persons. A bin without a face stays empty.
+        rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is
+            subtracted from the probabilities of the clip, smoothed if the table has them. Clips
+            without a face in it are left out.
+        grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins,
+            and grid_means.csv, their means over persons. A bin without a face stays empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
         uncertain: Also use uncertain faces (score below 0.8) of photos that have a certain face.
         output: The folder to write.

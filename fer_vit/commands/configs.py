@@ -13,8 +13,9 @@ MEASURED = re.compile(
 def configs() -> None:
     """Lists the included training configs with their measured accuracy.
 
-    `--config` of fit, validate and test accepts their names; a file with the same name takes precedence. A config that
-    is "laid over another config" changes parts of it: give both. To make your own, copy one from the printed folder.
+    `--config` of fit, validate and test accepts their names; a file with the same name takes
+    precedence. A config that is "laid over another config" changes parts of it: give both. To make
+    your own, copy one from the printed folder.
 
     Examples:
         fer-vit configs

@@ -30,10 +30,11 @@ def crossvalidate(
 ) -> dict[str, Any]:
     """Trains a model without each fold of the training faces, and evaluates all held-out faces together.
 
-    All faces of a person (column `person`) are in one fold; without persons, identical files are in one fold. The best
-    epoch of each model is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
-    OUTPUT/training has the logs and checkpoints. The 95 % bootstrap intervals resample persons, else photos; they do
-    not include the variation between training runs.
+    All faces of a person (column `person`) are in one fold; without persons, identical files are in
+    one fold. The best epoch of each model is chosen on val. OUTPUT/evaluation has the files of
+    `evaluate` and the accuracy of each fold; OUTPUT/training has the logs and checkpoints. The 95 %
+    bootstrap intervals resample persons, else photos; they do not include the variation between
+    training runs.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -42,8 +43,8 @@ def crossvalidate(
 
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: A config file, or a name from `fer-vit configs`. A model that it starts from must not have been trained
-            on these faces.
+        config: A config file, or a name from `fer-vit configs`. A model that it starts from must
+            not have been trained on these faces.
         folds: Number of folds and of models.
         by: Columns to group by.
         output: The folder to write.

@@ -28,16 +28,16 @@ def distill(
 ) -> None:
     """Writes a manifest in which the votes of training faces are mixed with the predictions of trained models.
 
-    The mean probabilities of the teachers for a face and its mirror image are mixed with its votes; `fer-vit fit`
-    learns from both. The faces of val and test keep their votes. Hinton et al., "Distilling the Knowledge in a Neural
-    Network" (2015), at temperature 1.
+    The mean probabilities of the teachers for a face and its mirror image are mixed with its votes;
+    `fer-vit fit` learns from both. The faces of val and test keep their votes. Hinton et al.,
+    "Distilling the Knowledge in a Neural Network" (2015), at temperature 1.
 
-    A teacher is overconfident on its training faces. A teacher trained with `fit --data.fold 0/3` predicts only its
-    held-out third; three such teachers predict all faces.
+    A teacher is overconfident on its training faces. A teacher trained with `fit --data.fold 0/3`
+    predicts only its held-out third; three such teachers predict all faces.
 
-    `--unlabelled` adds faces without labels, with the teachers' predictions as votes (noisy student, Xie et al. 2020).
-    Unlike in this paper, `--per_class` keeps random faces of a common expression, not the most confident ones, and
-    repeats no faces of a rare expression.
+    `--unlabelled` adds faces without labels, with the teachers' predictions as votes (noisy
+    student, Xie et al. 2020). Unlike in this paper, `--per_class` keeps random faces of a common
+    expression, not the most confident ones, and repeats no faces of a rare expression.
 
     Examples:
         fer-vit distill large.ckpt data/ferplus.parquet data/distilled.parquet
@@ -47,13 +47,15 @@ def distill(
         fer-vit distill a.ckpt b.ckpt faces.parquet all.parquet --unlabelled photos.parquet --per_class 4000
 
     Args:
-        teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names from `fer-vit models`.
+        teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names from `fer-vit
+            models`.
         manifest: The teachers' training faces: a table of `fer-vit prepare` with labels.
         output: The manifest to write.
         weight: Weight of the teachers in the new votes, from 0 to 1.
-        unlabelled: A manifest, prepared for the same labels, whose training faces are added with the teachers' votes.
-            Its labels are not read, and faces without landmarks are left out.
-        per_class: Largest number of unlabelled faces to add for each predicted expression. Default: all.
+        unlabelled: A manifest, prepared for the same labels, whose training faces are added with
+            the teachers' votes. Its labels are not read, and faces without landmarks are left out.
+        per_class: Largest number of unlabelled faces to add for each predicted expression. Default:
+            all.
         overwrite: Whether an existing manifest may be replaced. The input is never replaced.
     """
     check_number("weight", weight, 0, 1)
@@ -93,8 +95,9 @@ def distill(
 def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
     """Returns the mean probabilities (M, C) of teachers for M training faces; prints their agreement.
 
-    `votes` (N, C) are fractions for the first N faces, of which a teacher with a held-out fold predicts this fold
-    alone. Raises FerVitError when a teacher has other labels, or no teacher predicts some faces.
+    `votes` (N, C) are fractions for the first N faces, of which a teacher with a held-out fold
+    predicts this fold alone. Raises FerVitError when a teacher has other labels, or no teacher
+    predicts some faces.
     """
     folds = [read_fold(teacher) for teacher in teachers]
     chosen = np.ones((len(teachers), len(faces)), bool)

@@ -34,11 +34,13 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores predictions, overall and by group, with 95 % bootstrap intervals, and shows the mistakes.
 
-    Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean recall), calibration error,
-    cross-entropy; with votes, the agreement with an annotator. The page shows mistakes and labels that are likely
-    wrong. Intervals resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with a
-    near-duplicate in the original training split, scores without them are added. Without labels: how often a face was
-    found, confidence, expressions. For a calibrated model: how many faces are ambiguous, and accuracy on the others.
+    Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean
+    recall), calibration error, cross-entropy; with votes, the agreement with an annotator. The page
+    shows mistakes and labels that are likely wrong. Intervals resample persons (column `person`),
+    else photos. If the column `near_duplicate` marks faces with a near-duplicate in the original
+    training split, scores without them are added. Without labels: how often a face was found,
+    confidence, expressions. For a calibrated model: how many faces are ambiguous, and accuracy on
+    the others.
 
     Examples:
         fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -50,21 +52,26 @@ def evaluate(
         fer-vit evaluate faces.parquet --merge "{calm: good, happiness: good, anger: bad, surprise: null}"
 
     Args:
-        data: A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit predict`.
-        checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit
-            models` or "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
-        labels: For a table: the true labels, in a manifest or a table with columns path and label. In a photo with
-            several faces, the most confident face is used.
+        data: A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit
+            predict`.
+        checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
+            name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
+        labels: For a table: the true labels, in a manifest or a table with columns path and label.
+            In a photo with several faces, the most confident face is used.
         split: The split of a manifest.
-        merge: For a manifest: new label of each old label. Votes and probabilities of merged labels add up; null leaves
-            out the faces of a label. The model may have the old or the new labels.
-        prior: For a manifest: `even`, or a JSON file with the prior of each expression, as for `predict`.
-        classes: For a manifest: the only possible expressions; faces with other labels are left out.
+        merge: For a manifest: new label of each old label. Votes and probabilities of merged labels
+            add up; null leaves out the faces of a label. The model may have the old or the new
+            labels.
+        prior: For a manifest: `even`, or a JSON file with the prior of each expression, as for
+            `predict`.
+        classes: For a manifest: the only possible expressions; faces with other labels are left
+            out.
         columns: A table with the column path and further ones for `--by`.
         by: Columns to group by. Groups of fewer than 30 persons or photos get no scores.
         against: Another model, or a table of its predictions for the same images.
-        robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred, downscaled, and with
-            wrong landmarks.
+        robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred,
+            downscaled, and with wrong landmarks.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 

@@ -30,15 +30,16 @@ def export(
 ) -> Path:
     """Writes a trained model for other programs; the name of OUTPUT selects the format.
 
-    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it. It
-    also has the networks that find faces and landmarks, with their licences, for the script in docs/export.md.
-    NAME.onnx: for ONNX Runtime and others (needs `pip install -c constraints.txt ".[onnx]"`). NAME.pt2: for
-    `torch.export.load`.
+    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging
+    Face hub read it. It also has the networks that find faces and landmarks, with their licences,
+    for the script in docs/export.md. NAME.onnx: for ONNX Runtime and others (needs `pip install -c
+    constraints.txt ".[onnx]"`). NAME.pt2: for `torch.export.load`.
 
-    Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has regions, boxes (B, R,
-    4), xyxy in crop pixels, and valid (B, R), whether a region is present. They return probabilities (B, C). Labels and
-    the geometry of crop and regions are in the ONNX metadata and in the .pt2's `fer_vit.json`; docs/export.md has a
-    script that uses them without fer-vit.
+    Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has
+    regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is present.
+    They return probabilities (B, C). Labels and the geometry of crop and regions are in the ONNX
+    metadata and in the .pt2's `fer_vit.json`; docs/export.md has a script that uses them without
+    fer-vit.
 
     Examples:
         fer-vit export model.onnx
@@ -51,21 +52,23 @@ def export(
 
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the Hugging
-            Face hub. Default: ferplus-fairface-small. Repeated: the weights are averaged, for models of one
-            configuration and the same initial weights; `standardize` is the first model's.
-        calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
-            thresholds of `predict`'s column `prediction_set`.
-        logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times the logarithm of an
-            expression's frequency in the training faces of `calibrate` is subtracted from its logit (Menon et al.
-            2021). A new adjustment replaces an earlier one, and `distill` ignores it. Accuracy and UAR before and after
-            are printed.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small. Repeated: the
+            weights are averaged, for models of one configuration and the same initial weights;
+            `standardize` is the first model's.
+        calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
+            accuracy, and the thresholds of `predict`'s column `prediction_set`.
+        logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
+            the logarithm of an expression's frequency in the training faces of `calibrate` is
+            subtracted from its logit (Menon et al. 2021). A new adjustment replaces an earlier one,
+            and `distill` ignores it. Accuracy and UAR before and after are printed.
         half: Store a folder's weights in 16 bits, half the size; they are loaded as 32 bits.
-        quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
-            size, and faster on CPUs (see docs/benchmarks.md).
-        faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A folder stores the gains
-            in pixel insertion; the page of `visualize` shows them.
-        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
+        quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a
+            quarter of the size, and faster on CPUs (see docs/benchmarks.md).
+        faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A
+            folder stores the gains in pixel insertion; the page of `visualize` shows them.
+        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's
+            model card is kept.
 
     Returns:
         `output`.

@@ -40,12 +40,13 @@ def faithfulness(
 ) -> None:
     """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls without the model.
 
-    Writes OUTPUT/faithfulness.md and .json. Deletion and insertion: the mean probability while the tokens or pixels
-    with the highest scores are removed, or added. Region agreement: the rank correlation of the attributions of regions
-    with the effect of masking each region. SaCo: whether groups of tokens with higher scores change the probability
-    more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights (about 200 faces).
-    The table has means of the differences from random scores, with 95 % bootstrap intervals. The predicted expression
-    is explained, whether it is correct or not.
+    Writes OUTPUT/faithfulness.md and .json. Deletion and insertion: the mean probability while the
+    tokens or pixels with the highest scores are removed, or added. Region agreement: the rank
+    correlation of the attributions of regions with the effect of masking each region. SaCo: whether
+    groups of tokens with higher scores change the probability more. Shuffled weights: the rank
+    correlation with explanations of a model with shuffled weights (about 200 faces). The table has
+    means of the differences from random scores, with 95 % bootstrap intervals. The predicted
+    expression is explained, whether it is correct or not.
 
     Examples:
         fer-vit faithfulness photos
@@ -53,13 +54,15 @@ def faithfulness(
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max_faces 500
 
     Args:
-        images: A manifest with the model's labels (its val split is used), or image files, folders and glob patterns
-            without labels.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        images: A manifest with the model's labels (its val split is used), or image files, folders
+            and glob patterns without labels.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
+            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
         output: The folder to write.
         max_faces: Largest number of faces to use.
-        face: For photos: "detect" finds every face; "crop" takes each image as the crop of one face.
+        face: For photos: "detect" finds every face; "crop" takes each image as the crop of one
+            face.
         detector: For photos, as for `predict`.
         batch_size: Photos per batch.
         workers: Processes that read photos. Default: one per core.

@@ -42,11 +42,12 @@ def finetune(
 ) -> Path:
     """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
 
-    Each class has a folder of at least ten photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). It
-    may contain a folder for each person. Some persons, or photos if there are no such folders, are held out to choose
-    the best epoch and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has a
-    page with the results, compared with the default model if it has all classes. The same command resumes an
-    interrupted run. `fer-vit fit --config finetune` has every option.
+    Each class has a folder of at least ten photos, named after the class (photos/calm/*.jpg,
+    photos/bored/*.jpg). It may contain a folder for each person. Some persons, or photos if there
+    are no such folders, are held out to choose the best epoch and to test the model. OUTPUT/model
+    is the model; its card has the results. OUTPUT/evaluation has a page with the results, compared
+    with the default model if it has all classes. The same command resumes an interrupted run.
+    `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos
@@ -57,10 +58,13 @@ def finetune(
 
     Args:
         photos: A folder, or a zip or tar.gz of it, with a folder for each class; or a manifest.
-        output: The folder to write: model, evaluation, faces.parquet (the detected faces), training (the logs).
-        checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
-        duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones, `keep` keeps them.
+        output: The folder to write: model, evaluation, faces.parquet (the detected faces), training
+            (the logs).
+        checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit
+            export`, a name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
+        duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones,
+            `keep` keeps them.
         overwrite: Whether existing results may be replaced.
 
     Returns:

@@ -31,8 +31,9 @@ def live(
 ) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
-    The page shows the newest frame; frames that arrive while one is processed are skipped. Expressions on the page are
-    smoothed with a time constant of 0.25 seconds. Ctrl-C, or the button on the page, ends the program.
+    The page shows the newest frame; frames that arrive while one is processed are skipped.
+    Expressions on the page are smoothed with a time constant of 0.25 seconds. Ctrl-C, or the button
+    on the page, ends the program.
 
     Examples:
         fer-vit live
@@ -42,13 +43,14 @@ def live(
         fer-vit live clip.mp4 --port 8080
 
     Args:
-        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, played in real time.
-            Default: camera 0.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, played
+            in real time. Default: camera 0.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
+            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to serve (default: localhost), then host names that browsers may use. Everyone who reaches
-            this address can watch and stop the program.
+        host: The address to serve (default: localhost), then host names that browsers may use.
+            Everyone who reaches this address can watch and stop the program.
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.

@@ -36,17 +36,19 @@ def predict(
 ) -> None:
     """Finds and classifies every face in photos and videos: one row for each face, and one for each image without one.
 
-    Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the photo), box and
-    landmarks in the photo's pixels, detection score, label, confidence, entropy, prediction_set (90 % of the sets
-    contain the true expression, for faces like the calibration faces), ambiguous (the set does not have exactly one
-    expression), size and blur of the face, outside (regions outside the photo), yaw, pitch and roll of the head in
-    degrees, warning (small face, turned head, uncertain face), and p_NAME, the probability of each expression. Videos
-    also have frame (its index), seconds (in the file), track (the number of the person), label_smoothed and
-    smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was found and the full image was
-    used.
+    Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the
+    photo), box and landmarks in the photo's pixels, detection score, label, confidence, entropy,
+    prediction_set (90 % of the sets contain the true expression, for faces like the calibration
+    faces), ambiguous (the set does not have exactly one expression), size and blur of the face,
+    outside (regions outside the photo), yaw, pitch and roll of the head in degrees, warning (small
+    face, turned head, uncertain face), and p_NAME, the probability of each expression. Videos also
+    have frame (its index), seconds (in the file), track (the number of the person), label_smoothed
+    and smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was
+    found and the full image was used.
 
-    A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
-    and the same command resumes an interrupted run. The last process checks that the tables have every image once.
+    A folder as `--output` gets one table per chunk of images. Several processes can share the work
+    (torchrun, SLURM), and the same command resumes an interrupted run. The last process checks that
+    the tables have every image once.
 
     Examples:
         fer-vit predict photos
@@ -61,21 +63,24 @@ def predict(
 
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
+            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
         output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
-        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as in the training data.
-            With a prior, the column prediction_set is empty: calibration does not cover it.
+        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as
+            in the training data. With a prior, the column prediction_set is empty: calibration does
+            not cover it.
         classes: The only possible expressions; the others get a probability of 0.
         features: Add columns feature_0, feature_1, ...: the features before the classifier.
         overwrite: Whether an existing table may be replaced.
-        summary: A second table with a row for each person in the videos: first and last time, and fraction of time with
-            each expression.
-        intervals: A table with a row for each uninterrupted expression of a person, from the smoothed labels: .csv,
-            .parquet, .jsonl, or .TextGrid (one video).
-        annotate: A copy (.mp4) of the video, with a box, track, label and probability for each face. For one video.
+        summary: A second table with a row for each person in the videos: first and last time, and
+            fraction of time with each expression.
+        intervals: A table with a row for each uninterrupted expression of a person, from the
+            smoothed labels: .csv, .parquet, .jsonl, or .TextGrid (one video).
+        annotate: A copy (.mp4) of the video, with a box, track, label and probability for each
+            face. For one video.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()

@@ -42,8 +42,8 @@ def prepare(
 ) -> None:
     """Writes a manifest (one Parquet table) of a data set in its original layout, with landmarks of every face.
 
-    Training images that are near-duplicates of val or test images are left out: the same picture, also encoded again,
-    mirrored or shrunk.
+    Training images that are near-duplicates of val or test images are left out: the same picture,
+    also encoded again, mirrored or shrunk.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -57,17 +57,22 @@ def prepare(
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder` for class folders.
+        source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder`
+            for class folders.
         root: Its folder, or a zip or tar.gz of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each image as one face,
-            `none` leaves landmarks out.
-        embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie below its folder.
-        cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of at most 384 pixels;
-            leave out photos without a face. For models that align by landmarks.
-        duplicates: `drop` leaves out training images that are near-duplicates of val or test images, `keep` keeps them.
-        add: Manifests with the same labels whose rows are added. Near-duplicates between data sets are kept.
-        shards: Number of shards of training images to write into a folder, with all images, for `fit` to stream.
+        detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each
+            image as one face, `none` leaves landmarks out.
+        embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie
+            below its folder.
+        cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of
+            at most 384 pixels; leave out photos without a face. For models that align by landmarks.
+        duplicates: `drop` leaves out training images that are near-duplicates of val or test
+            images, `keep` keeps them.
+        add: Manifests with the same labels whose rows are added. Near-duplicates between data sets
+            are kept.
+        shards: Number of shards of training images to write into a folder, with all images, for
+            `fit` to stream.
         workers: Processes that read images. Default: one per core.
         overwrite: Whether an existing manifest may be replaced.
         options: The options of the data set.

@@ -32,13 +32,15 @@ def visualize(
 ) -> Path:
     """Explains, for every face in photos and videos, which pixels and facial regions led to the prediction.
 
-    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two views: the attributions
-    of pixels and regions ("what drives the prediction"), and the attention between regions, through the whole encoder
-    or in one block and head ("where the model looks"). The page needs only OUTPUT/photos. faces.parquet has a row for
-    every face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
-    attention. Time and size are estimated before the work starts.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two
+    views: the attributions of pixels and regions ("what drives the prediction"), and the attention
+    between regions, through the whole encoder or in one block and head ("where the model looks").
+    The page needs only OUTPUT/photos. faces.parquet has a row for every face, shares.csv the mean
+    attributions by predicted expression, relations.csv and heads*.csv the mean attention. Time and
+    size are estimated before the work starts.
 
-    For a video, the page shows each person over time: the probabilities in all frames and up to 120 explained faces.
+    For a video, the page shows each person over time: the probabilities in all frames and up to 120
+    explained faces.
 
     Examples:
         fer-vit visualize photos
@@ -49,13 +51,14 @@ def visualize(
 
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
+            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
+            ferplus-fairface-small.
         output: The folder to write.
-        method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times attention through
-            all blocks, or "ablation", the decrease of the logit without a region.
-        labels: "predicted" explains the predicted expression, and why it is more probable than the second; "all"
-            explains every expression (slower).
+        method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times
+            attention through all blocks, or "ablation", the decrease of the logit without a region.
+        labels: "predicted" explains the predicted expression, and why it is more probable than the
+            second; "all" explains every expression (slower).
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.
 

@@ -1,7 +1,7 @@
 """Labelled faces, the probabilities that a model gives them, their calibration, and corrupted images.
 
-Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image is processed like by
-`fer-vit predict --face crop`: face and landmarks are detected again.
+Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image
+is processed like by `fer-vit predict --face crop`: face and landmarks are detected again.
 """
 
 import math
@@ -54,9 +54,7 @@ class Faces:
     paths: NDArray[np.object_]  # (N,), the image of each
     probabilities: Array  # (N, C), NaN for an image without a face
     detected: Mask  # (N,): the detector found the face, or was not used
-    targets: (
-        Array | None
-    )  # (N, C), the fraction of the votes for every expression; None without labels
+    targets: Array | None  # (N, C), the fraction of the votes; None without labels
     columns: Columns  # everything else
     rows: IntArray  # (N,), the index in the manifest or table
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
@@ -65,16 +63,14 @@ class Faces:
 
     def take(self, which: NDArray[Any]) -> "Faces":
         """Returns some of the faces, by a mask or indices."""
-        names = (
-            "paths",
-            "probabilities",
-            "detected",
-            "rows",
-            *(() if self.targets is None else ("targets",)),
-        )
-        columns = {name: cells[which] for name, cells in self.columns.items()}
         return replace(
-            self, columns=columns, **{name: getattr(self, name)[which] for name in names}
+            self,
+            paths=self.paths[which],
+            probabilities=self.probabilities[which],
+            detected=self.detected[which],
+            targets=None if self.targets is None else self.targets[which],
+            columns={name: cells[which] for name, cells in self.columns.items()},
+            rows=self.rows[which],
         )
 
     @property
@@ -85,10 +81,10 @@ class Faces:
     @cached_property
     def units(self) -> IntArray:
         """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
-        pairs = zip(self.columns.get("person", self.paths), self.paths, strict=True)
-        names = [
-            f"image {path}" if person is None else f"person {person}" for person, path in pairs
-        ]
+        names = [f"image {path}" for path in self.paths]
+        for row, person in enumerate(self.columns.get("person", self.paths)):
+            if person is not None:
+                names[row] = f"person {person}"
         return np.unique(names, return_inverse=True)[1]
 
     @property
@@ -98,7 +94,10 @@ class Faces:
 
     @cached_property
     def ambiguous(self) -> Array:
-        """Ambiguity (N,): 0 for a prediction set with exactly one expression, 1 for others, NaN when unknown."""
+        """Ambiguity (N,): 0 for a prediction set with exactly one expression, 1 for more or none.
+
+        NaN: it is unknown.
+        """
         return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
 
     @property
@@ -109,26 +108,37 @@ class Faces:
 
 
 def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
-    """Predicts the faces of one split; raises FerVitError without any, or for a label that is missing or unknown."""
+    """Predicts the faces of one split.
+
+    Raises:
+        FerVitError: There is no face, or a label is missing or unknown.
+    """
     if not len(rows):
         raise FerVitError(
-            f"Expected faces in the {split} split of {rows.path}, but got none. Name another `--split`."
+            f"Expected faces in the {split} split of {rows.path}, but got none. "
+            "Name another `--split`."
         )
     targets = rows.model_targets(model.labels)
+
+    dataset = FaceDataset(rows, model.crop_spec)
+    shares: list[Any] = []
+    for batch in face_batches(dataset, range(len(rows)), CHUNK, model.device):
+        shares.extend(model.probabilities(batch))
+    probabilities = np.array(shares)  # (N, C)
+
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-    batches = face_batches(
-        FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device
-    )
-    probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
     if model.thresholds:
         ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
         columns["ambiguous"] = as_objects(ambiguous.tolist())
+
+    # a face that was taken whole has landmarks, but a score of 0
+    has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
+    has_score = np.array(rows.column("score"), float) != 0
     return Faces(
         labels=model.labels,
         paths=as_objects(rows.image_names()),
         probabilities=probabilities,
-        detected=~np.isnan(rows.landmarks()[:, 0, 0])
-        & (np.array(rows.column("score"), float) != 0),
+        detected=has_landmarks & has_score,
         targets=targets,
         columns=columns,
         rows=np.arange(len(rows)),
@@ -161,15 +171,20 @@ class Merged(Recognizer):
 @torch.inference_mode()
 def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
     """Returns the logits of the faces in batches (N, C), before the temperature."""
-    return torch.cat(
-        [model.net.logits(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
-    )
+    logits = []
+    for batch in batches:
+        part = model.net.logits(batch.image, batch.boxes, batch.valid)  # (B, C)
+        logits.append(part.float().cpu())
+    return torch.cat(logits)
 
 
 def evaluate_logits(
     model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the logits of labelled faces (N, C), before the temperature, and targets; see `labelled_batches`."""
+    """Returns the logits of labelled faces (N, C), before the temperature, and their targets (N, C).
+
+    Arguments and errors are those of `labelled_batches`.
+    """
     batches, targets = labelled_batches(model, manifest, split, mirrored)
     return predict_logits(model, batches), targets
 
@@ -183,8 +198,11 @@ def labelled_batches(
 ) -> tuple[Iterator[Batch], Tensor]:
     """Returns batches of a manifest's labelled faces, mirrored or not, and the votes for every class (N, C).
 
-    Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at most this many, evenly
-    spaced. Raises FerVitError when the manifest does not exist or has other labels, or a row has none.
+    Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
+    most this many, evenly spaced.
+
+    Raises:
+        FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
     rows.check_labels(model.labels)
@@ -193,30 +211,34 @@ def labelled_batches(
         raise FerVitError(
             f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels."
         )
+
     number = min(max_faces or len(rows), len(rows))
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[
-        chosen
-    ]
+    batches = face_batches(dataset, chosen, CHUNK, model.device)
+    return batches, torch.from_numpy(targets).float()[chosen]
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """Returns the divisor of logits (N, C) with the lowest loss against class indices (N,) (Guo et al., ICML 2017)."""
+    """Returns the divisor of logits (N, C) with the lowest loss against class indices (N,).
+
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
+    """
     logits = logits.double()
 
     def loss(log_temperature: float) -> float:
         return float(F.cross_entropy(logits / math.exp(log_temperature), target))
 
-    return math.exp(
-        minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x
-    )
+    bounds = (math.log(0.05), math.log(20))
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
 
 
-EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
-UNALTERED, MOST_TURNED = "unaltered", "heads turned most"
+EYES = ("right_eye", "left_eye")
+MOUTH = ("mouth",)
+UNALTERED = "unaltered"
+MOST_TURNED = "heads turned most"
 TURNED = 0.1  # fraction of the faces that count as turned heads
-SIDE = 48  # blur and landmark shifts are given for a longer side of SIDE pixels and scaled to the image
+SIDE = 48  # blur and shifts of landmarks are given for a longer side of SIDE pixels, and scaled
 
 Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
 
@@ -228,42 +250,45 @@ class CorruptedPhotos(PhotoDataset):
     rows: Manifest
     landmarks: Array  # (M, 5, 2); an average face replaces NaN
     change: Change | None = None
-    shift: float = (
-        0.0  # moves each found landmark in a random direction, as a fraction of the longer side
-    )
+    shift: float = 0.0  # of each landmark in a random direction, as a fraction of the longer side
 
     def read(self, content: Any) -> tuple[Image, int, list[Face | None]]:
-        """Returns the image of a row, its reduction, and its face; the same image gets the same shifts."""
-        image, points = self.rows.image(content), self.landmarks[content]
+        """Returns the image of a row, its reduction, and its face.
+
+        The same image gets the same shifts.
+        """
+        image = self.rows.image(content)
+        points = self.landmarks[content]  # (5, 2)
         if self.change:
-            known = np.isfinite(points).all()
-            image = self.change(image, points if known else np.array(TEMPLATE) * image.shape[1::-1])
+            if not np.isfinite(points).all():
+                points = np.array(TEMPLATE) * image.shape[1::-1]
+            image = self.change(image, points)
+
         image, reduction, faces = super().read(image)
         if not self.shift:
             return image, reduction, faces
-        angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
-        step = self.shift * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        return (
-            image,
-            reduction,
-            [face and face._replace(landmarks=face.landmarks + step) for face in faces],
-        )
+
+        rng = np.random.default_rng(zlib.crc32(image.tobytes()))
+        angle = rng.uniform(0, 2 * np.pi, 5)
+        direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
+        step = self.shift * max(image.shape[:2]) * direction
+        moved = [face and face._replace(landmarks=face.landmarks + step) for face in faces]
+        return image, reduction, moved
 
 
 def turn(image: Image, landmarks: Array, degrees: float) -> Image:
     """Turns an image about its middle, counter-clockwise; the border is repeated."""
     height, width = image.shape[:2]
-    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
-    return np.asarray(
-        cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE), np.uint8
-    )
+    middle = ((width - 1) / 2, (height - 1) / 2)
+    matrix = cv2.getRotationMatrix2D(middle, degrees, 1.0)
+    turned = cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(turned, np.uint8)
 
 
 def blur(image: Image, landmarks: Array, sigma: float) -> Image:
     """Blurs an image by a Gaussian of `sigma` pixels of `SIDE`."""
-    return np.asarray(
-        cv2.GaussianBlur(image, (0, 0), sigma * max(image.shape[:2]) / SIDE), np.uint8
-    )
+    pixels = sigma * max(image.shape[:2]) / SIDE
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), pixels), np.uint8)
 
 
 def shrink(image: Image, landmarks: Array, side: int) -> Image:
@@ -290,44 +315,61 @@ def corruptions(detector: Detector | None) -> dict[str, Corruption]:
         "blurred (sigma 1.5 px)": [partial(blur, sigma=1.5)],
         "24 px": [partial(shrink, side=24)],
     }
-    return {name: Corruption(change, detector) for name, change in changes.items()} | {
-        "no detector": Corruption([None], NoDetector()),
-        "landmarks 2 px off": Corruption([None], detector, 2 / SIDE),
-        "landmarks 4 px off": Corruption([None], detector, 4 / SIDE),
-        "no landmarks": Corruption([None], None),
-    }
+    table = {name: Corruption(change, detector) for name, change in changes.items()}
+    table["no detector"] = Corruption([None], NoDetector())
+    table["landmarks 2 px off"] = Corruption([None], detector, shift=2 / SIDE)
+    table["landmarks 4 px off"] = Corruption([None], detector, shift=4 / SIDE)
+    table["no landmarks"] = Corruption([None], None)
+    return table
 
 
 def measure_robustness(
     model: Recognizer, rows: Manifest, truth: IntArray, only: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """Returns the accuracy on crops with labels `truth` (N,) by corruption: (N,), NaN where a face does not count."""
-    landmarks, hits = rows.landmarks(), dict[str, Array]()
-    known, every = (
-        np.isfinite(landmarks).all((1, 2)),
-        corruptions(make_detector(DEFAULT, CROP_SCORE)),
-    )
-    for name in tqdm(
-        [name for name in every if not only or name in only], "robustness", disable=None
-    ):
-        changes, detector, shift = every[name]
-        crops: dict[str, Any] = {
-            "sources": range(len(rows)),
-            "spec": model.crop_spec,
-            "face": "crop",
-        }
-        crops |= {"detector": detector, "rows": rows, "landmarks": landmarks, "shift": shift}
-        photos = (CorruptedPhotos(**crops, change=change) for change in changes)
-        hits[name] = np.mean([predict_labels(model, one) == truth for one in photos], axis=0)
+    """Returns the accuracy on crops by corruption: (N,), NaN where a face does not count.
+
+    Args:
+        model: The model.
+        rows: The crops.
+        truth: The index of the label of each crop (N,).
+        only: The names of the corruptions. Default: all.
+    """
+    landmarks = rows.landmarks()  # (N, 5, 2)
+    known = np.isfinite(landmarks).all((1, 2))  # (N,)
+    table = corruptions(make_detector(DEFAULT, CROP_SCORE))
+    names = [name for name in table if not only or name in only]
+
+    hits: dict[str, Array] = {}
+    for name in tqdm(names, "robustness", disable=None):
+        corruption = table[name]
+        correct = []
+        for change in corruption.changes:
+            photos = CorruptedPhotos(
+                sources=range(len(rows)),
+                spec=model.crop_spec,
+                face="crop",
+                detector=corruption.detector,
+                rows=rows,
+                landmarks=landmarks,
+                change=change,
+                shift=corruption.shift,
+            )
+            correct.append(predict_labels(model, photos) == truth)
+        hits[name] = np.mean(correct, axis=0)
+
         if name == UNALTERED and known.any():
             yaw = np.full(len(rows), np.nan)
             yaw[known] = [_yaw(points) for points in landmarks[known]]
-            hits[MOST_TURNED] = np.where(yaw >= np.nanquantile(yaw, 1 - TURNED), hits[name], np.nan)
+            most_turned = yaw >= np.nanquantile(yaw, 1 - TURNED)
+            hits[MOST_TURNED] = np.where(most_turned, hits[name], np.nan)
     return hits
 
 
 def _yaw(landmarks: Array) -> float:
-    """Returns by how many degrees a head with landmarks (5, 2) is turned to either side; NaN without a pose."""
+    """Returns by how many degrees a head with landmarks (5, 2) is turned to either side.
+
+    NaN: it has no pose.
+    """
     pose = head_pose(landmarks)
     return np.nan if pose is None else abs(pose.yaw)
 

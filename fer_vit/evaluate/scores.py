@@ -9,7 +9,7 @@ Shapes: N faces, C classes, R resamples, G groups.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -163,9 +163,17 @@ def face_losses(probabilities: Array, targets: Array) -> Array:
     return np.asarray(-(targets * np.log(probabilities.clip(1e-12))).sum(1))
 
 
+RECALL = "recall of "
+
+
 def recall_name(label: str) -> str:
     """Returns the name of the recall of a class among the scores."""
-    return f"recall of {label}"
+    return f"{RECALL}{label}"
+
+
+def is_recall(name: str) -> bool:
+    """Returns whether a score is the recall of a class."""
+    return name.startswith(RECALL)
 
 
 def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
@@ -330,7 +338,7 @@ def evaluate_faces(
     """
     results: dict[str, Any] = {"all": describe(faces)}
 
-    cells = faces.columns.get("near_duplicate", [])
+    cells: Iterable[object] = faces.columns.get("near_duplicate", [])
     marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
     if marks.any():
         results["near-duplicates of train"] = int(marks.sum())

@@ -10,7 +10,14 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.scores import FEW, FOUND, face_losses, suspect_labels
+from fer_vit.evaluate.scores import (
+    FEW,
+    FOUND,
+    face_losses,
+    is_recall,
+    recall_name,
+    suspect_labels,
+)
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
@@ -62,19 +69,31 @@ def write_files(
     tables: Mapping[str, Table] | None = None,
     **page: Any,
 ) -> tuple[str, str]:
-    """Writes Markdown, JSON and a page to a folder atomically; returns the Markdown, and a line with their names.
+    """Writes Markdown, JSON and a page to a folder atomically.
 
-    `tables`: further files, by name. `page`: title, generator, facts and sections; with `confusion`, the faces by label
-    and prediction (C, C), also their labels and the number `left_out` of faces without a card.
+    Args:
+        folder: The folder.
+        heading: The heading of the Markdown.
+        results: The content of the JSON.
+        cards: The faces to look at.
+        confusion: The faces by label and prediction (C, C).
+        tables: Further files, by name.
+        **page: title, generator, facts and sections; with `confusion`, also the labels and the
+            number `left_out` of faces without a card.
+
+    Returns:
+        The Markdown, and a line with the names of the files.
     """
-    counts = Counter(kind for card in cards for kind in card.kinds)
-    page["kinds"] = {
-        kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"
-    }
-    page |= {"confusion": confusion, "occurring": [] if confusion is None else occurring(confusion)}
+    counts: Counter[str] = Counter()
+    for card in cards:
+        counts.update(card.kinds)
+    kinds = {kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"}
+
     parts = [*page["sections"]]
+    shown: list[int] = []
     if confusion is not None:
         parts.append(confusion_section(confusion, page["labels"]))
+        shown = occurring(confusion)
     text = _markdown(heading, page["facts"], parts)
     tables = tables or {}
     with atomic_write(folder) as new:
@@ -84,20 +103,30 @@ def write_files(
         for name, table in tables.items():
             with TableWriter(new / name, table.columns) as file:
                 file.write(table.rows)
-        render(new / "index.html", "evaluation", cards=cards, counts=counts, **page)
+        render(
+            new / "index.html",
+            "evaluation",
+            cards=cards,
+            counts=counts,
+            kinds=kinds,
+            confusion=confusion,
+            occurring=shown,
+            **page,
+        )
     return text, f"Written to {folder}: {', '.join([*FILES, *tables])}"
 
 
 def _markdown(heading: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
     """Returns facts and sections as Markdown."""
-    blocks = [f"# {heading}"]
-    blocks.append("\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items()))
+    lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
+    blocks = [f"# {heading}", "\n".join(lines)]
     for part in parts:
-        blocks += [f"## {part.title}", part.text]
+        blocks.append(f"## {part.title}")
+        blocks.append(part.text)
         blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
         if part.rows:
             blocks.append(markdown(part.rows).rstrip())
-    return "\n\n".join(filter(None, blocks)) + "\n"
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def write_results(
@@ -105,120 +134,157 @@ def write_results(
     facts: Mapping[str, str],
     results: Mapping[str, Any],
     faces: Faces,
-    other: Array | None = None,
+    against: Array | None = None,
 ) -> str:
-    """Writes `FILES` and returns text to print; `other`: a second model's probabilities (N, C), NaN without a face."""
-    other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
+    """Writes `FILES` and returns text to print.
+
+    `against`: another model's probabilities (N, C), NaN without a face.
+    """
+    if against is None:
+        against = np.full_like(faces.probabilities, np.nan)
+    against = against[faces.predicted]
     faces = faces.take(faces.predicted)
-    counts = {
-        "faces": len(faces.paths),
-        "persons" if "person" in faces.columns else "photos": len(set(faces.units)),
-    }
+
+    units = "persons" if "person" in faces.columns else "photos"
+    counts = {"faces": len(faces.paths), units: len(set(faces.units))}
     page: dict[str, Any] = {
-        "facts": {**facts, **{name: f"{count:,}" for name, count in counts.items()}}
+        "title": "How good the predictions are",
+        "generator": "fer-vit evaluate",
+        "facts": facts | {name: f"{count:,}" for name, count in counts.items()},
+        "sections": sections(results, faces),
     }
     if faces.targets is not None:
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
-        page["cards"], page["left_out"] = choose_cards(faces, other, better)
+        cards, left_out = choose_cards(faces, against, better)
+        page["cards"] = cards
+        page["left_out"] = left_out
         page["labels"] = faces.labels
         page["confusion"] = np.array(results["confusion"])
-    page["sections"] = sections(results, faces)
-    page |= {"title": "How good the predictions are", "generator": "fer-vit evaluate"}
-    return "\n".join(write_files(folder, "Evaluation", {**facts, **counts, **results}, **page))
+    text, written = write_files(folder, "Evaluation", facts | counts | results, **page)
+    return f"{text}\n{written}"
 
 
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     """Returns the tables of an evaluation."""
+    groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
+    rows, text = _score_rows(results)
+    if faces.targets is None:
+        return [Section("Scores", text, score_table("", rows)), *groups]
+
+    confusion = np.array(results["confusion"])  # (C, C)
+    text += _score_notes(results, confusion, faces.labels)
+    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
+    classes = class_table(results["all"], confusion, faces.labels)
+    parts = [
+        Section("Scores", text, score_table("", rows), calibration),
+        Section("By expression", "", classes),
+        *groups,
+    ]
+    if votes := results.get("by votes"):
+        table = score_table("votes", votes)
+        parts.append(Section("By votes for the label", "", table, chart(votes, "accuracy")))
+    if robustness := results.get("robustness"):
+        table = score_table("images", robustness)
+        picture = chart(robustness, "accuracy")
+        parts.append(Section("Robustness", ROBUSTNESS, table, picture))
+    return parts
+
+
+ROBUSTNESS = (
+    "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
+    "another change. Difference: from the unaltered faces. Turns are the mean of both directions."
+)
+
+
+def _score_rows(results: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """Returns the rows of the table of scores, and the text above it."""
     rows = {"all faces": results["all"]}
     text = "In brackets: 95% bootstrap intervals over persons, or over photos where persons are unknown."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
     elif results.get("near-duplicates of train"):
-        text += " Every face has a near-duplicate in the original training split: no score holds for new faces."
+        text += (
+            " Every face has a near-duplicate in the original training split: "
+            "no score holds for new faces."
+        )
     if comparison := results.get("comparison"):
-        rows |= {"the other model": comparison["other"], "difference": comparison["difference"]}
+        rows["the other model"] = comparison["other"]
+        rows["difference"] = comparison["difference"]
         test = comparison["McNemar"]
         text += (
-            f" Difference: the model minus the other, on the same {comparison['faces']:,} faces. Only the model is "
-            f"correct on {test['first']:,}, only the other on {test['second']:,}; McNemar's exact test (where several "
-            f"faces are of one person, by the bootstrap over persons): p = {test['p']:.2g}."
+            " Difference: the model minus the other, on the same "
+            f"{comparison['faces']:,} faces. Only the model is correct on {test['first']:,}, only "
+            f"the other on {test['second']:,}; McNemar's exact test (where several faces are of one "
+            f"person, by the bootstrap over persons): p = {test['p']:.2g}."
         )
-    groups = [group_section(column, one) for column, one in results.get("by", {}).items()]
-    if faces.targets is None:
-        return [Section("Scores", text, score_table("", rows)), *groups]
+    return rows, text
+
+
+def _score_notes(results: Mapping[str, Any], confusion: IntArray, labels: Sequence[str]) -> str:
+    """Returns how to read the scores of labelled faces."""
+    text = ""
     if results["all"]["agreement with an annotator"]["mean"] is not None:
         text += (
-            " One annotator is drawn at random from the votes. Where rare votes were dropped (FERPlus), people agree "
-            "less than this."
+            " One annotator is drawn at random from the votes. Where rare votes were dropped "
+            "(FERPlus), people agree less than this."
         )
     text += " UAR is the mean recall."
-    text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
-    confusion = np.array(results["confusion"])
-    frequent, share = (
-        faces.labels[confusion.sum(1).argmax()],
-        confusion.sum(1).max() / confusion.sum(),
+    text += (
+        " With few faces, calibration errors are biased upwards, and their intervals may lie above "
+        "them."
     )
+    sizes = confusion.sum(1)  # (C,)
+    frequent = labels[sizes.argmax()]
+    share = sizes.max() / sizes.sum()
     text += f" Predicting {printable(frequent)} for every face has an accuracy of {share:.1%}."
-    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
-    parts = [Section("Scores", text, score_table("", rows), calibration)]
-    parts += [
-        Section("By expression", "", class_table(results["all"], confusion, faces.labels)),
-        *groups,
-    ]
-    how = (
-        "Every image is corrupted, and its face and landmarks are detected again, unless the row names another change. "
-        "Difference: from the unaltered faces. Turns are the mean of both directions."
-    )
-    tables = {
-        "by votes": ("By votes for the label", "", "votes"),
-        "robustness": ("Robustness", how, "images"),
-    }
-    for key, (title, note, head) in tables.items():
-        if found := results.get(key):
-            parts.append(Section(title, note, score_table(head, found), chart(found, "accuracy")))
-    return parts
+    return text
 
 
 def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
     """Returns the table of a confusion matrix (C, C), without labels that do not occur."""
     shown = occurring(confusion)
     names = [labels[index] for index in shown]
-    rows = [
-        [name, *row]
-        for name, row in zip(
-            names, confusion[np.ix_(shown, shown)].astype(str).tolist(), strict=True
-        )
-    ]
-    return Section("Confusion", "Rows: the label. Columns: the prediction.", [["", *names], *rows])
+    cells = confusion[np.ix_(shown, shown)].astype(str).tolist()
+    table = [["", *names]]
+    for name, row in zip(names, cells, strict=True):
+        table.append([name, *row])
+    return Section("Confusion", "Rows: the label. Columns: the prediction.", table)
 
 
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Returns a row for each set of faces, a column for each result; recalls have a separate table."""
-    known = dict.fromkeys(
-        name for row in rows.values() for name, one in row.items() if cell(one) != NOTHING
-    )
-    names = [name for name in known if not name.startswith("recall of ")]
-    cells = [
-        [
-            title,
-            *(
-                cell(row.get(name), name == "cross-entropy", "difference" in (name, title))
-                for name in names
-            ),
-        ]
-        for title, row in rows.items()
-    ]
-    return [[head, *names], *cells]
+    """Returns a row for each set of faces, a column for each result that a row has.
+
+    The recalls have a separate table.
+    """
+    names: list[str] = []
+    for row in rows.values():
+        for name, result in row.items():
+            if name not in names and not is_recall(name) and cell(result) != NOTHING:
+                names.append(name)
+
+    table = [[head, *names]]
+    for title, row in rows.items():
+        cells = [title]
+        for name in names:
+            signed = "difference" in (name, title)
+            cells.append(cell(row.get(name), loss=name == "cross-entropy", signed=signed))
+        table.append(cells)
+    return table
 
 
-def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = False) -> str:
+def cell(result: Interval | float | str | None, loss: bool = False, signed: bool = False) -> str:
     """Formats a result, a percentage unless it is a loss; a number of faces or a p-value; or text."""
-    if isinstance(one, int | float):
-        return f"{one:,}" if isinstance(one, int) else f"{one:.2g}"
-    if one is None or isinstance(one, str):
-        return one or NOTHING
-    return interval_text(one, ("+" if signed else "") + (".3f" if loss else ".1%"))
+    if result is None or isinstance(result, str):
+        return result or NOTHING
+    if isinstance(result, int):
+        return f"{result:,}"
+    if isinstance(result, float):
+        return f"{result:.2g}"
+    form = ".3f" if loss else ".1%"
+    if signed:
+        form = f"+{form}"
+    return interval_text(result, form)
 
 
 def occurring(confusion: IntArray) -> list[int]:
@@ -229,18 +295,15 @@ def occurring(confusion: IntArray) -> list[int]:
 def class_table(
     scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
 ) -> list[list[str]]:
-    """Returns faces, recall and precision of each expression that occurs in the labels or the predictions."""
+    """Returns faces, recall and precision of each expression that is a label or a prediction."""
     rows: dict[str, dict[str, Any]] = {}
     for index in occurring(confusion):
-        faces, guesses, label = (
-            int(confusion[index].sum()),
-            confusion[:, index].sum(),
-            labels[index],
-        )
+        label = labels[index]
+        guesses = confusion[:, index].sum()
         precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
         rows[label] = {
-            "faces": faces,
-            "recall": scores[f"recall of {label}"],
+            "faces": int(confusion[index].sum()),
+            "recall": scores[recall_name(label)],
             "precision": precision,
         }
     return score_table("expression", rows)
@@ -248,65 +311,75 @@ def class_table(
 
 def group_section(column: str, results: Mapping[str, Any]) -> Section:
     """Returns the table of the groups of a column."""
-    groups, text = results["groups"], ""
+    groups = results["groups"]
+    text = ""
     if "gap" in results:
         text = (
-            f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: {cell(results['gap'])}. Difference: "
-            "from the accuracy of all other faces. p: Fisher's exact test (where several faces are of one person, the "
-            "bootstrap over persons), with Holm's correction for the number of groups. "
+            f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
+            f"{cell(results['gap'])}. Difference: from the accuracy of all other faces. p: Fisher's "
+            "exact test (where several faces are of one person, the bootstrap over persons), with "
+            "Holm's correction for the number of groups. "
         )
-    if few := ", ".join(f"{name} ({size})" for name, size in results["few"].items()):
+    if results["few"]:
+        few = ", ".join(f"{name} ({size})" for name, size in results["few"].items())
         text += f"Too few to compare, under {FEW}: {few}. "
     if results["unknown"]:
         text += f"Without a value: {results['unknown']:,} faces."
-    measure = "accuracy" if any("accuracy" in one for one in groups.values()) else FOUND
+    scored = any("accuracy" in group for group in groups.values())
+    measure = "accuracy" if scored else FOUND
     return Section(f"By {column}", text, score_table(column, groups), chart(groups, measure))
 
 
 def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | None:
     """Draws one measure of some sets of faces."""
-    values = {printable(name): one[measure] for name, one in rows.items()}
+    values = {printable(name): row[measure] for name, row in rows.items()}
     return Pil.fromarray(intervals_figure(values, measure)) if values else None
 
 
-def choose_cards(faces: Faces, other: Array, better: Mapping[int, int]) -> tuple[list[Card], int]:
-    """Returns faces to look at, the greatest loss first, and how many are left out; `other` (N, C) is another model."""
+def choose_cards(faces: Faces, against: Array, better: Mapping[int, int]) -> tuple[list[Card], int]:
+    """Returns faces to look at, the greatest loss first, and how many are left out.
+
+    Args:
+        faces: Faces with labels and predictions.
+        against: Another model's probabilities (N, C), NaN without a face.
+        better: The better label of faces whose label is likely wrong, by row.
+    """
     assert faces.targets is not None
-    guess, truth = faces.probabilities.argmax(1), faces.targets.argmax(1)
-    other_guess = np.where(np.isnan(other[:, 0]), guess, np.nan_to_num(other).argmax(1))
-    loss, other_loss = (
-        face_losses(faces.probabilities, faces.targets),
-        face_losses(other, faces.targets),
-    )
-    loss = np.where(
-        guess == truth, np.fmax(loss, other_loss), loss
-    )  # include mistakes of the other model
-    shown = np.flatnonzero(
-        (guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), [*better])
-    )
+    truth = faces.targets.argmax(1)  # (N,)
+    guess = faces.probabilities.argmax(1)  # (N,)
+    second = np.where(np.isnan(against[:, 0]), guess, np.nan_to_num(against).argmax(1))  # (N,)
+
+    loss = face_losses(faces.probabilities, faces.targets)  # (N,)
+    second_loss = face_losses(against, faces.targets)
+    # where only the other model is wrong, its loss counts
+    loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
+
+    suspect = np.isin(np.arange(len(guess)), [*better])
+    shown = np.flatnonzero((guess != truth) | (guess != second) | suspect)
     shown = shown[np.argsort(-loss[shown], kind="stable")]
+
     cards = []
     for row in shown[:PICTURES].tolist():
-        kinds = {
-            "mistake": guess[row] != truth[row],
-            "label": row in better,
-            "differ": guess[row] != other_guess[row],
-        }
-        lines = [f"perhaps {faces.labels[better[row]]}"] if kinds["label"] else []
-        lines += [f"the other: {faces.labels[other_guess[row]]}"] if kinds["differ"] else []
-        present = [kind for kind, holds in kinds.items() if holds]
-        confidence, name = float(faces.probabilities[row].max()), str(faces.paths[row])
-        cards.append(
-            Card(
-                thumbnail(faces, row),
-                name,
-                int(truth[row]),
-                int(guess[row]),
-                confidence,
-                present,
-                lines,
-            )
+        kinds = []
+        lines = []
+        if guess[row] != truth[row]:
+            kinds.append("mistake")
+        if row in better:
+            kinds.append("label")
+            lines.append(f"perhaps {faces.labels[better[row]]}")
+        if guess[row] != second[row]:
+            kinds.append("differ")
+            lines.append(f"the other: {faces.labels[second[row]]}")
+        card = Card(
+            picture=thumbnail(faces, row),
+            name=str(faces.paths[row]),
+            truth=int(truth[row]),
+            guess=int(guess[row]),
+            confidence=float(faces.probabilities[row].max()),
+            kinds=kinds,
+            lines=lines,
         )
+        cards.append(card)
     return cards, max(0, len(shown) - PICTURES)
 
 

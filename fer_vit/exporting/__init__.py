@@ -1,4 +1,5 @@
 """Trained models for other programs.
 
-This package is not called `export`: `fer_vit.export` is the public function, which would hide the package.
+This package is not called `export`: `fer_vit.export` is the public function, which would hide the
+package.
 """

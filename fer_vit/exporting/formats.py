@@ -40,7 +40,8 @@ class ExportOptions:
         models: The names of the exported models, as for `--checkpoint`.
         output: The final path.
         half: Whether the weights have 16 bits.
-        faithfulness: The measured gains of the explanation methods, which are stored with the model.
+        faithfulness: The measured gains of the explanation methods, which are stored with the
+            model.
         quantize: A manifest; the model computes in 8 bits, calibrated on its training faces.
     """
 
@@ -59,7 +60,8 @@ class Format:
         name: How messages name it.
         check: Raises FerVitError, before any work, for an option that the format does not take.
         write: Writes a model to a path that does not exist yet.
-        files: The files of a folder, which `--overwrite` may replace; empty for a format of one file.
+        files: The files of a folder, which `--overwrite` may replace; empty for a format of one
+            file.
     """
 
     name: str
@@ -206,8 +208,8 @@ def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     """Returns random inputs of the shapes that a model takes.
 
     Returns:
-        Images (B, 3, S, S) in [0, 1]; and for a model with regions boxes (B, R, 4), xyxy in crop pixels, and which
-        regions are present (B, R).
+        Images (B, 3, S, S) in [0, 1]; and for a model with regions boxes (B, R, 4), xyxy in crop
+        pixels, and which regions are present (B, R).
     """
     size = model.net.config.img_size
     regions = model.net.layout.num_regions
@@ -233,8 +235,8 @@ def describe_model(model: Recognizer) -> str:
 def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
     """Quantises the convolutions and matrix products of an ONNX file to 8 bits, calibrated on faces, in place.
 
-    Static quantisation by ONNX Runtime, weights channel by channel. With the other operations in 8 bits as well,
-    ferplus-small fell from 88.5 to 65 %.
+    Static quantisation by ONNX Runtime, weights channel by channel. With the other operations in 8
+    bits as well, ferplus-small fell from 88.5 to 65 %.
     """
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static

@@ -1,7 +1,7 @@
 """Trained models as files: shipped models, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
 
-A folder contains model.safetensors and config.json: the architecture, and what prediction needs (labels, cropping,
-calibration). No code in a file is run, and sizes that a file claims are checked.
+A folder contains model.safetensors and config.json: the architecture, and what prediction needs
+(labels, cropping, calibration). No code in a file is run, and sizes that a file claims are checked.
 """
 
 import json
@@ -111,8 +111,9 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
 def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     """Raises FerVitError when the state of a callback names files outside its folder.
 
-    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder. The best one may
-    be in the previous run's folder: Lightning keeps it there, unless it is a URL or leads upwards.
+    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder.
+    The best one may be in the previous run's folder: Lightning keeps it there, unless it is a URL
+    or leads upwards.
     """
     models, folder = saved.get("best_k_models"), saved.get("dirpath")
     older = [*models] if isinstance(models, dict) else []
@@ -194,8 +195,9 @@ def build_network(
 def average_networks(names: Sequence[str]) -> RegionViT:
     """Averages the weights of models, for example of several seeds: a "model soup" (Wortsman et al. 2022).
 
-    Counters and `standardize` are the first model's. The average has neither calibration nor logit adjustment.
-    Raises FerVitError when a model cannot be loaded, or has another architecture, or other labels or crops.
+    Counters and `standardize` are the first model's. The average has neither calibration nor logit
+    adjustment. Raises FerVitError when a model cannot be loaded, or has another architecture, or
+    other labels or crops.
     """
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
@@ -235,7 +237,8 @@ def read_model(
     Args:
         name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
         pretraining: Whether it may be a checkpoint of masked pretraining, without labels and head.
-        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of
+            huggingface_hub.
 
     Raises:
         FerVitError: There is no such model, or its files are damaged or not fer-vit's.
