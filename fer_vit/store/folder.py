@@ -1,4 +1,4 @@
-"""Trained models as files: shipped models, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
+"""Trained models as files: shipped models, folders, the hub, and checkpoints of `fer-vit fit`.
 
 A folder contains model.safetensors and config.json: the architecture, and what prediction needs
 (labels, cropping, calibration). No code in a file is run, and sizes that a file claims are checked.
@@ -9,7 +9,7 @@ import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,37 +41,49 @@ SECTIONS: dict[str, type] = {
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
+    """Loads a checkpoint.
+
+    Raises:
+        FerVitError: The file is missing, cannot be read or is not fer-vit's.
+    """
     if not path.is_file():
         raise ModelError(
-            f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints."
+            f"No checkpoint at {path}. "
+            "`fer-vit fit` writes them to runs/NAME/version_N/checkpoints."
         )
-    size, checkpoint = path.stat().st_size, _load_safely(path)
-    hyper, state = (
-        as_dict(checkpoint.get("hyper_parameters")),
-        as_dict(checkpoint.get("state_dict")),
-    )
-    if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
+    size = path.stat().st_size
+    checkpoint = _load_safely(path)
+
+    hyper = as_dict(checkpoint.get("hyper_parameters"))
+    state = as_dict(checkpoint.get("state_dict"))
+    is_classifier = {"network", "labels"} <= hyper.keys()
+    if not state or not (is_classifier or is_pretraining(hyper)):
         raise ModelError(
             f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
         )
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise ModelError(
-            f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote."
+            f"{path} claims more weights than it contains. "
+            "Choose a checkpoint that `fer-vit fit` wrote."
         )
     _check_sections(checkpoint, path)
     return checkpoint
 
 
 def _load_safely(path: Path) -> dict[str, Any]:
-    """Loads a file without running code in it; raises FerVitError when it is damaged, or could expand to gigabytes."""
+    """Loads a file without running code in it.
+
+    Raises:
+        FerVitError: It is damaged, or could expand to gigabytes.
+    """
     try:
         checkpoint = as_dict(load_tensors(path))
-        settings = json.JSONEncoder().iterencode(as_dict(checkpoint.get("hyper_parameters")))
-        if any(
-            length > MAX_CONFIG for length in accumulate(map(len, settings))
-        ):  # lists may share their items
-            raise UnsafeError("its settings are too long")
+        hyper = as_dict(checkpoint.get("hyper_parameters"))
+        length = 0
+        for part in json.JSONEncoder().iterencode(hyper):  # lists may share their items
+            length += len(part)
+            if length > MAX_CONFIG:
+                raise UnsafeError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
         reason = f" ({error})" if isinstance(error, UnsafeError) else ""
         raise ModelError(
@@ -115,25 +127,37 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     The best one may be in the previous run's folder: Lightning keeps it there, unless it is a URL
     or leads upwards.
     """
-    models, folder = saved.get("best_k_models"), saved.get("dirpath")
-    older = [*models] if isinstance(models, dict) else []
-    older += [saved.get("kth_best_model_path"), saved.get("last_model_path")]
-    inside = (folder + os.sep,) if isinstance(folder, str) else ()
-    for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
-        if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
-            came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
-            raise ModelError(
-                f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote."
-            )
+    older: list[object] = []
+    models = saved.get("best_k_models")
+    if isinstance(models, dict):
+        older.extend(models)
+    older.append(saved.get("kth_best_model_path"))
+    older.append(saved.get("last_model_path"))
+
+    folder = saved.get("dirpath")
+    for name in older:
+        if name and not (_is_plain(name) and _is_inside(name, folder)):
+            raise _outside(path, name)
+    best = saved.get("best_model_path")
+    if best and not _is_plain(best):
+        raise _outside(path, best)
 
 
-def _is_plain(name: str) -> bool:
-    """Returns whether a path is no URL, and leads out of no folder that it names."""
-    return (
-        "://" not in name
-        and "::" not in name
-        and os.path.normpath(name).count("..") == name.count("..")
-    )
+def _outside(path: Path, name: object) -> ModelError:
+    came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
+    return ModelError(f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote.")
+
+
+def _is_plain(name: object) -> bool:
+    """Returns whether this is a path, not a URL, and leads out of no folder that it names."""
+    if not isinstance(name, str) or "://" in name or "::" in name:
+        return False
+    return os.path.normpath(name).count("..") == name.count("..")
+
+
+def _is_inside(name: object, folder: object) -> bool:
+    """Returns whether a path begins with a folder."""
+    return str(name).startswith(folder + os.sep) if isinstance(folder, str) else False
 
 
 LEVELS = {*map(str, COVERAGES)}
@@ -158,32 +182,37 @@ tags: [facial-expression-recognition]
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
-    """Loads a trained network, ready to predict on the CPU; arguments and errors as for `read_model`."""
-    return build_network(*read_model(name, **hub), name or DEFAULT)
+    """Loads a trained network, ready to predict on the CPU.
+
+    Arguments and errors are those of `read_model`.
+    """
+    settings, state = read_model(name, **hub)
+    return build_network(settings, state, name or DEFAULT)
 
 
 def build_network(
     settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
 ) -> RegionViT:
-    """Builds a network from arguments of `build_model`, ready to predict; raises FerVitError if the state differs."""
+    """Builds a network from arguments of `build_model`, ready to predict.
+
+    Raises:
+        FerVitError: The state dict is of another network, or some weights are not finite.
+    """
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            wanted = build_model(**settings).state_dict()
-        for key, here, there in differing(wanted, state):
-            raise ValueError(f"weights `{short(key)}`: {there}, but its settings require {here}")
-        if bad := [key for key, value in state.items() if not value.float().isfinite().all()]:
-            raise ModelError(
-                f"{name} holds weights that are not finite (`{bad[0]}`), as after diverged training."
-            )
+            expected = build_model(**settings).state_dict()
+        for key, required, came in differing(expected, state):
+            raise ValueError(f"weights `{short(key)}`: {came}, but its settings require {required}")
+        for key, value in state.items():
+            if not value.float().isfinite().all():
+                raise ModelError(
+                    f"{name} holds weights that are not finite (`{key}`), "
+                    "as after diverged training."
+                )
         net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        RuntimeError,
-    ) as error:  # settings can be anything
+    # settings of a file can be anything
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"{name} is of another version of fer-vit, or damaged ({reason})."
@@ -193,26 +222,37 @@ def build_network(
 
 
 def average_networks(names: Sequence[str]) -> RegionViT:
-    """Averages the weights of models, for example of several seeds: a "model soup" (Wortsman et al. 2022).
+    """Averages the weights of models, for example of several seeds.
+
+    This is a "model soup" (Wortsman et al. 2022).
 
     Counters and `standardize` are the first model's. The average has neither calibration nor logit
     adjustment. Raises FerVitError when a model cannot be loaded, or has another architecture, or
     other labels or crops.
     """
-    first, *others = nets = [load_network(name) for name in names]
-    for name, net in zip(names[1:], others, strict=True):
+    nets = [load_network(name) for name in names]
+    first = nets[0]
+    for name, net in zip(names[1:], nets[1:], strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
-        here, wanted = (vars(one.settings) | {"config": one.config} for one in (net, first))
-        for what in ("config", "labels", "outputs", "align", "template"):
-            if here[what] != wanted[what]:
+        same = {"config": net.config == first.config}
+        for field in ("labels", "outputs", "align", "template"):
+            same[field] = getattr(net.settings, field) == getattr(first.settings, field)
+        for field, equal in same.items():
+            if not equal:
                 raise ModelError(
-                    f"{name} has another {what} than {names[0]}. Average models of one configuration."
+                    f"{name} has another {field} than {names[0]}. "
+                    "Average models of one configuration."
                 )
+
     states = [net.state_dict() for net in nets]
     for key, value in states[0].items():
         if value.is_floating_point():
-            value.copy_(torch.stack([state[key].double() for state in states]).mean(0))
-    first.settings.temperature, first.settings.thresholds = 1.0, {}
+            weights = torch.stack([state[key].double() for state in states])
+            value.copy_(weights.mean(0))
+
+    # these were fitted to the logits of each model alone
+    first.settings.temperature = 1.0
+    first.settings.thresholds = {}
     first.adjust((), 0)
     return first
 
@@ -220,9 +260,8 @@ def average_networks(names: Sequence[str]) -> RegionViT:
 def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder for `load_network`: weights in their precision, settings and a model card."""
     settings = {"config": asdict(net.config)} | asdict(net.settings)
-    weights = save(
-        {name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"}
-    )
+    state = {name: value.contiguous() for name, value in net.state_dict().items()}
+    weights = save(state, {"format": "pt"})
     folder.mkdir(exist_ok=True)
     (folder / CARD_FILE).write_text(CARD, "utf-8")
     (folder / WEIGHTS).write_bytes(weights)
@@ -272,23 +311,26 @@ def unpack_checkpoint(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Returns the result of `read_model` for a checkpoint in memory, called `name` in messages."""
     hyper = checkpoint["hyper_parameters"]
-    settings = {
-        "config": hyper["network"],
-        **{key: hyper[key] for key in EXTRA_KEYS if key in hyper},
-    }
+    settings = {key: hyper[key] for key in EXTRA_KEYS if key in hyper}
+    settings["config"] = hyper["network"]
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper):
         return check_settings(settings, name), state
-    state = {
-        key: value
-        for key, value in state.items()
-        if key.partition(".")[0] not in ("mask_token", "decoder")
-    }
-    return check_settings({**settings, "labels": []}, name, pretraining=True), state
+
+    # the parts that reconstruct the masked tokens are no longer needed
+    decoder = [key for key in state if key.partition(".")[0] in ("mask_token", "decoder")]
+    for key in decoder:
+        del state[key]
+    settings["labels"] = []
+    return check_settings(settings, name, pretraining=True), state
 
 
 def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
-    """Returns the settings of a file as arguments of `build_model`; raises FerVitError when some are wrong."""
+    """Returns the settings of a file as arguments of `build_model`.
+
+    Raises:
+        FerVitError: Some are missing or wrong.
+    """
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise ModelError(
@@ -297,66 +339,70 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
     if not pretraining:
         check_labels(settings["labels"], name)
     values = {key: settings[key] for key in EXTRA_KEYS if settings.get(key) is not None}
-    found = read_settings(ModelSettings, values, name)
-    check_outputs(found.outputs, name)
-    check_ranges(found, name)
-    config = {**config, "pretrained": False}  # the file has the weights
-    return vars(found) | {"config": read_settings(RegionViTConfig, config, name)}
+    checked = read_settings(ModelSettings, values, name)
+    check_outputs(checked.outputs, name)
+    check_ranges(checked, name)
+    config = config | {"pretrained": False}  # the file has the weights
+    return vars(checked) | {"config": read_settings(RegionViTConfig, config, name)}
 
 
-def check_ranges(found: ModelSettings, name: str | Path) -> None:
+def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     """Raises FerVitError when settings have too many or too few numbers, or numbers out of range."""
+    classes = len(settings.labels)
 
-    def within(low: float, numbers: Iterable[float | None], high: float) -> bool:
-        return all(low <= number <= high for number in numbers if number is not None)
-
-    classes, rows = len(found.labels), [*found.thresholds.values()]
-    whole = all(len(row) == 1 + classes and row[:1] != [None] and within(0, row, 1) for row in rows)
-    gains = all(len(row) in (1, 3) and within(-9, row, 9) for row in found.faithfulness.values())
-    for key, fits, expected in (
-        (
-            "template",
-            len(found.template) in (0, 5) and within(-9, chain(*found.template), 9),
-            "five points (x, y)",
-        ),
-        ("temperature", within(1e-3, [found.temperature], 1e3), "from 0.001 to 1000"),
-        (
-            "thresholds",
-            whole and {*found.thresholds} in (set(), LEVELS),
-            "from 0 to 1, all and each label, by level",
-        ),
-        (
-            "prior",
-            len(found.prior) in (0, classes) and within(1e-9, found.prior, 1),
-            "empty or one share per label",
-        ),
-        (
-            "adjustment",
-            0 <= found.adjustment <= bool(found.prior),
-            "from 0 to 1, and 0 without a prior",
-        ),
-        ("faithfulness", gains, "one number or three for each method"),
-    ):
+    def expect(key: str, fits: bool, expected: str) -> None:
         if not fits:
-            raise ModelError(
-                f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}."
-            )
+            came = short(getattr(settings, key))
+            raise ModelError(f"{name}: expected {key} to be {expected}, but got {came}.")
+
+    coordinates = chain(*settings.template)
+    points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)
+    expect("template", points, "five points (x, y)")
+
+    expect("temperature", _within(1e-3, [settings.temperature], 1e3), "from 0.001 to 1000")
+
+    thresholds = {*settings.thresholds} in (set(), LEVELS)
+    for row in settings.thresholds.values():  # for all faces, then for each label
+        complete = len(row) == 1 + classes and row[0] is not None
+        thresholds = thresholds and complete and _within(0, row, 1)
+    expect("thresholds", thresholds, "from 0 to 1, all and each label, by level")
+
+    prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
+    expect("prior", prior, "empty or one share per label")
+
+    most = 1 if settings.prior else 0
+    expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
+
+    gains = [
+        len(gain) in (1, 3) and _within(-9, gain, 9) for gain in settings.faithfulness.values()
+    ]
+    expect("faithfulness", all(gains), "one number or three for each method")
+
+
+def _within(low: float, numbers: Iterable[float | None], high: float) -> bool:
+    """Returns whether numbers lie between two bounds; None is not checked."""
+    return all(low <= number <= high for number in numbers if number is not None)
 
 
 def differing(
     first: Mapping[str, Tensor], second: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields name, type in the first and type in the second state dict of weights that differ in type or shape."""
+    """Yields the weights of two state dicts that differ in type or shape.
+
+    Each is a name, with the type and shape in the first and in the second state dict.
+    """
     for key in dict.fromkeys([*first, *second]):
-        here, there = (
-            _kind(state[key]) if key in state else "missing" for state in (first, second)
-        )
-        if here != there:
-            yield key, here, there
+        before = _kind(first.get(key))
+        after = _kind(second.get(key))
+        if before != after:
+            yield key, before, after
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{'float' if tensor.is_floating_point() else 'int'} {tuple(tensor.shape)}"
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    kind = "float" if tensor.is_floating_point() else "int"
+    return f"{kind} {tuple(tensor.shape)}"
 
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -369,12 +415,17 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a file or shipped config, YAML text unchanged; raises FerVitError when there is neither."""
+    """Returns the path of a file or shipped config, and YAML text unchanged.
+
+    Raises:
+        FerVitError: There is neither.
+    """
     if os.path.isfile(name) or ":" in name:
         return name
-    if name not in (configs := shipped_configs()):
-        known = ", ".join(configs)
+    configs = shipped_configs()
+    if name not in configs:
         raise FerVitError(
-            f"Expected a file or a shipped config ({known}), but got {name}.{suggest(name, configs)}"
+            f"Expected a file or a shipped config ({', '.join(configs)}), "
+            f"but got {name}.{suggest(name, configs)}"
         )
     return str(configs[name])

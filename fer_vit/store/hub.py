@@ -15,7 +15,9 @@ SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
 DEFAULT = "ferplus-fairface-small"
 """The default model."""
-CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+CARD_FILE = "README.md"
 FILES = [CONFIG, WEIGHTS, CARD_FILE]
 """The files on the hub."""
 MAX_BYTES = 10_000_000_000
@@ -23,12 +25,21 @@ MAX_BYTES = 10_000_000_000
 
 
 def find_folder(name: str | Path, **hub: Any) -> Path:
-    """Returns the folder of a model in the package, on disk or in the hub's cache, or raises FerVitError."""
-    if name in (models := shipped_models()):  # a Path is never an included model
+    """Returns the folder of a model in the package, on disk or in the hub's cache.
+
+    Raises:
+        FerVitError: There is no such model, or the hub cannot be reached.
+    """
+    models = shipped_models()
+    if name in models:  # a Path is never an included model
         return models[str(name)]
     if str(name) and Path(name).is_dir():
         return Path(name)
-    known = f"Expected an included model ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
+
+    known = (
+        f"Expected an included model ({', '.join(models)}), "
+        "a checkpoint, a folder or user/name on the hub"
+    )
     if str(name).count("/") != 1:
         raise ModelError(f"{known}, but there is no {name}.{suggest(str(name), models)}")
     try:
@@ -42,15 +53,18 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
 
 
 def _download(name: str, **hub: Any) -> Path:
-    """Fetches a model over https unless it is cached, limits its size and checks its weights' hash."""
+    """Fetches a model over https unless it is cached; limits its size, checks its weights' hash."""
     if not hub.get("local_files_only"):
         _check_endpoint()
         with suppress(DryRunError):  # without an answer the cache may have the model
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
-            if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
+            size = sum(file.file_size or 0 for file in files)
+            if size > MAX_BYTES:
                 raise ModelError(
-                    f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}."
+                    f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, "
+                    f"but it has {size:,}."
                 )
+
     folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
     blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
@@ -58,7 +72,8 @@ def _download(name: str, **hub: Any) -> Path:
             came = hashlib.file_digest(file, "sha256").hexdigest()
         if came != blob.name:
             raise ModelError(
-                f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and fetch it again."
+                f"Expected sha256 {blob.name} of {blob}, but got {came}. "
+                "Remove it and fetch it again."
             )
     return folder
 
@@ -70,22 +85,27 @@ def shipped_models() -> dict[str, Path]:
 
 def check_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
-    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
-        raise ModelError(
-            f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint."
-        )
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ModelError(
+                f"{name} has no {file}. Name a folder that `fer-vit export` wrote, or a checkpoint."
+            )
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, token: str | None = None) -> str:
-    """Publishes a folder of `fer-vit export` on the Hugging Face hub; returns the URL of the commit.
-
-    Raises FerVitError when the folder is not a model, or the hub cannot be reached or rejects it.
+    """Publishes a folder of `fer-vit export` on the Hugging Face hub.
 
     Args:
         folder: Weights, settings and model card are published, other files are not.
         name: "user/name" on the hub; the repository is created if there is none.
         private: Whether a new repository is private.
         token: Access token of the hub. None: the token of your login.
+
+    Returns:
+        The URL of the commit.
+
+    Raises:
+        FerVitError: The folder is not a model, or the hub cannot be reached or rejects it.
     """
     check_folder(Path(folder), folder)
     _check_endpoint()
