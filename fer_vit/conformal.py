@@ -16,37 +16,43 @@ from fer_vit.geometry import Array, IntArray, Mask
 COVERAGES = (90, 95)  # in percent
 LEAST = 19  # calibration faces that a label needs for a threshold: fewer cannot cover 95 %
 Thresholds = Mapping[str, Sequence[float | None]]
-"""By coverage in percent: the least probability of a label in a set, for all faces and then for each label (1 + C).
+"""By coverage in percent: the least probability of a label in a set.
 
+It is given for all faces and then for each label (1 + C).
 None: the label has fewer than `LEAST` calibration faces.
 """
 
 
 def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float | None]]:
-    """Returns the thresholds of N faces with their true labels: probabilities (N, C), class indices (N,)."""
-    own = probabilities[np.arange(len(target)), target]
-    groups = [own[target == label] for label in range(probabilities.shape[1])]
+    """Returns the thresholds that N faces with known labels give.
 
-    def threshold(
-        own: Array, coverage: int
-    ) -> float:  # that `coverage` percent reach; 0 when there are too few
-        rank = (len(own) + 1) * (100 - coverage) // 100
-        return float(np.sort(own)[rank - 1]) if rank else 0.0
+    Args:
+        probabilities: Of the model (N, C).
+        target: The index of the true label (N,).
+    """
+    of_truth = probabilities[np.arange(len(target)), target]  # (N,)
+    thresholds: dict[str, list[float | None]] = {}
+    for coverage in COVERAGES:
+        row: list[float | None] = [_threshold(of_truth, coverage)]
+        for label in range(probabilities.shape[1]):
+            of_label = of_truth[target == label]
+            row.append(_threshold(of_label, coverage) if len(of_label) >= LEAST else None)
+        thresholds[str(coverage)] = row
+    return thresholds
 
-    large = [group if len(group) >= LEAST else None for group in groups]
-    return {
-        str(coverage): [
-            None if group is None else threshold(group, coverage) for group in (own, *large)
-        ]
-        for coverage in COVERAGES
-    }
+
+def _threshold(probabilities: Array, coverage: int) -> float:
+    """Returns what `coverage` percent of probabilities (N,) reach; 0 if they are too few."""
+    rank = (len(probabilities) + 1) * (100 - coverage) // 100
+    return float(np.sort(probabilities)[rank - 1]) if rank else 0.0
 
 
 def in_set(
     probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False
 ) -> Mask:
-    """Returns a mask (..., C) of the labels in the prediction set of each face, from probabilities (..., C).
+    """Returns which labels are in the prediction set of each face (..., C).
 
+    `probabilities` (..., C) are of the model.
     `by_class`: every label has this coverage (in percent), with larger sets. A label without a
     threshold is in none.
     """

@@ -38,10 +38,12 @@ SYNONYMS = {
 
 
 def canonical(name: str) -> str:
-    """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness"), other names in lower case."""
-    name = normalize(
-        "NFC", name.strip().lower()
-    )  # file systems write an accent as one character or as two
+    """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness").
+
+    Other names are returned in lower case.
+    """
+    # file systems write an accent as one character or as two
+    name = normalize("NFC", name.strip().lower())
     return SYNONYMS.get(name, name)
 
 
@@ -52,30 +54,46 @@ Merge: TypeAlias = dict[str, str | None]
 
 
 def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
-    """Returns the N labels after a merge, and the matrix (C, N) from old to new labels; dropped labels have no 1.
+    """Returns the N labels after a merge, and the matrix (C, N) from old to new labels.
+
+    The row of a dropped label has no 1.
 
     Names that are new labels already stay; the merge may have other old labels than the names.
     Raises FerVitError when a name is missing in the merge, or its labels, old or new, are not
     valid.
     """
-    if odd := [old for old in merge if not isinstance(old, str)]:
-        why = "YAML reads yes, no, null and numbers as other types"
-        raise FerVitError(
-            f"The merge has {odd[0]} for a label: {why}. Put such names in quotes: '{{\"yes\": good}}'."
-        )
-    goals = [merge.get(name, name) for name in names]
+    for old in merge:
+        if not isinstance(old, str):
+            why = "YAML reads yes, no, null and numbers as other types"
+            raise FerVitError(
+                f"The merge has {old} for a label: {why}. "
+                "Put such names in quotes: '{\"yes\": good}'."
+            )
+
+    goals = [merge.get(name, name) for name in names]  # (C,)
     kept = [goal for goal in goals if goal is not None]
-    new = tuple(goal for goal in dict.fromkeys(merge.values()) if goal in kept)
-    if missing := [goal for goal in kept if goal not in new]:
+    new = tuple(goal for goal in dict.fromkeys(merge.values()) if goal in kept)  # (N,)
+    missing = [goal for goal in kept if goal not in new]
+    if missing:
         raise FerVitError(
             f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null."
         )
     check_labels(new, "merge")
-    return new, (np.array(goals, object)[:, None] == np.array(new, object)).astype(float)
+
+    matrix = np.array(goals, object)[:, None] == np.array(new, object)  # (C, N)
+    return new, matrix.astype(float)
 
 
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
-    """Returns the prior of each class, with sum 1: "even", numbers, or a JSON file; raises FerVitError if invalid."""
+    """Returns the prior of each class, with sum 1.
+
+    Args:
+        prior: "even", numbers, or a JSON file with numbers.
+        classes: The names of the classes.
+
+    Raises:
+        FerVitError: The file cannot be read, or the numbers are not positive or not of the classes.
+    """
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
     try:
@@ -87,7 +105,8 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
         ) from error
     if not fits:
         raise FerVitError(
-            f"Expected a positive number for each of {', '.join(classes)} in the prior {short(prior)}."
+            f"Expected a positive number for each of {', '.join(classes)} "
+            f"in the prior {short(prior)}."
         )
     total = sum(shares[name] for name in classes)
     return {name: shares[name] / total for name in classes}
@@ -95,18 +114,22 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
 
 def check_labels(names: Sequence[object], path: object) -> None:
     """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
-    letters = [
-        name.translate(JOINERS) if isinstance(name, str) and len(name) <= 100 else ""
-        for name in names
-    ]
-    if odd := [
-        name for name, seen in zip(names, letters, strict=True) if not (seen and seen.isprintable())
-    ]:
-        raise FerVitError(
-            f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}."
-        )
+    for name in names:
+        if not _is_readable(name):
+            raise FerVitError(
+                f"{path}: expected labels of 1 to 100 printable characters, "
+                f"but got {short(ascii(name))}."
+            )
     if not 0 < len(set(names)) == len(names) <= 1000:
         came = short(", ".join(map(str, names)) or "none")
         raise FerVitError(
             f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}."
         )
+
+
+def _is_readable(name: object) -> bool:
+    """Returns whether a label is text of 1 to 100 printable characters."""
+    if not isinstance(name, str) or len(name) > 100:
+        return False
+    letters = name.translate(JOINERS)
+    return bool(letters) and letters.isprintable()

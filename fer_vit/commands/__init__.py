@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a command that takes, when called from Python, text for a path and one value for a list of them."""
+    """Returns a command for Python: it takes text for a path, and a single value for a list."""
 
     @wraps(command)
     def call(*args: Any, **options: Any) -> Result:
@@ -22,9 +22,8 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
             elif isinstance(value, str) and kind in (Sequence[str], list[str] | None):
                 given.arguments[name] = [value]
             elif kind == list[Path]:
-                given.arguments[name] = [
-                    Path(path) for path in ([value] if isinstance(value, str | Path) else value)
-                ]
+                paths = [value] if isinstance(value, str | Path) else value
+                given.arguments[name] = [Path(path) for path in paths]
         return command(*given.args, **given.kwargs)
 
     return call

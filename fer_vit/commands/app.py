@@ -20,11 +20,12 @@ def app(
     port: int = 7860,
     public: str | None = None,
 ) -> None:
-    """Serves a page for the browser that predicts and explains the faces of photos, clips and the camera.
+    """Serves a page for the browser that predicts and explains faces.
 
-    The page shows the report of `fer-vit visualize`; report and table (`fer-vit predict`) can be
-    downloaded. Other programs can use the server's API. Photos stay on this machine; they are
-    removed when the page closes, at the latest after an hour. Ctrl-C ends the server.
+    Faces are in photos, clips and before the camera. The page shows the report of `fer-vit
+    visualize`; report and table (`fer-vit predict`) can be downloaded. Other programs can use the
+    server's API. Photos stay on this machine; they are removed when the page closes, at the latest
+    after an hour. Ctrl-C ends the server.
 
     Examples:
         fer-vit app

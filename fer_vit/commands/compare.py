@@ -28,13 +28,13 @@ def compare(
     output: Path = Path("comparison"),
     overwrite: bool = False,
 ) -> None:
-    """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
+    """Compares the expressions of persons between conditions or groups.
 
-    Writes OUTPUT/index.html, results.md and results.json: each result as a sentence; means and
-    shares; for videos, durations and transitions; differences with corrected t tests, rank tests
-    and effect sizes; ICC(1); a mixed model with the extra `stats`; and the methods for a paper.
-    With fewer than 6 persons there are no intervals or tests, and a line states the reason of each
-    test that is missing.
+    All results have 95 % intervals over persons. Writes OUTPUT/index.html, results.md and
+    results.json: each result as a sentence; means and shares; for videos, durations and
+    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
+    model with the extra `stats`; and the methods for a paper. With fewer than 6 persons there are
+    no intervals or tests, and a line states the reason of each test that is missing.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject
@@ -61,10 +61,15 @@ def compare(
     """
     check_output(output, overwrite, FILES)
     resting = None if rest is None else parse_rest(rest)
+
     faces = read_predictions(data, videos=True)
-    faces = faces if uncertain else leave_out_uncertain(faces)
-    faces = add_columns(faces, columns) if columns else faces
-    check_options(faces, (by, person), False, False)
+    if not uncertain:
+        faces = leave_out_uncertain(faces)
+    if columns:
+        faces = add_columns(faces, columns)
+    check_options(faces, (by, person), needs_labels=False, needs_images=False)
+
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)
-    print(write_comparison(output, {"data": str(data), **faces.facts}, study, results))
+    facts = {"data": str(data)} | faces.facts
+    print(write_comparison(output, facts, study, results))

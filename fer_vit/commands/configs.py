@@ -5,9 +5,8 @@ import re
 from fer_vit.report.table import align_columns
 from fer_vit.store.folder import CONFIGS, shipped_configs
 
-MEASURED = re.compile(
-    r"([\d.]+%) accuracy on the [\d,]+ (\w+)"
-)  # in a config's header, with the split
+MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
+"""In the header of a config: accuracy and split."""
 
 
 def configs() -> None:
@@ -22,14 +21,15 @@ def configs() -> None:
     """
     rows = [("name", "accuracy", "what it is")]
     for name, path in shipped_configs().items():
-        header = [
-            line[2:]
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if line.startswith("#")
-        ]
+        lines = path.read_text(encoding="utf-8").splitlines()
+        header = [line[2:] for line in lines if line.startswith("#")]
         measured = MEASURED.search(" ".join(header))
-        rows.append((name, " ".join(measured.groups()) if measured else "-", header[0]))
+        accuracy = " ".join(measured.groups()) if measured else "-"
+        rows.append((name, accuracy, header[0]))
+
+    print(align_columns(rows))
     print(
-        f"{align_columns(rows)}\n\nA config is a recipe for training: fer-vit fit --config NAME --data.manifest "
-        f"faces.parquet\nTo make your own, copy a file from {CONFIGS}. (-: no accuracy measured)"
+        "\nA config is a recipe for training: "
+        "fer-vit fit --config NAME --data.manifest faces.parquet"
     )
+    print(f"To make your own, copy a file from {CONFIGS}. (-: no accuracy measured)")

@@ -10,7 +10,7 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.faces import as_objects, predict_manifest
+from fer_vit.evaluate.faces import Faces, as_objects, predict_manifest
 from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
@@ -28,7 +28,7 @@ def crossvalidate(
     output: Path = Path("crossvalidation"),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Trains a model without each fold of the training faces, and evaluates all held-out faces together.
+    """Trains a model without each fold of the training faces; evaluates all held-out faces together.
 
     All faces of a person (column `person`) are in one fold; without persons, identical files are in
     one fold. The best epoch of each model is chosen on val. OUTPUT/evaluation has the files of
@@ -56,35 +56,62 @@ def crossvalidate(
     check_number("folds", folds, 2, 100)
     check_output(output / "evaluation", overwrite, FILES)
     rows = Manifest.read(manifest).split("train")
-    held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]
+    held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
     if not all(map(np.any, held_out)):
         raise FerVitError(
-            f"Expected faces in each of {folds} folds of {manifest}, but one is empty. Use fewer folds."
+            f"Expected faces in each of {folds} folds of {manifest}, but one is empty. "
+            "Use fewer folds."
         )
+
     parts = []
     for fold, faces in enumerate(held_out):
-        place = {"save_dir": str(output / "training"), "name": f"fold{fold}"}
-        logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": place}
-        options = {
-            "data.manifest": str(manifest),
-            "data.fold": f"{fold}/{folds}",
-            "trainer.logger": logger,
-        }
-        best = fit(config, **options)
-        if not best:
-            raise no_best(config)
+        best = train_fold(manifest, config, f"{fold}/{folds}", output / "training", f"fold{fold}")
         part = predict_manifest(load(best), rows.select(faces), "train")
-        columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
-        parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
-    names = ("paths", "probabilities", "detected", "targets", "rows")
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
-    }
-    columns = {
-        name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
-    }
-    everything = replace(parts[0], **arrays, columns=columns)
+        part.columns["fold"] = as_objects([str(fold)] * len(part.paths))
+        parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
+
+    everything = concatenate(parts)
     results = evaluate_faces(everything, ["fold", *by])
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}
     print(write_results(output / "evaluation", facts, results, everything))
     return results
+
+
+def train_fold(manifest: Path, config: str, fold: str, logs: Path, name: str) -> str:
+    """Trains a model without a fold ("0/5"), with its logs in LOGS/NAME.
+
+    Returns:
+        The best checkpoint.
+    """
+    options = {
+        "data.manifest": str(manifest),
+        "data.fold": fold,
+        "trainer.logger": {
+            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+            "init_args": {"save_dir": str(logs), "name": name},
+        },
+    }
+    best = fit(config, **options)
+    if not best:
+        raise no_best(config)
+    return best
+
+
+def concatenate(parts: Sequence[Faces]) -> Faces:
+    """Returns all faces of several parts of the same labelled data."""
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    columns = {}
+    for name in parts[0].columns:
+        columns[name] = np.concatenate([part.columns[name] for part in parts])
+    return replace(
+        parts[0],
+        paths=joined("paths"),
+        probabilities=joined("probabilities"),
+        detected=joined("detected"),
+        targets=joined("targets"),
+        rows=joined("rows"),
+        columns=columns,
+    )

@@ -1,5 +1,6 @@
 """The command `distill`: mixes the predictions of trained models into the votes of a manifest."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def distill(
     per_class: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a manifest in which the votes of training faces are mixed with the predictions of trained models.
+    """Writes a manifest whose votes are mixed with the predictions of trained models.
 
     The mean probabilities of the teachers for a face and its mirror image are mixed with its votes;
     `fer-vit fit` learns from both. The faces of val and test keep their votes. Hinton et al.,
@@ -63,72 +64,95 @@ def distill(
     check_output(output, overwrite)
     rows = Manifest.read(manifest)
     rows.check_copy(output)
-    train, more = rows.split("train"), None
-    votes = train.targets()
+    train = rows.split("train")
+    votes = train.targets()  # (N, C)
     if votes is None or not len(train):
         raise FerVitError(
             f"Expected training faces with labels in {manifest}. Prepare it with labels."
         )
+
+    faces = train
+    added = None
     if unlabelled is not None:
-        pool = Manifest.read(unlabelled, ["train"]).split("train")
-        pool.check_labels(rows.names)
-        known = np.isfinite(pool.landmarks()).all((1, 2)) & (
-            np.array(pool.column("score"), float) != 0
-        )
-        more = pool.select(known)
-        if not len(more):
-            raise FerVitError(
-                f"Expected training faces with landmarks in {unlabelled}, but there is none."
-            )
-        print(
-            f"{unlabelled}: {len(more):,} training faces; {(~known).sum():,} more were not detected and are left out"
-        )
-        more.check_copy(output)
-    new = average_teachers(teachers, train.append(more) if more else train, votes)
-    rows = rows.with_votes("train", (1 - weight) * votes + weight * new[: len(train)])
-    if more:
-        rows = rows.append(add_votes(more, new[len(train) :], per_class))
+        added = read_unlabelled(unlabelled, rows.names)
+        added.check_copy(output)
+        faces = train.append(added)
+
+    shares = average_teachers(teachers, faces, votes)  # (N + M, C)
+    rows = rows.with_votes("train", (1 - weight) * votes + weight * shares[: len(train)])
+    if added:
+        rows = rows.append(add_votes(added, shares[len(train) :], per_class))
     rows.write(output)
     print(f"{output}: {len(rows):,} rows")
 
 
+def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
+    """Returns the training faces with landmarks, which need no labels; prints how many are left out.
+
+    Raises:
+        FerVitError: There is none, or the manifest is of other labels than `names`.
+    """
+    pool = Manifest.read(manifest, ["train"]).split("train")
+    pool.check_labels(names)
+    has_landmarks = np.isfinite(pool.landmarks()).all((1, 2))
+    has_score = np.array(pool.column("score"), float) != 0
+    detected = has_landmarks & has_score  # (N,)
+    faces = pool.select(detected)
+    if not len(faces):
+        raise FerVitError(
+            f"Expected training faces with landmarks in {manifest}, but there is none."
+        )
+    print(
+        f"{manifest}: {len(faces):,} training faces; "
+        f"{(~detected).sum():,} more were not detected and are left out"
+    )
+    return faces
+
+
 def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
-    """Returns the mean probabilities (M, C) of teachers for M training faces; prints their agreement.
+    """Returns the mean probabilities (M, C) of teachers for M faces; prints their agreement.
 
     `votes` (N, C) are fractions for the first N faces, of which a teacher with a held-out fold
     predicts this fold alone. Raises FerVitError when a teacher has other labels, or no teacher
     predicts some faces.
     """
     folds = [read_fold(teacher) for teacher in teachers]
-    chosen = np.ones((len(teachers), len(faces)), bool)
+    labelled = faces.select(np.arange(len(faces)) < len(votes))
+    chosen = np.ones((len(teachers), len(faces)), bool)  # which faces each teacher predicts
     for rows, fold in zip(chosen, folds, strict=True):
         if fold:
-            rows[: len(votes)] = in_fold(faces.select(np.arange(len(faces)) < len(votes)), fold)
-    if missing := (~chosen.any(0)).sum():
+            rows[: len(votes)] = in_fold(labelled, fold)
+    missing = (~chosen.any(0)).sum()
+    if missing:
         raise FerVitError(
             f"These teachers have learned {missing:,} of the faces. Add teachers with other folds."
         )
-    total = np.zeros((len(faces), len(faces.names)))
+
+    total = np.zeros((len(faces), len(faces.names)))  # (M, C)
     for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
         model = load(str(teacher))
         model.net.offset = None  # rare classes would gain in each generation
         faces.check_labels(model.labels)
         probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
         total[rows] += probabilities
+        agreed = agreement(probabilities, votes[rows[: len(votes)]])
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
-        print(
-            f"{teacher}: agrees with {agreement(probabilities, votes[rows[: len(votes)]])} faces {which}"
-        )
+        print(f"{teacher}: agrees with {agreed} faces {which}")
     total /= chosen.sum(0)[:, None]
     print(f"Together they agree with {agreement(total, votes)} faces")
     return total
 
 
 def read_fold(teacher: Path) -> str | None:
-    """Returns the held-out fold, if any; raises FerVitError if the model that it started from may have learned it."""
+    """Returns the held-out fold of a teacher, if any.
+
+    Raises:
+        FerVitError: The model that the teacher started from may have learned this fold.
+    """
     checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
     fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
-    if fold and (start := checkpoint.get("starts_from")):
+    start = checkpoint.get("starts_from")
+    if fold and start:
         reason = (
             f"started from {short(start)}, which may have learned the faces of the held-out fold"
         )
@@ -139,33 +163,41 @@ def read_fold(teacher: Path) -> str | None:
 
 
 def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Array:
-    """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over it and its mirror image."""
-    datasets = [FaceDataset(faces, teacher.crop_spec, augment) for augment in (None, crop_mirrored)]
+    """Returns a teacher's probabilities (M, C) of M chosen faces.
+
+    Each is the mean over the face and its mirror image.
+    """
+    views = []
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
-        views = [
-            predict_logits(teacher, face_batches(one, chosen, CHUNK, teacher.device))
-            for one in datasets
-        ]
+        for augment in (None, crop_mirrored):
+            dataset = FaceDataset(faces, teacher.crop_spec, augment)
+            batches = face_batches(dataset, chosen, CHUNK, teacher.device)
+            views.append(predict_logits(teacher, batches))  # (M, C)
     return torch.stack(views).double().softmax(-1).mean(0).numpy()
 
 
 def agreement(probabilities: Array, votes: Array) -> str:
-    """Formats how often the first probabilities (M, C) and the votes (N, C) of N faces have the same top class."""
+    """Formats how often the first N probabilities (M, C) and N votes (N, C) have one top class."""
     same = probabilities[: len(votes)].argmax(1) == votes.argmax(1)
     return f"{same.mean():.1%} of {len(votes):,}"
 
 
 def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
-    """Returns faces with votes (M, C) and their top class as label, at most `per_class` of each; prints the counts."""
-    labels, order = votes.argmax(1), np.random.default_rng(0).permutation(len(votes))
+    """Returns faces with votes (M, C) and their top class as label; prints the counts.
+
+    At most `per_class` random faces of each class are returned.
+    """
+    labels = votes.argmax(1)  # (M,)
+    order = np.random.default_rng(0).permutation(len(votes))
     kept = np.zeros(len(votes), bool)
     for label, name in enumerate(faces.names):
         rows = order[labels[order] == label]
         kept[rows[:per_class]] = True
-        confidence = f", mean confidence {votes[rows, label].mean():.2f}" if len(rows) else ""
-        print(f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces{confidence}")
-    return (
-        faces.with_votes("train", votes)
-        .with_column("label", [faces.names[label] for label in labels])
-        .select(kept)
-    )
+        line = f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces"
+        if len(rows):
+            line += f", mean confidence {votes[rows, label].mean():.2f}"
+        print(line)
+
+    voted = faces.with_votes("train", votes)
+    voted = voted.with_column("label", [faces.names[label] for label in labels])
+    return voted.select(kept)

@@ -81,18 +81,28 @@ def evaluate(
     check_output(output, overwrite, FILES)
     conditions = Conditions(split, merge, prior, classes)
     faces, model, rows = read_faces(data, checkpoint, labels, conditions)
-    faces = add_columns(faces, columns) if columns else faces
-    check_options(faces, by, against is not None or robustness, model is None and robustness)
-    other, facts = None, {"data": str(data)} | faces.facts
+    if columns:
+        faces = add_columns(faces, columns)
+    check_options(
+        faces,
+        by,
+        needs_labels=against is not None or robustness,
+        needs_images=model is None and robustness,
+    )
+
+    facts = {"data": str(data)} | faces.facts
+    other_probabilities = None
     if against:
-        other, facts["against"] = read_other(faces, against, rows, conditions), against
+        other_probabilities = read_other(faces, against, rows, conditions)  # (N, C)
+        facts["against"] = against
+
     notes = [*faces.notes, *describe_groups(faces, by)]
-    results = evaluate_faces(faces, by, other)
+    results = evaluate_faces(faces, by, other_probabilities)
     if notes:
         print("\n".join(notes))
         results["notes"] = notes
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)
-    print(write_results(output, facts, results, faces, other))
+    print(write_results(output, facts, results, faces, other_probabilities))
     return results

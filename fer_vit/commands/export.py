@@ -77,7 +77,8 @@ def export(
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
         raise FerVitError(
-            "`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression."
+            "`--logit_adjust` needs `--calibrate`: "
+            "a manifest with the frequency of each expression."
         )
     names = checkpoint or [DEFAULT]
     options = ExportOptions(names, output, half, faithfulness, quantize)
@@ -101,7 +102,9 @@ def export(
 
 
 def read_faithfulness(path: Path) -> dict[str, list[float]]:
-    """Returns the gains in pixel insertion by method: mean, low and high, or the mean without an interval.
+    """Returns the gains in pixel insertion by method.
+
+    A gain is mean, low and high, or the mean alone without an interval.
 
     Raises:
         FerVitError: The file is not one of `fer-vit faithfulness`.

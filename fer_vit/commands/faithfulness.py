@@ -1,6 +1,7 @@
 """The command `faithfulness`: measures the faithfulness of explanation methods."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,7 +24,8 @@ from fer_vit.store.hub import DEFAULT
 Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md")
-SHUFFLED = 200  # about the largest number of faces explained with shuffled weights, which takes a model for every block
+SHUFFLED = 200
+"""About the largest number of faces explained with shuffled weights, with a model for every block."""
 
 
 def faithfulness(
@@ -38,15 +40,15 @@ def faithfulness(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls without the model.
+    """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls.
 
-    Writes OUTPUT/faithfulness.md and .json. Deletion and insertion: the mean probability while the
-    tokens or pixels with the highest scores are removed, or added. Region agreement: the rank
-    correlation of the attributions of regions with the effect of masking each region. SaCo: whether
-    groups of tokens with higher scores change the probability more. Shuffled weights: the rank
-    correlation with explanations of a model with shuffled weights (about 200 faces). The table has
-    means of the differences from random scores, with 95 % bootstrap intervals. The predicted
-    expression is explained, whether it is correct or not.
+    The controls do not use the model. Writes OUTPUT/faithfulness.md and .json. Deletion and
+    insertion: the mean probability while the tokens or pixels with the highest scores are removed,
+    or added. Region agreement: the rank correlation of the attributions of regions with the effect
+    of masking each region. SaCo: whether groups of tokens with higher scores change the probability
+    more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights
+    (about 200 faces). The table has means of the differences from random scores, with 95 %
+    bootstrap intervals. The predicted expression is explained, whether it is correct or not.
 
     Examples:
         fer-vit faithfulness photos
@@ -71,6 +73,7 @@ def faithfulness(
     check_number("max_faces", max_faces, 1)
     check_output(output, overwrite, FILES)
     model = load(checkpoint)
+
     if [path.suffix.lower() for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
@@ -78,7 +81,9 @@ def faithfulness(
         for note in inputs.notes:
             print(note)
         photos = model.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
-        batches = limit_faces((chunk for _, chunks in photos for chunk in chunks), max_faces)
+        chunks = chain.from_iterable(faces for _, faces in photos)
+        batches = limit_faces(chunks, max_faces)
+
     table, differences, shuffled = score_methods(model, batches)
     if not table:
         raise FerVitError(
@@ -108,41 +113,45 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
-    """Returns intervals of methods, differences from `random`, and shuffled weights by measure; {} without a face."""
+    """Returns the intervals of the methods, of their differences from `random`, and of shuffled weights.
+
+    Each is by method and measure, and empty without a face.
+    """
     measured: list[Values] = []
     shuffled: list[Values] = []
     faces = 0
     for batch in batches:
-        inputs = (model.net, batch.image, batch.boxes, batch.valid)
-        measured.append(measure(*inputs, [*MEASURED]))
+        net, image, boxes, valid = model.net, batch.image, batch.boxes, batch.valid
+        measured.append(measure(net, image, boxes, valid, [*MEASURED]))
         if faces < SHUFFLED:
-            shuffled.append({method: dict(randomised(*inputs, method)) for method in METHODS})
+            agreement = {}
+            for method in METHODS:
+                agreement[method] = dict(randomised(net, image, boxes, valid, method))
+            shuffled.append(agreement)
         faces += len(batch.path)
-    return (
-        summarize(measured),
-        summarize([subtract_random(batch) for batch in measured]),
-        summarize(shuffled),
-    )
+
+    differences = [subtract_random(batch) for batch in measured]
+    return summarize(measured), summarize(differences), summarize(shuffled)
 
 
 def subtract_random(measured: Values) -> Values:
     """Subtracts the control `random` from each measure of each face."""
-    others = {method: measures for method, measures in measured.items() if method != "random"}
     control = measured["random"]
-    return {
-        method: {name: one[name] - control[name] for name in control}
-        for method, one in others.items()
-    }
+    differences: dict[str, dict[str, Tensor]] = {}
+    for method, measures in measured.items():
+        if method != "random":
+            differences[method] = {name: measures[name] - control[name] for name in control}
+    return differences
 
 
 def summarize(batches: list[Values]) -> Table:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
     table: Table = {}
-    for method, measures in (batches[0] if batches else {}).items():
-        columns = (
-            torch.cat([batch[method][name].double().cpu() for batch in batches])
-            for name in measures
-        )
-        means = (mean_intervals(column.numpy()[:, None])[0] for column in columns)
-        table[method] = dict(zip(measures, means, strict=True))
+    if not batches:
+        return table
+    for method, measures in batches[0].items():
+        table[method] = {}
+        for name in measures:
+            values = torch.cat([batch[method][name].double().cpu() for batch in batches])  # (N,)
+            table[method][name] = mean_intervals(values.numpy()[:, None])[0]
     return table

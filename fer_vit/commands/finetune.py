@@ -26,9 +26,8 @@ from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit, no_best
 from fer_vit.train.run import newest_checkpoint
 
-FEWEST = (
-    8  # fewest training photos of each class: ten, less one for validation and one for the test
-)
+FEWEST = 8
+"""Fewest training photos of each class: ten, less one for validation and one for the test."""
 
 
 @accept_text
@@ -70,16 +69,19 @@ def finetune(
     Returns:
         The folder of the model.
     """
-    start, model, page = checkpoint or DEFAULT, output / "model", output / "evaluation"
-    check_output(
-        page, overwrite, FILES
-    )  # written last; other results may be from an interrupted run
+    start = checkpoint or DEFAULT
+    model = output / "model"
+    page = output / "evaluation"
+    # the page is written last; other results may be from an interrupted run
+    check_output(page, overwrite, FILES)
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
-    manifest = find_faces(
-        photos, output / "faces.parquet", settings.get("align"), duplicates, overwrite
-    )
+
+    align = settings.get("align")
+    manifest = find_faces(photos, output / "faces.parquet", align, duplicates, overwrite)
     counts = check_enough(manifest)
-    enough = counts["val"] >= CALIBRATES
+    can_calibrate = counts["val"] >= CALIBRATES
+
+    # the same faces and start weights resume the same run
     with manifest.open("rb") as file:
         faces = file_digest(file, "sha256").digest()
     logs = f"training/{sha256(faces + start.encode()).hexdigest()[:8]}"
@@ -88,18 +90,20 @@ def finetune(
         check_output(model, overwrite)  # an existing model was trained on other faces
     if overwrite or not model.exists():
         best = train_model(manifest, start, output, logs, None if overwrite else last)
-        export(
-            model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite
-        )
+        calibrate = manifest if can_calibrate else None
+        export(model, checkpoint=[best], calibrate=calibrate, overwrite=overwrite)
+
     split: Split = "test" if counts["test"] else "val"
     evaluate_model(model, manifest, split, page)
     if not counts["test"]:
         print(
-            "Too few photos for a test split: the report uses the validation photos, so its scores are optimistic."
+            "Too few photos for a test split: the report uses the validation photos, "
+            "so its scores are optimistic."
         )
-    if not enough:
+    if not can_calibrate:
         print(
-            f"Confidence is not calibrated: {counts['val']} validation photos, but {CALIBRATES} are needed."
+            f"Confidence is not calibrated: {counts['val']} validation photos, "
+            f"but {CALIBRATES} are needed."
         )
     print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
     return model
@@ -108,12 +112,14 @@ def finetune(
 def find_faces(
     photos: Path, manifest: Path, align: str | None, duplicates: Duplicates, overwrite: bool
 ) -> Path:
-    """Returns the manifest of the faces in a folder or zip, written unless it exists, or the given one."""
+    """Returns the manifest of the faces in photos, written unless it exists, or the given one."""
     if photos.suffix.lower() == ".parquet":
         return photos
     if align == "crop":
-        reason = "`finetune` cuts faces out of photos, but this model takes unaligned crops (align: crop)"
-        raise FerVitError(f"{reason}. Start from another, or name a manifest of crops.")
+        raise FerVitError(
+            "`finetune` cuts faces out of photos, but this model takes unaligned crops "
+            "(align: crop). Start from another, or name a manifest of crops."
+        )
     if manifest.exists() and not overwrite:
         print(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
@@ -122,10 +128,16 @@ def find_faces(
 
 
 def check_enough(manifest: Path) -> Counter[str]:
-    """Counts the photos of each split; raises FerVitError when a class has too few, or the val split none."""
+    """Counts the photos of each split.
+
+    Raises:
+        FerVitError: A class has too few training photos, or the val split none.
+    """
     rows = Manifest.read(manifest)
-    counts, learned = Counter(rows.column("split")), Counter(rows.split("train").column("label"))
-    if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
+    counts = Counter(rows.column("split"))
+    learned = Counter(rows.split("train").column("label"))
+    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]
+    if few:
         expected = f"at least {FEWEST} training photos of each class, besides held-out ones"
         raise FerVitError(
             f"Expected {expected}, but got {', '.join(few)}. Add photos, and `--overwrite`."
@@ -138,12 +150,21 @@ def check_enough(manifest: Path) -> Counter[str]:
 
 
 def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path | None) -> str:
-    """Trains with configs/finetune.yaml, or resumes from the `last` checkpoint; returns the best checkpoint."""
+    """Trains with configs/finetune.yaml, or resumes from the `last` checkpoint.
+
+    Returns:
+        The best checkpoint.
+    """
     if last:
         print(f"The training resumes from {last}: `--overwrite` starts over.")
-    logger = "lightning.pytorch.loggers.TensorBoardLogger"
-    place = {"class_path": logger, "init_args": {"save_dir": str(output), "name": logs}}
-    options = {"data.manifest": str(manifest), "model.init": start, "trainer.logger": place}
+    options = {
+        "data.manifest": str(manifest),
+        "model.init": start,
+        "trainer.logger": {
+            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+            "init_args": {"save_dir": str(output), "name": logs},
+        },
+    }
     best = fit("finetune", **options, ckpt_path=last and str(last))
     if not best:
         raise no_best("finetune")
@@ -151,36 +172,44 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
-    """Evaluates a model on a split, beside the included model where it has all classes; completes the model card."""
+    """Evaluates a model on a split, beside the included model where it has all classes.
+
+    The results also complete the model card.
+    """
     rows = Manifest.read(manifest, [split]).split(split)
-    faces, other = predict_manifest(load(model), rows, split), None
+    faces = predict_manifest(load(model), rows, split)
     facts = {"data": str(manifest), "model": str(model), "split": split}
+
+    against = None
     if set(faces.labels) <= set(load().labels):
-        included = load(classes=faces.labels)
-        other = align_probabilities(faces, predict_manifest(included, rows, split), DEFAULT)
+        included = predict_manifest(load(classes=faces.labels), rows, split)
+        against = align_probabilities(faces, included, DEFAULT)  # (N, C)
         facts["against"] = f"{DEFAULT} with these classes"
-    results = evaluate_faces(faces, against=other)
-    complete_card(
-        model / CARD_FILE, faces.labels, results, len(rows)
-    )  # first: the page marks the end
-    print(write_results(page, facts, results, faces, other))
+
+    results = evaluate_faces(faces, against=against)
+    # the card before the page, which marks the end of a run
+    complete_card(model / CARD_FILE, faces.labels, results, len(rows))
+    print(write_results(page, facts, results, faces, against))
 
 
 def complete_card(card: Path, labels: Sequence[str], results: dict[str, Any], photos: int) -> None:
-    """Writes the results into a model card; an empty card, left by an earlier version, is replaced."""
-    scores = {"This model": results["all"]} | (
-        {DEFAULT: results["comparison"]["other"]} if "comparison" in results else {}
-    )
+    """Writes the results into a model card; an empty card of an earlier version is replaced."""
+    models = {"This model": results["all"]}
+    if "comparison" in results:
+        models[DEFAULT] = results["comparison"]["other"]
+
     lines = [
-        f"Trained by `fer-vit finetune` on {', '.join(labels)}. Results on {photos} held-out photos:",
+        f"Trained by `fer-vit finetune` on {', '.join(labels)}. "
+        f"Results on {photos} held-out photos:",
         "",
     ]
-    for name, found in scores.items():
-        measured = ", ".join(
-            f"{score} {interval_text(found[score], '.1%')}" for score in ("accuracy", "UAR")
-        )
-        lines.append(f"- {name}: {measured}")
-    lines += ["", "To be filled in: who is in the photos, who labelled them, prohibited uses."]
+    for name, scores in models.items():
+        accuracy = interval_text(scores["accuracy"], ".1%")
+        recall = interval_text(scores["UAR"], ".1%")
+        lines.append(f"- {name}: accuracy {accuracy}, UAR {recall}")
+    lines.append("")
+    lines.append("To be filled in: who is in the photos, who labelled them, prohibited uses.")
+
     text = card.read_text("utf-8") or CARD
     with atomic_write(card) as new:
         new.write_text(text.replace(TO_FILL, "\n".join(lines)), "utf-8")

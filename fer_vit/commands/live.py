@@ -11,7 +11,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import face_columns, photo_rows, write_faces
+from fer_vit.predict.results import FaceResult, face_columns, photo_rows, write_faces
 from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import percent
 
@@ -61,12 +61,13 @@ def live(
     from fer_vit.app.server import LivePage, create_app, listen, serving
 
     behind_proxy = public_address(public) if public else None
-    model, page = load(checkpoint), LivePage(output.name if output else None)
+    model = load(checkpoint)
+    page = LivePage(output.name if output else None)
     with ExitStack() as stack:
         server, address = listen(host, port)
-        stack.enter_context(
-            serving(create_app(page, host, behind_proxy), stack.enter_context(server))
-        )
+        stack.enter_context(server)
+        stack.enter_context(serving(create_app(page, host, behind_proxy), server))
+
         columns = face_columns(model.labels, videos=True, outputs=model.outputs)
         origin = model.origin()
         table = stack.enter_context(write_faces(output, columns, live=True)) if output else None
@@ -78,18 +79,23 @@ def live(
                 if table:
                     table.write([*photo_rows(seen.photo, columns, origin=origin)])
                 page.show(seen)
-                faces = (face.marked for face in seen.photo.faces)
-                people = ", ".join(
-                    f"{face.track} {face.label} {percent(face.probability)}" for face in faces
-                )
-                line.set_description_str(f"{page.speed}; {people or 'no face'}")
+                line.set_description_str(f"{page.speed}; {describe_faces(seen.photo.faces)}")
                 if page.stopped:
                     break
         page.stopped = True  # viewers who wait for the next picture
 
 
+def describe_faces(faces: Sequence[FaceResult]) -> str:
+    """Returns track, label and probability of each face as text."""
+    people = []
+    for face in faces:
+        mark = face.marked
+        people.append(f"{mark.track} {mark.label} {percent(mark.probability)}")
+    return ", ".join(people) or "no face"
+
+
 def check(source: str, output: Path | None, overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when there is no such source, or no such table can be recorded."""
+    """Raises FerVitError, before any work, when the source or the table cannot be used."""
     if not (is_camera(source) or "://" in source or Path(source).is_file()):
         raise FerVitError(
             f"Expected a camera's number, an address with ://, or a video file, but got {source}."
@@ -105,7 +111,8 @@ def check(source: str, output: Path | None, overwrite: bool) -> None:
 def print_summary(page: "LivePage", output: Path | None) -> None:
     """Prints counts of all frames, and the table's path."""
     if page.frames:
-        print(
-            f"{page.frames:,} frames\n{page.labels.total():,} faces: {format_counts(page.labels)}"
-        )
-        print(f"At the end {page.speed}" + (f"\nTable: {output}" if output else ""))
+        print(f"{page.frames:,} frames")
+        print(f"{page.labels.total():,} faces: {format_counts(page.labels)}")
+        print(f"At the end {page.speed}")
+        if output:
+            print(f"Table: {output}")

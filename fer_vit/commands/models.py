@@ -22,31 +22,44 @@ def models() -> list[dict[str, str]]:
     Returns:
         Name, place, size, training data and results of each model.
     """
-    found = []
-    for name, where, folder in found_models():
-        data, size = card_data(folder), f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
-        trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or ["-"]
-        scores = data.eval_results or []
-        results = [
-            f"{one.dataset_name} {one.metric_name} {percent(one.metric_value)}" for one in scores
-        ]
-        facts = {"trained on": ", ".join(map(str, trained)), "results": "; ".join(results) or "-"}
-        found.append({"name": name, "where": where, "size": size, **facts})
-    return found
+    rows = []
+    for name, where, folder in find_models():
+        card = card_data(folder)
+        trained = card.datasets or ["-"]
+        if isinstance(trained, str):
+            trained = [trained]
+
+        results = []
+        for score in card.eval_results or []:
+            value = percent(score.metric_value)
+            results.append(f"{score.dataset_name} {score.metric_name} {value}")
+
+        size = (folder / WEIGHTS).stat().st_size
+        row = {
+            "name": name,
+            "where": where,
+            "size": f"{size / 1e6:.1f} MB",
+            "trained on": ", ".join(map(str, trained)),
+            "results": "; ".join(results) or "-",
+        }
+        rows.append(row)
+    return rows
 
 
-def show(found: list[dict[str, str]]) -> None:
+def show(rows: list[dict[str, str]]) -> None:
     """Prints the models."""
-    rows = [
-        [name + " *" * (name == DEFAULT), *others]
-        for name, *others in (one.values() for one in found)
-    ]
-    print(align_columns([[*found[0]], *rows]))
+    table = [list(rows[0])]
+    for row in rows:
+        name = row["name"]
+        if name == DEFAULT:
+            name += " *"
+        table.append(list({**row, "name": name}.values()))
+    print(align_columns(table))
     print(f"\n* is the default of `--checkpoint`. Model cards: {shipped_models()[DEFAULT].parent}")
 
 
-def found_models() -> Iterator[tuple[str, str, Path]]:
-    """Yields the name, origin and folder of each model in the package and in the cache of the hub."""
+def find_models() -> Iterator[tuple[str, str, Path]]:
+    """Yields name, origin and folder of each model in the package and in the cache of the hub."""
     for name, folder in shipped_models().items():
         yield name, "shipped", folder
     try:
@@ -54,10 +67,12 @@ def found_models() -> Iterator[tuple[str, str, Path]]:
     except CacheNotFound:
         return
     for repo in repos:
-        for revision in sorted(repo.revisions, key=lambda one: one.last_modified)[-1:]:
-            complete = {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files}
-            if complete and card_data(revision.snapshot_path).library_name == "fer-vit":
-                yield repo.repo_id, "cached", revision.snapshot_path
+        if not repo.revisions:
+            continue
+        newest = max(repo.revisions, key=lambda revision: revision.last_modified)
+        complete = {CONFIG, WEIGHTS} <= {file.file_name for file in newest.files}
+        if complete and card_data(newest.snapshot_path).library_name == "fer-vit":
+            yield repo.repo_id, "cached", newest.snapshot_path
 
 
 def card_data(folder: Path) -> ModelCardData:

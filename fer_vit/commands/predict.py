@@ -34,7 +34,9 @@ def predict(
     annotate: Path | None = None,
     **reading: Any,
 ) -> None:
-    """Finds and classifies every face in photos and videos: one row for each face, and one for each image without one.
+    """Finds and classifies every face in photos and videos.
+
+    The table has one row for each face, and one for each image without a face.
 
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the
     photo), box and landmarks in the photo's pixels, detection score, label, confidence, entropy,
@@ -88,6 +90,7 @@ def predict(
     check_number("min_confidence", min_confidence, 0, 1)
     inputs = find_inputs(images, MEDIA_SUFFIXES)  # a wrong input is reported first
     sources = inputs.files
+
     in_chunks = output.is_dir() or not output.suffix
     outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
     check_outputs(outputs, in_chunks)
@@ -97,13 +100,14 @@ def predict(
         raise FerVitError(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )
+
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
-    gpus = torch.cuda.device_count()  # SLURM may show each process only its own
-    model = load(
-        checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes
-    )
+    gpus = torch.cuda.device_count()  # SLURM may show each process its GPU alone
+    device = f"cuda:{rank.local_rank % gpus}" if gpus else None
+    model = load(checkpoint, device, prior=prior, classes=classes)
+
     if rank.rank == 0:
         for note in inputs.notes:
             print(note)
@@ -114,22 +118,28 @@ def predict(
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
-    """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
-    tables = [
-        path for path in (outputs.table, outputs.people, outputs.intervals)[in_chunks:] if path
-    ]
+    """Raises FerVitError, before any work, when an output cannot be written.
+
+    Tables in chunks are kept.
+    """
+    named = [outputs.people, outputs.intervals]
+    if not in_chunks:
+        named.insert(0, outputs.table)
+    tables = [path for path in named if path]
     if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     for path in tables:
-        if path.suffix.lower() not in SUFFIXES and not (
-            path is outputs.intervals and is_textgrid(path)
-        ):
-            endings = ", ".join(SUFFIXES)
+        is_intervals = path is outputs.intervals and is_textgrid(path)
+        if path.suffix.lower() not in SUFFIXES and not is_intervals:
             raise FerVitError(
-                f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}."
+                f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, "
+                f"but got {path}."
             )
         check_output(path, outputs.overwrite)
-    if len({*map(Path.resolve, tables)}) < len(tables):
+
+    distinct = {path.resolve() for path in tables}
+    if len(distinct) < len(tables):
         raise FerVitError(
-            f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}."
+            "`--output`, `--summary` and `--intervals` are separate tables, "
+            f"but two are {tables[-1]}."
         )

@@ -30,7 +30,9 @@ def visualize(
     overwrite: bool = False,
     **reading: Any,
 ) -> Path:
-    """Explains, for every face in photos and videos, which pixels and facial regions led to the prediction.
+    """Explains for every face which pixels and facial regions led to the prediction.
+
+    The faces are in photos and videos.
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two
     views: the attributions of pixels and regions ("what drives the prediction"), and the attention
@@ -68,11 +70,14 @@ def visualize(
     find_method(method, METHODS)
     options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
+
     model = load(checkpoint)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
+    name = checkpoint or DEFAULT
     with atomic_write(output) as folder:
-        faces = write_report(folder, model, sources, options, method, checkpoint or DEFAULT, labels)
+        faces = write_report(folder, model, sources, options, method, name, labels)
+
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())
     for note in inputs.notes:
@@ -82,12 +87,19 @@ def visualize(
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when a report cannot be written or would replace anything but a report."""
+    """Raises FerVitError, before any work, when a report cannot be written.
+
+    A report replaces only a report.
+    """
     check_output(output, overwrite, REPORT)
     if output.is_dir() and any(output.iterdir()) and not is_report(output / "index.html"):
         raise FerVitError(f"{output} is not a report and would be replaced. Choose another folder.")
-    report, places = output.resolve(), [image.resolve() for image in images]
-    if any(report.is_relative_to(place) or place.is_relative_to(report) for place in places):
-        raise FerVitError(
-            f"{output} lies among the photos, or holds them. Choose another folder for the report."
-        )
+
+    report = output.resolve()
+    for image in images:
+        place = image.resolve()
+        if report.is_relative_to(place) or place.is_relative_to(report):
+            raise FerVitError(
+                f"{output} lies among the photos, or holds them. "
+                "Choose another folder for the report."
+            )

@@ -183,7 +183,7 @@ def evaluate_logits(
 ) -> tuple[Tensor, Tensor]:
     """Returns the logits of labelled faces (N, C), before the temperature, and their targets (N, C).
 
-    Arguments and errors are those of `labelled_batches`.
+    Arguments and errors as for `labelled_batches`.
     """
     batches, targets = labelled_batches(model, manifest, split, mirrored)
     return predict_logits(model, batches), targets
@@ -338,6 +338,7 @@ def measure_robustness(
     known = np.isfinite(landmarks).all((1, 2))  # (N,)
     table = corruptions(make_detector(DEFAULT, CROP_SCORE))
     names = [name for name in table if not only or name in only]
+    numbers: Any = range(len(rows))  # what `CorruptedPhotos` reads instead of files
 
     hits: dict[str, Array] = {}
     for name in tqdm(names, "robustness", disable=None):
@@ -345,7 +346,7 @@ def measure_robustness(
         correct = []
         for change in corruption.changes:
             photos = CorruptedPhotos(
-                sources=range(len(rows)),
+                sources=numbers,
                 spec=model.crop_spec,
                 face="crop",
                 detector=corruption.detector,

@@ -217,7 +217,15 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
 ) -> dict[str, Interval]:
-    """Returns the scores of N faces with intervals, less those of a model with probabilities `minus`."""
+    """Returns the scores of N faces with intervals, or their differences from a second model's.
+
+    Args:
+        probabilities: Of the model (N, C).
+        targets: The fraction of the votes (N, C).
+        labels: The names of the classes.
+        units: The persons or photos, as for `score_intervals`.
+        minus: The probabilities of a second model (N, C), whose scores are subtracted.
+    """
     values = face_sums(probabilities, targets)
     names = list(values)
     if minus is not None:
@@ -253,7 +261,7 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
 def normal_p(difference: Interval) -> float:
     """Returns the p-value of no difference by a normal test; 1 without an interval.
 
-    The standard error is that of the 95 % interval.
+    The standard error is half of the 95 % interval, in units of its normal quantile.
     """
     mean, low, high = difference["mean"], difference["low"], difference["high"]
     if mean is None or low is None or high is None:

@@ -147,10 +147,13 @@ def write_results(
 
     units = "persons" if "person" in faces.columns else "photos"
     counts = {"faces": len(faces.paths), units: len(set(faces.units))}
+    shown_facts = dict(facts)
+    for name, count in counts.items():
+        shown_facts[name] = f"{count:,}"
     page: dict[str, Any] = {
         "title": "How good the predictions are",
         "generator": "fer-vit evaluate",
-        "facts": facts | {name: f"{count:,}" for name, count in counts.items()},
+        "facts": shown_facts,
         "sections": sections(results, faces),
     }
     if faces.targets is not None:
@@ -160,7 +163,11 @@ def write_results(
         page["left_out"] = left_out
         page["labels"] = faces.labels
         page["confusion"] = np.array(results["confusion"])
-    text, written = write_files(folder, "Evaluation", facts | counts | results, **page)
+
+    content: dict[str, Any] = dict(facts)
+    content.update(counts)
+    content.update(results)
+    text, written = write_files(folder, "Evaluation", content, **page)
     return f"{text}\n{written}"
 
 

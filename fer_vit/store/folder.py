@@ -184,7 +184,7 @@ tags: [facial-expression-recognition]
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
     """Loads a trained network, ready to predict on the CPU.
 
-    Arguments and errors are those of `read_model`.
+    Arguments and errors as for `read_model`.
     """
     settings, state = read_model(name, **hub)
     return build_network(settings, state, name or DEFAULT)
