@@ -1,4 +1,4 @@
-"""The command line: LightningCLI for fit, validate and test; plain functions for the other commands.
+"""The command line: LightningCLI for fit, validate and test, plain functions for the rest.
 
 Heavy modules are imported when a command needs them, so that `fer-vit --help` is fast.
 """
@@ -81,9 +81,13 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs `fer-vit` with the arguments `args`; an error that the user can fix is one line and exit code 2."""
-    # torch reads this at import: how long its threads spin while they wait for each other. With the default, training
-    # beside one busy process took four times as long; without spinning, an idle machine is a sixth slower.
+    """Runs `fer-vit` with the arguments `args`.
+
+    An error that the user can fix is one line and exit code 2.
+    """
+    # torch reads this at import: how long its threads spin while they wait for each other. With the
+    # default, training beside one busy process took four times as long; without spinning, an idle
+    # machine is a sixth slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
@@ -98,15 +102,15 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else Python's flush at exit fails again
+        # else Python's flush at exit fails again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)  # as after SIGPIPE
     except (FerVitError, OSError, RuntimeError, KeyboardInterrupt) as error:
         line = error_line(error)
         if debug or not line:
             raise
-    # Outside the handler: the error keeps the workers of a loader alive, which would print a traceback at exit.
+    # Outside the handler: the error keeps the workers of a loader alive, which would print a
+    # traceback at exit.
     print(f"fer-vit: {printable(line)}", file=sys.stderr)
     sys.exit(130 if line == INTERRUPTED else 2)
 
@@ -117,7 +121,10 @@ def error_line(error: BaseException) -> str:
         return INTERRUPTED
     if isinstance(error, RuntimeError):
         if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
-            return "error: The GPU has too little memory. Free some, lower the batch size, or hide the GPU."
+            return (
+                "error: The GPU has too little memory. "
+                "Free some, lower the batch size, or hide the GPU."
+            )
         return ""
     # The text of an OSError from a worker is the worker's traceback; its last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
@@ -142,12 +149,13 @@ def run(args: list[str]) -> None:
         import_verb("fer_vit.train.cli").train(args)
     else:
         raise FerVitError(
-            f"There is no command `{verb}`.{suggest(verb, VERBS)} `fer-vit --help` lists the commands."
+            f"There is no command `{verb}`.{suggest(verb, VERBS)} "
+            "`fer-vit --help` lists the commands."
         )
 
 
 def check_open_files() -> None:
-    """Raises FerVitError when few files may be open at once: workers would print tracebacks without end."""
+    """Raises FerVitError when few files may be open: workers would print endless tracebacks."""
     if sys.platform == "win32":
         return
     import resource
@@ -155,7 +163,8 @@ def check_open_files() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
         raise FerVitError(
-            f"Expected that at least {MIN_OPEN_FILES} files may be open at once, but the limit is {limit}. "
+            f"Expected that at least {MIN_OPEN_FILES} files may be open at once, "
+            f"but the limit is {limit}. "
             "Raise it: `ulimit -n 1024`."
         )
 
@@ -182,37 +191,45 @@ def run_plain(verb: str, args: list[str]) -> None:
     parser = verb_parser(verb, function)
     if hasattr(module, "add_options"):
         module.add_options(parser)
-    if any(
-        re.fullmatch(r"(--[\w-]+=)?", word) for word in args
-    ):  # an empty path would be the current folder
-        raise FerVitError(
-            'Expected a name or a value, but got "". Is a variable of the shell empty?'
-        )
-    words = [
-        re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word) for word in args
-    ]  # `--max-faces`
-    flags = {
-        f"--{action.dest}"
-        for action in parser._actions
-        if getattr(action, "_typehint", None) is bool
-    }
-    words = [
-        f"{word}=true" if word in flags and following.lower() not in ("true", "false") else word
-        for word, following in zip(words, [*words, ""][1:], strict=True)
-    ]
+    words = normalize_words(args, parser)
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
         hint = suggest_option(words, parser) or name_default(str(error), parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    from fer_vit.processes import (
-        report_dead_workers,
-    )  # imports OpenCV, which `--help` does not need
+    # imports OpenCV, which `--help` does not need
+    from fer_vit.processes import report_dead_workers
 
     with report_dead_workers():
         result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
+
+
+def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
+    """Returns arguments as jsonargparse reads them: `--max-faces` and a flag without a value.
+
+    Raises:
+        FerVitError: A word is empty: an empty path would be the current folder.
+    """
+    flags = set()
+    for action in parser._actions:
+        if getattr(action, "_typehint", None) is bool:
+            flags.add(f"--{action.dest}")
+
+    words = []
+    for word in args:
+        if re.fullmatch(r"(--[\w-]+=)?", word):
+            raise FerVitError(
+                'Expected a name or a value, but got "". Is a variable of the shell empty?'
+            )
+        words.append(re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word))
+
+    for index, word in enumerate(words):
+        following = words[index + 1].lower() if index + 1 < len(words) else ""
+        if word in flags and following not in ("true", "false"):
+            words[index] = f"{word}=true"
+    return words
 
 
 def name_default(error: str, parser: ArgumentParser) -> str:
@@ -223,27 +240,29 @@ def name_default(error: str, parser: ArgumentParser) -> str:
 
 
 def verb_parser(verb: str, function: Any) -> ArgumentParser:
-    """Returns the parser of a plain command: its function's signature and docstring are the options."""
+    """Returns the parser of a plain command.
+
+    Its options are the signature and docstring of the function.
+    """
+    description, _, _ = inspect.cleandoc(function.__doc__).partition("\n\nArgs:")
+    description, _, _ = description.partition("\n\nReturns:")
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
-        description=inspect.cleandoc(function.__doc__)
-        .partition("\n\nArgs:")[0]
-        .partition("\n\nReturns:")[0],
+        description=description,
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    helps = {
-        one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params
-    }
+    parameters = docstring_parser.parse(function.__doc__).params
+    helps = {parameter.arg_name: parameter.description for parameter in parameters}
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, default = parameter.annotation, parameter.default
-        if (
-            kind == list[Path]
-        ):  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
+        kind = parameter.annotation
+        default = parameter.default
+        if kind == list[Path]:
+            # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
         elif kind in (Sequence[Path], Sequence[str]):
-            kind = path if kind == Sequence[Path] else str
-            parser.add_argument(f"--{name}", nargs="+", type=kind, default=[], help=helps[name])
+            convert = path if kind == Sequence[Path] else str
+            parser.add_argument(f"--{name}", nargs="+", type=convert, default=[], help=helps[name])
         elif kind == list[str] | None:
             parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:

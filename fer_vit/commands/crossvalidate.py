@@ -28,13 +28,13 @@ def crossvalidate(
     output: Path = Path("crossvalidation"),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Trains a model without each fold of the training faces; evaluates all held-out faces together.
+    """Trains a model without each fold of the training faces, and evaluates the held-out faces.
 
-    All faces of a person (column `person`) are in one fold; without persons, identical files are in
-    one fold. The best epoch of each model is chosen on val. OUTPUT/evaluation has the files of
-    `evaluate` and the accuracy of each fold; OUTPUT/training has the logs and checkpoints. The 95 %
-    bootstrap intervals resample persons, else photos; they do not include the variation between
-    training runs.
+    The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
+    are in one fold; without persons, identical files are in one fold. The best epoch of each model
+    is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
+    OUTPUT/training has the logs and checkpoints. The 95 % bootstrap intervals resample persons,
+    else photos; they do not include the variation between training runs.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet

@@ -87,7 +87,9 @@ def distill(
 
 
 def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
-    """Returns the training faces with landmarks, which need no labels; prints how many are left out.
+    """Returns the training faces with landmarks, which need no labels.
+
+    How many are left out is printed.
 
     Raises:
         FerVitError: There is none, or the manifest is of other labels than `names`.

@@ -32,15 +32,15 @@ def evaluate(
     output: Path = Path("evaluation"),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Scores predictions, overall and by group, with 95 % bootstrap intervals, and shows the mistakes.
+    """Scores predictions, overall and by group, and shows the mistakes.
 
-    Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean
-    recall), calibration error, cross-entropy; with votes, the agreement with an annotator. The page
-    shows mistakes and labels that are likely wrong. Intervals resample persons (column `person`),
-    else photos. If the column `near_duplicate` marks faces with a near-duplicate in the original
-    training split, scores without them are added. Without labels: how often a face was found,
-    confidence, expressions. For a calibrated model: how many faces are ambiguous, and accuracy on
-    the others.
+    All scores have 95 % bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
+    accuracy, macro F1, UAR (the mean recall), calibration error, cross-entropy; with votes, the
+    agreement with an annotator. The page shows mistakes and labels that are likely wrong. Intervals
+    resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with
+    a near-duplicate in the original training split, scores without them are added. Without labels:
+    how often a face was found, confidence, expressions. For a calibrated model: how many faces are
+    ambiguous, and accuracy on the others.
 
     Examples:
         fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness

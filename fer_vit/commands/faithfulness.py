@@ -25,7 +25,7 @@ Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md")
 SHUFFLED = 200
-"""About the largest number of faces explained with shuffled weights, with a model for every block."""
+"""About the most faces explained with shuffled weights, which takes a model for every block."""
 
 
 def faithfulness(
@@ -113,7 +113,7 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
-    """Returns the intervals of the methods, of their differences from `random`, and of shuffled weights.
+    """Returns the intervals of methods, of their differences from `random`, of shuffled weights.
 
     Each is by method and measure, and empty without a face.
     """

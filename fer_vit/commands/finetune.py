@@ -39,14 +39,15 @@ def finetune(
     duplicates: Duplicates = "drop",
     overwrite: bool = False,
 ) -> Path:
-    """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
+    """Trains a model for your classes on your photos.
 
-    Each class has a folder of at least ten photos, named after the class (photos/calm/*.jpg,
-    photos/bored/*.jpg). It may contain a folder for each person. Some persons, or photos if there
-    are no such folders, are held out to choose the best epoch and to test the model. OUTPUT/model
-    is the model; its card has the results. OUTPUT/evaluation has a page with the results, compared
-    with the default model if it has all classes. The same command resumes an interrupted run.
-    `fer-vit fit --config finetune` has every option.
+    It is prepare, fit, export and evaluate in one command. Each class has a folder of at least ten
+    photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). It may contain a folder
+    for each person. Some persons, or photos if there are no such folders, are held out to choose
+    the best epoch and to test the model. OUTPUT/model is the model; its card has the results.
+    OUTPUT/evaluation has a page with the results, compared with the default model if it has all
+    classes. The same command resumes an interrupted run. `fer-vit fit --config finetune` has every
+    option.
 
     Examples:
         fer-vit finetune photos

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,10 @@ def prepare(
     overwrite: bool = False,
     **options: Any,
 ) -> None:
-    """Writes a manifest (one Parquet table) of a data set in its original layout, with landmarks of every face.
+    """Writes a manifest (one Parquet table) of a data set in its original layout.
 
-    Training images that are near-duplicates of val or test images are left out: the same picture,
-    also encoded again, mirrored or shrunk.
+    It has the landmarks of every face. Training images that are near-duplicates of val or test
+    images are left out: the same picture, also encoded again, mirrored or shrunk.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -80,29 +79,36 @@ def prepare(
     options = _source_options(source, options)
     _check_arguments(root, out, workers, shards, add, overwrite)
     with unpacked(root, out) as (base, left_out):
-        embed = (
-            embed if base == root and not cut else "always"
-        )  # unpacked files are removed afterwards
+        if base != root or cut:
+            embed = "always"  # unpacked files are removed afterwards
         reading = SOURCES[source](base, **options)
-        check_labels(reading.names, root)  # before every image is read
-        more = [*map(Manifest.read, add)]
-        for other in more:
-            other.check_copy(out)
-            other.check_labels(reading.names)
-        schema.check_shards(reading, shards) if shards else schema.check_images(
-            reading, out.parent, embed
-        )
+
+        # what can be wrong, before every image is read
+        check_labels(reading.names, root)
+        added = [Manifest.read(manifest) for manifest in add]
+        for manifest in added:
+            manifest.check_copy(out)
+            manifest.check_labels(reading.names)
+        if shards:
+            schema.check_shards(reading, shards)
+        else:
+            schema.check_images(reading, out.parent, embed)
+
         reading = replace(reading, dropped=reading.dropped + left_out)
         reading = _with_landmarks(reading, root, detector, workers, cut)
         reading = handle_near_duplicates(reading, duplicates)
         reading.notes += class_notes(reading)
+
         if shards:
             schema.write_shards(out, reading, source, shards)
         else:
-            schema.write_manifest(out, reading, source, embed, more=[other.table for other in more])
+            tables = [manifest.table for manifest in added]
+            schema.write_manifest(out, reading, source, embed, more=tables)
+
     print(summarize(reading, out).replace(str(base), str(root)))
-    if more:
-        print(f"added: {sum(map(len, more)):,} rows of {', '.join(map(str, add))}")
+    if added:
+        rows = sum(len(manifest) for manifest in added)
+        print(f"added: {rows:,} rows of {', '.join(map(str, add))}")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -114,20 +120,25 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a data set; raises FerVitError when an option of another one was changed."""
+    """Returns the options of a data set.
+
+    Raises:
+        FerVitError: There is no such data set, or an option of a different one was changed.
+    """
     if source not in SOURCES:
         hint = suggest(source, SOURCES)
         raise FerVitError(
             f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}"
         )
-    own = signature(SOURCES[source]).parameters
+    accepted = signature(SOURCES[source]).parameters
     for name, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
-            if option not in own and given.get(option, parameter.default) != parameter.default:
+            changed = given.get(option, parameter.default) != parameter.default
+            if option not in accepted and changed:
                 raise FerVitError(
                     f"`--{option}` belongs to the source {name}, not to {source}. Leave it out."
                 )
-    return {name: value for name, value in given.items() if name in own}
+    return {name: value for name, value in given.items() if name in accepted}
 
 
 def _check_arguments(
@@ -141,99 +152,114 @@ def _check_arguments(
     """Raises FerVitError, before the data set is read, for a wrong argument."""
     check_number("workers", 1 if workers is None else workers, 1)
     check_number("shards", 1 if shards is None else shards, 1)
-    for wrong, message in (
-        (
-            is_archive(root) and not root.is_file(),
-            f"Expected an archive of the data set, but there is none at {root}.",
-        ),
-        (
-            re.match(r"\w+:/", str(out)),
-            f"Expected a path on this machine, but got {out}. Copy the files afterwards.",
-        ),
-        (
-            shards and add,
-            "`--add` is for one manifest, but `--shards` writes several. Leave one of them out.",
-        ),
-        (
-            shards and not _may_hold_shards(out),
-            f"Expected a new folder for shards, but got {out}. Name another.",
-        ),
-        (
-            not shards and out.suffix != ".parquet",
-            f"Expected a file name that ends in .parquet, but got {out}.",
-        ),
-        (
-            not shards and out.is_dir(),
-            f"Expected a name for the manifest, but {out} is a folder. Name a file in it.",
-        ),
-    ):
-        if wrong:
-            raise FerVitError(message)
+    if is_archive(root) and not root.is_file():
+        raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")
+    if re.match(r"\w+:/", str(out)):
+        raise FerVitError(
+            f"Expected a path on this machine, but got {out}. Copy the files afterwards."
+        )
+
+    if shards:
+        if add:
+            raise FerVitError(
+                "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."
+            )
+        if not _may_hold_shards(out):
+            raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
+    else:
+        if out.suffix != ".parquet":
+            raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
+        if out.is_dir():
+            raise FerVitError(
+                f"Expected a name for the manifest, but {out} is a folder. Name a file in it."
+            )
     check_output(out, overwrite)
 
 
 def _may_hold_shards(out: Path) -> bool:
     """Returns whether a path is new or a folder that has only shards, which may be replaced."""
-    ours = out.is_dir() and all(schema.SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
-    return (
-        bool(out.name)
-        and out.suffix != ".parquet"
-        and not out.is_symlink()
-        and (ours or not out.exists())
+    if not out.name or out.suffix == ".parquet" or out.is_symlink():
+        return False
+    if not out.exists():
+        return True
+    return out.is_dir() and all(
+        schema.SHARD_NAME.fullmatch(path.name) is not None for path in out.iterdir()
     )
 
 
 def _with_landmarks(
     reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool
 ) -> Reading:
-    """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
+    """Returns the rows whose images can be read, with landmarks.
+
+    Raises:
+        FerVitError: No image can be read, or `cut` needs a detector.
+    """
     missing = any(row.landmarks is None for row in reading.rows)
     if cut and missing and detector not in FINDERS:
         raise FerVitError(
-            f"`--cut` needs to find faces, but `--detector {detector}` does not. Leave one of them out."
+            f"`--cut` needs to find faces, but `--detector {detector}` does not. "
+            "Leave one of them out."
         )
-    # A photo that is cut may hold no face, which is found by the detector's usual score.
-    finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE) if missing else None
+
+    finder = None
+    if missing:
+        # a photo that is cut may hold no face, which is found by the detector's usual score
+        finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE)
     reading = add_landmarks(reading, finder, workers, cut)
     if not reading.rows:
-        reasons = ", ".join(
-            f"{number:,} {reason}" for reason, number in reading.dropped.most_common()
+        reasons = [f"{number:,} {reason}" for reason, number in reading.dropped.most_common()]
+        raise FerVitError(
+            f"Expected images in {root}, but none can be used ({', '.join(reasons)})."
         )
-        raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
     return reading
 
 
 def summarize(reading: Reading, out: Path) -> str:
-    """Returns lines of text: images by split and class, faces found, images left out, size of the files."""
-    rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
-    found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
+    """Returns what was written as lines of text.
+
+    These are images by split and class, faces found, images left out and the size of the files.
+    """
+    rows = len(reading.rows)
+    detected = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
     whole = sum(row.score == 0 for row in reading.rows)
-    lines = [
-        count_table(reading),
-        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})",
-    ]
-    lines[-1] += f"; taken whole as a face: {whole:,}" if whole else ""
-    lines += [
-        f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()
-    ]
-    lines += [f"note: {printable(note)}" for note in reading.notes]
-    lines += [f"WARNING: {printable(warning)}" for warning in reading.warnings]
-    return "\n".join(
-        [*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"]
-    )
+    faces = f"faces found: {detected:,} of {rows:,} ({detected / max(rows, 1):.2%})"
+    if whole:
+        faces += f"; taken whole as a face: {whole:,}"
+
+    lines = [count_table(reading), faces]
+    for reason, number in reading.dropped.most_common():
+        lines.append(f"left out: {number:,} ({reason})")
+    for note in reading.notes:
+        lines.append(f"note: {printable(note)}")
+    for warning in reading.warnings:
+        lines.append(f"WARNING: {printable(warning)}")
+
+    files = list(out.iterdir()) if out.is_dir() else [out]
+    size = sum(file.stat().st_size for file in files)
+    lines.append(f"{out}: {rows:,} rows, {size / 1e6:.1f} MB")
+    return "\n".join(lines)
 
 
 def count_table(reading: Reading) -> str:
     """Returns a table of the images by label and split, with totals."""
-    total = ""  # no label is empty
-    counts = Counter(
-        cell for row in reading.rows for cell in product((row.label, total), (row.split, total))
-    )
-    columns = {split: split for split in SPLITS if counts[total, split]} | {total: "total"}
-    names = {name: name for name in reading.names} | (
-        {None: "(no label)"} if counts[None, total] else {}
-    )
-    rows = [["", *(f"{name:>8}" for name in columns.values())]]
-    for label, name in {**names, total: "total"}.items():
-        rows.append([name, *(f"{counts[label, column]:>8,}" for column in columns)])
-    return align_columns(rows)
+    counts = Counter((row.label, row.split) for row in reading.rows)
+    by_split = Counter(row.split for row in reading.rows)
+    splits = [split for split in SPLITS if by_split[split]]
+
+    table = [_count_row("", [*splits, "total"])]
+    labels: list[str | None] = list(reading.names)
+    if any(row.label is None for row in reading.rows):
+        labels.append(None)
+    for label in labels:
+        numbers = [counts[label, split] for split in splits]
+        total = sum(number for (name, _), number in counts.items() if name == label)
+        table.append(_count_row("(no label)" if label is None else label, [*numbers, total]))
+    table.append(_count_row("total", [*(by_split[split] for split in splits), len(reading.rows)]))
+    return align_columns(table)
+
+
+def _count_row(name: str, cells: Sequence[str | int]) -> list[str]:
+    """Returns a row whose cells are aligned to the right."""
+    aligned = [f"{cell:>8}" if isinstance(cell, str) else f"{cell:>8,}" for cell in cells]
+    return [name, *aligned]

@@ -1,4 +1,4 @@
-"""Labelled faces, the probabilities that a model gives them, their calibration, and corrupted images.
+"""Labelled faces, their probabilities by a model, calibration, and corrupted images.
 
 Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image
 is processed like by `fer-vit predict --face crop`: face and landmarks are detected again.
@@ -153,7 +153,10 @@ def as_objects(values: Sequence[object]) -> NDArray[np.object_]:
 
 
 class Merged(Recognizer):
-    """A model with merged labels: their probabilities add up, and sum to 1 without the labels left out."""
+    """A model with merged labels: their probabilities add up.
+
+    They sum to 1 without the labels that are left out.
+    """
 
     def __init__(self, model: Recognizer, merge: Merge) -> None:
         super().__init__(model.net, model.name)
@@ -163,7 +166,7 @@ class Merged(Recognizer):
         self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
 
     def decide(self, logits: Tensor) -> Tensor:
-        """Returns the probabilities of the merged labels (B, N) for logits of the network (B, C)."""
+        """Returns probabilities of the merged labels (B, N) for logits of the network (B, C)."""
         merged = super().decide(logits) @ self.matrix
         return merged / merged.sum(-1, keepdim=True)
 
@@ -181,7 +184,7 @@ def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
 def evaluate_logits(
     model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the logits of labelled faces (N, C), before the temperature, and their targets (N, C).
+    """Returns the logits of labelled faces, before the temperature, and their targets (N, C).
 
     Arguments and errors as for `labelled_batches`.
     """
@@ -196,7 +199,7 @@ def labelled_batches(
     mirrored: bool = False,
     max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
-    """Returns batches of a manifest's labelled faces, mirrored or not, and the votes for every class (N, C).
+    """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
 
     Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
     most this many, evenly spaced.

@@ -1,4 +1,4 @@
-"""Scores of predictions with their intervals: over all faces, over groups, and of one model against another.
+"""Scores of predictions with their intervals: of all faces, of groups, and of two models.
 
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
 2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
@@ -26,7 +26,7 @@ DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 BINS = 15  # bins of the calibration error
 
 Sums: TypeAlias = Mapping[str, Array]
-"""By name, what each face adds to a sum (N, K), or sums over faces: (K,), or of resamples (R, K)."""
+"""By name, what each face adds to sums (N, K), or sums over faces (K,) or of resamples (R, K)."""
 
 
 def score_intervals(
@@ -452,7 +452,7 @@ def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
 
 
 def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float]]:
-    """Returns the difference of each group's accuracy from the accuracy of the rest, and its p-value.
+    """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
     Each p-value is corrected for the number of tests. The test is Fisher's exact test, or, where
     several faces are of one person, a normal test with the error of the bootstrap over persons.

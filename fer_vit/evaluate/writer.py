@@ -1,4 +1,4 @@
-"""Writes an evaluation: the results as JSON, as Markdown, and as one page with the faces behind them."""
+"""Writes an evaluation: JSON, Markdown, and one page with the faces behind the results."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -206,7 +206,10 @@ ROBUSTNESS = (
 def _score_rows(results: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], str]:
     """Returns the rows of the table of scores, and the text above it."""
     rows = {"all faces": results["all"]}
-    text = "In brackets: 95% bootstrap intervals over persons, or over photos where persons are unknown."
+    text = (
+        "In brackets: 95% bootstrap intervals over persons, "
+        "or over photos where persons are unknown."
+    )
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
@@ -221,9 +224,9 @@ def _score_rows(results: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]
         test = comparison["McNemar"]
         text += (
             " Difference: the model minus the other, on the same "
-            f"{comparison['faces']:,} faces. Only the model is correct on {test['first']:,}, only "
-            f"the other on {test['second']:,}; McNemar's exact test (where several faces are of one "
-            f"person, by the bootstrap over persons): p = {test['p']:.2g}."
+            f"{comparison['faces']:,} faces. Only the model is correct on {test['first']:,}, "
+            f"only the other on {test['second']:,}; McNemar's exact test (where several faces are "
+            f"of one person, by the bootstrap over persons): p = {test['p']:.2g}."
         )
     return rows, text
 
@@ -281,7 +284,7 @@ def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[s
 
 
 def cell(result: Interval | float | str | None, loss: bool = False, signed: bool = False) -> str:
-    """Formats a result, a percentage unless it is a loss; a number of faces or a p-value; or text."""
+    """Formats a result, a percentage unless it is a loss; or a number, a p-value or text."""
     if result is None or isinstance(result, str):
         return result or NOTHING
     if isinstance(result, int):
@@ -323,9 +326,9 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if "gap" in results:
         text = (
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
-            f"{cell(results['gap'])}. Difference: from the accuracy of all other faces. p: Fisher's "
-            "exact test (where several faces are of one person, the bootstrap over persons), with "
-            "Holm's correction for the number of groups. "
+            f"{cell(results['gap'])}. Difference: from the accuracy of all other faces. p: "
+            "Fisher's exact test (where several faces are of one person, the bootstrap over "
+            "persons), with Holm's correction for the number of groups. "
         )
     if results["few"]:
         few = ", ".join(f"{name} ({size})" for name, size in results["few"].items())

@@ -1,4 +1,4 @@
-"""What is fitted to a trained model on faces that it has not learned: prior, temperature, thresholds."""
+"""What is fitted to a trained model: prior, temperature and thresholds."""
 
 from pathlib import Path
 

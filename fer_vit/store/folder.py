@@ -347,7 +347,7 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
 
 
 def check_ranges(settings: ModelSettings, name: str | Path) -> None:
-    """Raises FerVitError when settings have too many or too few numbers, or numbers out of range."""
+    """Raises FerVitError when settings have too many or too few numbers, or some out of range."""
     classes = len(settings.labels)
 
     def expect(key: str, fits: bool, expected: str) -> None:
