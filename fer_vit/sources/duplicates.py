@@ -43,6 +43,8 @@ Of the pairs of drawn faces that differ only in their expression, and correlate,
 """
 BLOCK = 256  # images that are compared with all others at once
 SHOWN = 3  # pairs with different labels that are named
+MOST_WITHIN = 50_000
+"""Training images up to which each is compared with each, which takes a minute; its cost is their square."""
 MANY = 0.2
 """From this share of a class, dropped images are reported as a warning."""
 NEAR_DUPLICATE = "near-duplicate of a val or test image"
@@ -104,21 +106,48 @@ class Found:
 
     repeated: Mask  # (N,): rows with a near-duplicate on the other side of train
     conflicts: list[tuple[int, int]] = field(default_factory=list)  # the same picture, other labels
+    complete: bool = (
+        True  # whether near-duplicates within train were looked for, not only equal copies
+    )
 
 
 def find_near_duplicates(rows: Sequence[Row]) -> Found:
-    """Finds rows with a near-duplicate on the other side of train, and pairs with different labels."""
+    """Finds rows with a near-duplicate on the other side of train, and pairs with different labels.
+
+    Within more than MOST_WITHIN training images only equal copies are found.
+    """
     trained = np.array([row.split == "train" for row in rows], bool)
     order = {label: number for number, label in enumerate({row.label: None for row in rows})}
     labels = np.array([order[row.label] for row in rows], int)
-    found = Found(np.zeros(len(rows), bool))
-    for first, second in near_duplicates(Pictures.of(rows), trained, labels):
+
+    complete = trained.sum() <= MOST_WITHIN
+    found = Found(np.zeros(len(rows), bool), complete=bool(complete))
+    place = np.argsort(trained, kind="stable")  # val and test first
+    until = len(rows) if complete else int((~trained).sum())
+    pictures = Pictures.of([rows[index] for index in place])
+    for some, others in near_duplicates(pictures, trained[place], labels[place], until):
+        first, second = place[some], place[others]
         across = trained[first] != trained[second]
         found.repeated[first[across]] = True
         found.repeated[second[across]] = True
         differ = labels[first] != labels[second]
         found.conflicts += zip(first[differ].tolist(), second[differ].tolist(), strict=True)
+    if not complete:
+        found.conflicts += _equal_copies(rows, trained)
+    found.conflicts = sorted((min(pair), max(pair)) for pair in found.conflicts)
     return found
+
+
+def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
+    """Returns pairs of equal training pictures with different labels, each with the first of them."""
+    first: dict[object, int] = {}
+    pairs = []
+    for index in np.flatnonzero(trained).tolist():
+        row = rows[index]
+        earlier = first.setdefault((row.thumbnail, row.close_up), index)
+        if rows[earlier].label != row.label:
+            pairs.append((earlier, index))
+    return pairs
 
 
 def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") -> Reading:
@@ -141,7 +170,7 @@ def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") ->
         reading,
         rows=rows,
         dropped=reading.dropped + dropped,
-        notes=[*reading.notes, *_notes(reading.rows, repeats, found.conflicts, duplicates)],
+        notes=[*reading.notes, *_notes(reading.rows, repeats, found, duplicates)],
         warnings=[*reading.warnings, *_warnings(reading.rows, repeats, duplicates)],
     )
 
@@ -149,7 +178,7 @@ def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") ->
 def _notes(
     rows: Sequence[Row],
     repeats: Sequence[Row],
-    conflicts: Sequence[tuple[int, int]],
+    found: Found,
     duplicates: Duplicates,
 ) -> list[str]:
     """Returns notes about near-duplicates of each class, and about pictures with several labels."""
@@ -159,11 +188,17 @@ def _notes(
         classes = ", ".join(f"{number:,} of {name}" for name, number in counts.most_common())
         done = "left out of train" if duplicates == "drop" else "kept in train"
         notes.append(f"Near-duplicates of val or test images, {done}: {classes}.")
+    conflicts = found.conflicts
     if conflicts:
         pairs = [f"{_described(rows[i])} and {_described(rows[j])}" for i, j in conflicts[:SHOWN]]
         more = f", and {len(conflicts) - SHOWN:,} more" if len(conflicts) > SHOWN else ""
         notes.append(
             f"The same picture has different labels in {counted(len(conflicts), 'pair')}: {'; '.join(pairs)}{more}."
+        )
+    if not found.complete:
+        notes.append(
+            f"Within train, only equal copies with different labels are looked for: it has more than "
+            f"{MOST_WITHIN:,} images."
         )
     return notes
 
@@ -192,17 +227,17 @@ def _described(row: Row) -> str:
 
 
 def near_duplicates(
-    pictures: Pictures, trained: Mask, labels: IntArray
+    pictures: Pictures, trained: Mask, labels: IntArray, until: int
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yields indices (K,) and (K,) of pairs of the same picture that matter.
+    """Yields indices (K,) and (K,) of pairs of the same picture that matter, the first below `until`.
 
     These are pairs with only one image in `trained` (N,), or with different `labels` (N,).
     """
     plain, views = _standardise(pictures.thumbnails), (pictures, pictures.mirrored())
     targets = [_standardise(view.thumbnails) for view in views]
-    blocks = range(0, len(plain), BLOCK)
+    blocks = range(0, until, BLOCK)
     for start in tqdm(blocks, "comparing images", unit="blocks", disable=None, delay=1):
-        rows = np.arange(start, min(start + BLOCK, len(plain)))
+        rows = np.arange(start, min(start + BLOCK, until))
         matters = (trained[rows, None] != trained[start:]) | (labels[rows, None] != labels[start:])
         matters &= rows[:, None] < np.arange(start, len(plain))
         same = np.zeros_like(matters)

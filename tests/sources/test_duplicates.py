@@ -83,7 +83,7 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
     close_ups = np.zeros((80, duplicates.CLOSE, duplicates.CLOSE), np.uint8)
     pictures = Pictures(pixels, close_ups, np.full((80, 4), np.nan))
     found = np.zeros(80, bool)
-    for first, second in near_duplicates(pictures, trained, np.zeros(80, int)):
+    for first, second in near_duplicates(pictures, trained, np.zeros(80, int), 80):
         assert (trained[first] != trained[second]).all()
         found[first] = found[second] = True
     assert (found == expected).all()
@@ -115,6 +115,28 @@ def test_the_same_picture_in_several_classes_is_named() -> None:
     assert "Near-duplicates of val or test images, left out of train: 1 of fear." in notes
     assert len(found.warnings) == 1
     assert "1 of 2 training images of fear" in found.warnings[0]
+
+
+def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = labelled(
+        (picture(3), "train", "fear"),
+        (cv2.resize(HELD, (48, 48)), "train", "fear"),
+        (HELD, "train", "joy"),
+        (HELD, "val", "joy"),
+        (picture(3), "train", "joy"),
+        (cv2.resize(picture(3), (48, 48)), "train", "anger"),
+        (picture(3), "train", "anger"),
+        (picture(5), "test", "anger"),
+    )
+    whole = duplicates.find_near_duplicates(given.rows)
+    monkeypatch.setattr(duplicates, "MOST_WITHIN", 5)
+    bounded = duplicates.find_near_duplicates(given.rows)
+    assert (whole.complete, bounded.complete) == (True, False)
+    assert whole.repeated.tolist() == bounded.repeated.tolist()
+    assert np.flatnonzero(whole.repeated).tolist() == [1, 2, 3]
+    assert whole.conflicts == [(0, 4), (0, 5), (0, 6), (1, 2), (1, 3), (4, 5), (4, 6)]
+    assert bounded.conflicts == [(0, 4), (0, 6), (1, 3)]
+    assert "only equal copies" in duplicates.handle_near_duplicates(given).notes[-1]
 
 
 def test_near_duplicates_may_be_kept() -> None:
