@@ -5,13 +5,13 @@ B images, T tokens, R regions, S crop size, C classes.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.stats import ConstantInputWarning, spearmanr
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fer_vit.explain.methods import Explanation, blur, covered, explain, explain_each
@@ -19,7 +19,7 @@ from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
-STEPS = [step / 10 for step in range(11)]
+FRACTIONS = [tenths / 10 for tenths in range(11)]
 """Fractions of the tokens or pixels that are taken away."""
 GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
@@ -30,54 +30,61 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
 }
 """What pixels are replaced by."""
-BETTER = {
-    **{
-        f"pixel {kind}, {base}": sign
-        for base in BASELINES
-        for kind, sign in (("deletion", -1), ("insertion", 1))
-    },
-    "deletion": -1,
-    "insertion": 1,
-    "region agreement": 1,
-    "saco": 1,
-}
+BETTER: dict[str, int] = {}
 """The measures, and whether more (1) or less (-1) is better."""
+for baseline_name in BASELINES:
+    BETTER[f"pixel deletion, {baseline_name}"] = -1
+    BETTER[f"pixel insertion, {baseline_name}"] = 1
+BETTER["deletion"] = -1
+BETTER["insertion"] = 1
+BETTER["region agreement"] = 1
+BETTER["saco"] = 1
 
 
 @torch.no_grad()
 def measure(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """Measures how well methods explain the predicted class of each face: (B,) by method and name in `BETTER`.
+    """Measures how well methods explain the predicted class of each face.
 
-    * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
-      or restored, in tenths, the highest scores first.
-    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by a baseline;
-      0 for the probability with all of them replaced, 1 for the whole face. NaN for faces that keep more than
-      half of their probability when all are replaced: there is little that an explanation could point to.
-    * region agreement: Spearman's rank correlation of the regions' shares with the falls when each is masked.
-    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
-      pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
-      [-1, 1]. NaN for faces with fewer tokens than groups.
+    * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while
+      tokens are masked, or restored, in tenths, the highest scores first.
+    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by
+      a baseline; 0 for the probability with all of them replaced, 1 for the whole face. NaN for
+      faces that keep more than half of their probability when all are replaced: there is little
+      that an explanation could point to.
+    * region agreement: Spearman's rank correlation of the regions' shares with the falls when each
+      is masked.
+    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with
+      tokens instead of pixels: whether groups with a higher mean score change the probability
+      more, weighted by how much higher, in [-1, 1]. NaN for faces with fewer tokens than groups.
+
+    Returns:
+        The measures (B,) by method, and by name in `BETTER`.
     """
     seen = trace(net, image, boxes, valid)
-    label = seen.logits.argmax(-1)
+    label = seen.logits.argmax(-1)  # (B,)
+    direction = one_hot(label, seen.logits.shape[1]).float()  # (B, C)
     faces = _Faces(net, seen, label)
-    direction = one_hot(label, seen.logits.shape[1]).float()
     result = {}
     with evaluating(net):
-        falls = drops(net, seen.tokens, units(net.layout, seen.membership))[
-            torch.arange(len(label)), :, label
-        ]
+        falls = drops(net, seen.tokens, units(net.layout, seen.membership))  # (B, R, C)
+        falls = falls[torch.arange(len(label)), :, label]  # (B, R)
         for method in methods:
-            explained = explain_each(
-                net, seen, method, direction.expand(DRAWS if method == "random" else 1, -1, -1)
-            )
-            found = [_measures(faces, one, falls) for one in explained]
-            result[method] = {
-                name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER
-            }
+            draws = DRAWS if method == "random" else 1
+            explanations = explain_each(net, seen, method, direction.expand(draws, -1, -1))
+            measured = [_measures(faces, explanation, falls) for explanation in explanations]
+            result[method] = _mean_measures(measured)
     return result
+
+
+def _mean_measures(measured: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns the mean (B,) of each measure over several explanations."""
+    means = {}
+    for name in BETTER:
+        values = torch.stack([measures[name] for measures in measured])  # (draws, B)
+        means[name] = values.mean(0)
+    return means
 
 
 class _Faces(NamedTuple):
@@ -100,69 +107,91 @@ class _Faces(NamedTuple):
         return self.probability(self.net.logits(image, self.seen.boxes, self.seen.valid))
 
 
-def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:
-    """Returns each measure of an explanation; `falls` (B, R) are the falls of the logit without each region."""
-    there = located_tokens(faces.seen.tokens, faces.net.layout.num_prefix)
-    count = there.sum(1, keepdim=True)
-    ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
-    rank = ranks / count.clamp(min=1)  # in [0, 1]
-    groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
-    salience = torch.stack(
-        [(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1
-    )
-    intact = faces.probability(faces.seen.logits)
-    effect = torch.stack([intact - faces.masked(group) for group in groups], 1)
-    return {
-        "deletion": _area(torch.stack([faces.masked((rank < step) & there) for step in STEPS])),
-        "insertion": _area(torch.stack([faces.masked((rank >= step) & there) for step in STEPS])),
-        **_pixel_measures(faces, found.heat),
-        "region agreement": spearman(found.shares, falls, faces.seen.valid),
-        "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
-    }
+def _measures(faces: _Faces, explanation: Explanation, falls: Tensor) -> dict[str, Tensor]:
+    """Returns each measure (B,) of an explanation.
+
+    `falls` (B, R) are the falls of the logit without each region.
+    """
+    scores = explanation.scores  # (B, T)
+    located = located_tokens(faces.seen.tokens, faces.net.layout.num_prefix)  # (B, T)
+    count = located.sum(1, keepdim=True)  # (B, 1)
+
+    # Ranks from 0; the tokens that are not located come last.
+    ranks = _ranks(scores.masked_fill(~located, -torch.inf))  # (B, T)
+    relative = ranks / count.clamp(min=1)  # (B, T), in [0, 1]
+    groups = []
+    for number in range(GROUPS):
+        group = (ranks * GROUPS // count.clamp(min=1) == number) & located  # (B, T)
+        groups.append(group)
+
+    # The mean score of each group, and the fall of the probability without it.
+    intact = faces.probability(faces.seen.logits)  # (B,)
+    mean_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
+    effects = [intact - faces.masked(group) for group in groups]
+    salience = torch.stack(mean_scores, 1)  # (B, G)
+    effect = torch.stack(effects, 1)  # (B, G)
+
+    deletion = [faces.masked((relative < fraction) & located) for fraction in FRACTIONS]
+    insertion = [faces.masked((relative >= fraction) & located) for fraction in FRACTIONS]
+    measures = _pixel_measures(faces, explanation.heat)
+    measures["deletion"] = _area(torch.stack(deletion))
+    measures["insertion"] = _area(torch.stack(insertion))
+    measures["region agreement"] = spearman(explanation.shares, falls, faces.seen.valid)
+    measures["saco"] = torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan)
+    return measures
 
 
 def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
-    """Returns deletion and insertion of pixels with their scores (B, S, S), by every baseline."""
+    """Returns deletion and insertion (B,) of pixels with scores (B, S, S), by every baseline."""
     seen = faces.seen
-    read = covered(seen.where, seen.image.shape[-1])
+    read = covered(seen.where, seen.image.shape[-1])  # (B, S, S)
+
+    # In [0, 1) where a token reads, else 1 or more.
     ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
-    rank = ranks / read.sum((1, 2), keepdim=True).clamp(
-        min=1
-    )  # in [0, 1) where a token reads, else 1 or more
-    found = {}
+    relative = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)
+
+    measures = {}
     for name, baseline in BASELINES.items():
-        other = baseline(seen.image)
-        deletion = torch.stack([faces.shown(rank >= step, other) for step in STEPS])
-        insertion = torch.stack([faces.shown((rank < step) | ~read, other) for step in STEPS])
-        whole, empty = deletion[0], deletion[-1]
-        for kind, curve in (("deletion", deletion), ("insertion", insertion)):
-            area = (_area(curve) - empty) / (whole - empty)
-            found[f"pixel {kind}, {name}"] = torch.where(empty <= whole / 2, area, torch.nan)
-    return found
+        replaced = baseline(seen.image)
+        deleted = [faces.shown(relative >= fraction, replaced) for fraction in FRACTIONS]
+        inserted = [faces.shown((relative < fraction) | ~read, replaced) for fraction in FRACTIONS]
+        whole = deleted[0]  # (B,)
+        empty = deleted[-1]
+        for kind, probabilities in (("deletion", deleted), ("insertion", inserted)):
+            area = _area(torch.stack(probabilities))
+            part = (area - empty) / (whole - empty)
+            measures[f"pixel {kind}, {name}"] = torch.where(empty <= whole / 2, part, torch.nan)
+    return measures
 
 
 def saco(salience: Tensor, effect: Tensor) -> Tensor:
-    """Salience-guided faithfulness coefficient (B,) of groups (B, G) in the order of their scores, highest first."""
-    more = salience[:, :, None] - salience[:, None]  # (B, G, G)
+    """Salience-guided faithfulness coefficient (B,).
+
+    The groups (B, G) are in the order of their scores, highest first.
+    """
+    difference = salience[:, :, None] - salience[:, None]  # (B, G, G)
     agree = torch.where(effect[:, :, None] >= effect[:, None], 1.0, -1.0)
-    weight = more.abs().triu(1)
-    total = weight.sum((1, 2))
-    return torch.where(
-        total > 0, (more * agree).triu(1).sum((1, 2)) / total.clamp(min=1e-12), torch.nan
-    )
+    agreement = (difference * agree).triu(1).sum((1, 2))  # (B,)
+    total = difference.abs().triu(1).sum((1, 2))
+    return torch.where(total > 0, agreement / total.clamp(min=1e-12), torch.nan)
 
 
 def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
-    """Rank correlation (B,) of values (B, R) where valid (B, R); NaN for fewer than three or without spread."""
-    rows = zip(
-        *(values.double().cpu().numpy() for values in (a, b)), valid.cpu().numpy(), strict=True
-    )
+    """Rank correlation (B,) of values (B, R) where valid (B, R).
+
+    NaN for fewer than three values, or without spread.
+    """
+    first = a.double().cpu().numpy()
+    second = b.double().cpu().numpy()
+    present = valid.cpu().numpy()
+    correlations = []
     with warnings.catch_warnings(action="ignore", category=ConstantInputWarning):
-        found = [
-            spearmanr(x[there], y[there]).statistic if there.sum() > 2 else np.nan
-            for x, y, there in rows
-        ]
-    return torch.tensor(found, dtype=torch.float64)
+        for x, y, mask in zip(first, second, present, strict=True):
+            correlation = np.nan
+            if mask.sum() > 2:
+                correlation = spearmanr(x[mask], y[mask]).statistic
+            correlations.append(correlation)
+    return torch.tensor(correlations, dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -171,40 +200,47 @@ def randomised(
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change with shuffled weights?
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): classifier, pooling, block after block from the
-    last to the first, then the embeddings too. Yields what was shuffled last, and the rank correlation (B,) of the
-    tokens' scores with the scores by the intact model, for the class that the intact model predicts.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): classifier, pooling, block
+    after block from the last to the first, then the embeddings too.
+
+    Yields:
+        What was shuffled last, and the rank correlation (B,) of the tokens' scores with the scores
+        by the intact model, for the class that the intact model predicts.
     """
     intact = explain(net, image, boxes, valid, method)
-    label = intact.probabilities.argmax(-1)
-    direction = one_hot(label, intact.probabilities.shape[1]).float()
-    there = located_tokens(net.tokenize(image, boxes, valid), net.layout.num_prefix)
+    label = intact.probabilities.argmax(-1)  # (B,)
+    direction = one_hot(label, intact.probabilities.shape[1]).float()  # (B, C)
+    located = located_tokens(net.tokenize(image, boxes, valid), net.layout.num_prefix)  # (B, T)
+
+    # The copy is shuffled part by part, from the output to the input.
     shuffled = copy.deepcopy(net)
+    parts: list[tuple[str, nn.Module]] = []
+    parts.append(("classifier", shuffled.vit.head))
+    parts.append(("pooling", shuffled.pool))
+    for number in reversed(range(len(shuffled.vit.blocks))):
+        parts.append((f"block {number}", shuffled.vit.blocks[number]))
+    parts.append(("embeddings", shuffled))
+
     generator = torch.Generator().manual_seed(seed)
-    blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
-    parts = [
-        ("classifier", shuffled.vit.head),
-        ("pooling", shuffled.pool),
-        *reversed(blocks),
-        ("embeddings", shuffled),
-    ]
     for name, module in parts:
-        for parameter in module.parameters():
+        parameters = list(module.parameters())
+        if not parameters:  # some poolings have none
+            continue
+        for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
-        if [*module.parameters()]:  # not every pooling has some
-            scores = explain(shuffled, image, boxes, valid, method, direction).scores
-            yield name, spearman(intact.scores, scores, there)
+        scores = explain(shuffled, image, boxes, valid, method, direction).scores
+        yield name, spearman(intact.scores, scores, located)
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """0 for the highest value of each row (B, M), M - 1 for the lowest; ties are broken at random."""
-    mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(
-        values.device
-    )
+    """Ranks (B, M) of each row of values (B, M), 0 = highest; ties are broken at random."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randperm(values.shape[1], generator=generator).to(values.device)  # (M,)
     ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
     return ranks[:, mixed.argsort()]
 
 
 def _area(curve: Tensor) -> Tensor:
-    return torch.trapezoid(curve, dx=1 / (len(STEPS) - 1), dim=0)
+    """Returns the area (B,) under a curve (fractions, B)."""
+    return torch.trapezoid(curve, dx=1 / (len(FRACTIONS) - 1), dim=0)

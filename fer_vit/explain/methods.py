@@ -1,6 +1,7 @@
 """Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
 
-E directions, B images, C classes, H heads, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
+E directions, B images, C classes, H heads, T tokens, Q vectors per face (1 or C), R regions, S crop
+size, N boxes.
 """
 
 import zlib
@@ -26,8 +27,18 @@ from fer_vit.explain.trace import (
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
-Attribution: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Scores (E, B, T), heat (E, B, S, S) and shares (E, B, R), see `Explanation`; not normalised."""
+PASSES = 8
+"""Forward passes of integrated gradients, from the blurred face to the face."""
+
+
+class Attribution(NamedTuple):
+    """What a method returns for E directions, see `Explanation`; not normalised."""
+
+    scores: Tensor  # of every token (E, B, T)
+    heat: Tensor  # of every pixel (E, B, S, S)
+    shares: Tensor  # of every region (E, B, R)
+
+
 Attribute: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
 """Explains the scores that `directions` (E, B, C) make of the logits of traced faces."""
 
@@ -39,17 +50,13 @@ class Method(NamedTuple):
     text: str  # what it shows, for a report
 
 
-PASSES = 8
-"""Forward passes of integrated gradients, from the blurred face to the face."""
-
-
 class Explanation(NamedTuple):
     """Attribution for a score, negative against it.
 
-    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0. "pixels" adds up the heat of
-    the pixels that a token was cut from, or that lie deepest in a region. Other methods spread the scores of tokens
-    over their pixels; a region's share is the mean score of its tokens and the patches under it, or with "ablation"
-    the fall when these are masked.
+    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0. "pixels"
+    adds up the heat of the pixels that a token was cut from, or that lie deepest in a region. Other
+    methods spread the scores of tokens over their pixels; a region's share is the mean score of its
+    tokens and the patches under it, or with "ablation" the fall when these are masked.
     """
 
     probabilities: Tensor  # (B, C)
@@ -66,7 +73,7 @@ def explain(
     method: str = "pixels",
     direction: Tensor | None = None,
 ) -> Explanation:
-    """Classifies faces and attributes a score to pixels and regions. Raises FerVitError when the method is unknown.
+    """Classifies faces and attributes a score to pixels and regions.
 
     Args:
         net: The model; it is left unchanged.
@@ -74,34 +81,50 @@ def explain(
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
         method: One of `MEASURED`.
-        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
-            class rather than another. None: the predicted class.
+        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class,
+            1 and -1 for one class rather than another. None: the predicted class.
+
+    Raises:
+        FerVitError: The method is unknown.
     """
     seen = trace(net, image, boxes, valid)
-    return explain_each(net, seen, method, None if direction is None else direction[None])[0]
+    directions = None if direction is None else direction[None]  # (1, B, C)
+    return explain_each(net, seen, method, directions)[0]
 
 
 @torch.no_grad()
 def explain_each(
     net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None
 ) -> list[Explanation]:
-    """Explains several scores (E, B, C) of traced faces; other arguments and errors as for `explain`."""
+    """Explains several scores (E, B, C) of traced faces.
+
+    Other arguments and errors are as for `explain`.
+    """
     attribute = find_method(method, MEASURED).attribute
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
-    found = (
-        normalize(values.flatten(2), p=1, dim=2).view_as(values)
-        for values in attribute(net, seen, directions)
-    )
-    return [Explanation(net.probabilities(seen.logits), *one) for one in zip(*found, strict=True)]
+    attribution = attribute(net, seen, directions)
+    scores = _normalized(attribution.scores)  # (E, B, T)
+    heat = _normalized(attribution.heat)  # (E, B, S, S)
+    shares = _normalized(attribution.shares)  # (E, B, R)
+    probabilities = net.probabilities(seen.logits)  # (B, C)
+    return [
+        Explanation(probabilities, scores[number], heat[number], shares[number])
+        for number in range(len(directions))
+    ]
+
+
+def _normalized(values: Tensor) -> Tensor:
+    """Scales values (E, B, ...) so that the absolute values of each face sum to 1, or to 0."""
+    return normalize(values.flatten(2), p=1, dim=2).view_as(values)
 
 
 def find_method(name: str, known: Mapping[str, Method]) -> Method:
     """Returns a method by its name. Raises FerVitError when it is unknown."""
     if name not in known:
-        raise FerVitError(
-            f"Expected method to be one of {', '.join(known)}, but got {name}.{suggest(name, known)}"
-        )
+        names = ", ".join(known)
+        remedy = suggest(name, known)
+        raise FerVitError(f"Expected method to be one of {names}, but got {name}.{remedy}")
     return known[name]
 
 
@@ -109,47 +132,51 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """What each pixel adds to the score, from a blurred face to this one (integrated gradients)."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-    rows, columns = overlaps(seen.where, maps.shape[2:], 1)
+    rows, columns = overlaps(seen.where, maps.shape[2:], 1)  # (B, T, S) each
     with no_autocast(maps):
-        scores = torch.einsum(
-            "bny,ebyx,bnx->ebn", rows, maps, columns
-        )  # pixels at a box's edge count in part
-    return scores, maps, region_sums(maps, seen.boxes)
+        # Pixels at a box's edge count in part.
+        scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # (E, B, T)
+    shares = region_sums(maps, seen.boxes)  # (E, B, R)
+    return Attribution(scores, maps, shares)
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """Gradient times attention, from the score back to the model's tokens."""
-    depth, pool = len(seen.attention), seen.pooled.weights
-    attended = [*seen.attention, pool] if net.pool.per_expression else seen.attention
+    depth = len(seen.attention)
+    pool = seen.pooled.weights
+    attended = list(seen.attention)
+    if net.pool.per_expression:
+        attended.append(pool)
     scores = []
     for direction in directions:
         gradients = torch.autograd.grad(
             seen.logits, attended, direction.to(seen.logits), retain_graph=True
         )
-        scores.append(relevance_flow(seen.attention, gradients[:depth], pool, *gradients[depth:]))
+        pool_gradient = gradients[depth] if net.pool.per_expression else None
+        flow = relevance_flow(seen.attention, gradients[:depth], pool, pool_gradient)  # (B, T)
+        scores.append(flow)
     return from_tokens(net, seen, torch.stack(scores))
 
 
 def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """How far the score falls when a region's tokens, and the patches under it, are masked together."""
+    """How far the score falls when a region's tokens and the patches under it are masked."""
     together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):
         falls = drops(net, seen.tokens, together)  # (B, R, C)
     with no_autocast(falls):
         shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
         # A token has the mean fall of the regions that it belongs to.
-        scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(
-            min=1
-        )
-    return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
+        regions = together.sum(1).clamp(min=1)  # (B, T)
+        scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / regions
+    heat = spread(scores, seen.where, seen.image.shape[-1])
+    return Attribution(scores, heat, shares)
 
 
 def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """Random scores in [-1, 1]. Seeded by the faces: the same faces always get the same numbers."""
-    tokens = seen.tokens.x
-    generator = torch.Generator().manual_seed(
-        zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())
-    )
+    tokens = seen.tokens.x  # (B, T, D)
+    seed = zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())
+    generator = torch.Generator().manual_seed(seed)
     scores = 2 * torch.rand(len(directions), *tokens.shape[:2], generator=generator) - 1
     return from_tokens(net, seen, scores.to(tokens.device))
 
@@ -157,13 +184,18 @@ def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attributio
 def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """A Gaussian around the centre of the crop."""
     half = net.config.img_size / 2
-    distances = (seen.tokens.centres.float() - half).norm(dim=-1) / half
-    return from_tokens(net, seen, (-2 * distances.square()).exp().expand(len(directions), -1, -1))
+    distances = (seen.tokens.centres.float() - half).norm(dim=-1) / half  # (B, T)
+    scores = (-2 * distances.square()).exp()
+    return from_tokens(net, seen, scores.expand(len(directions), -1, -1))
 
 
 def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """What reaches the output by attention rollout: where the model looks, the same for every direction."""
-    return from_tokens(net, seen, rollout(seen).expand(len(directions), -1, -1))
+    """What reaches the output by attention rollout: where the model looks.
+
+    The scores are the same for every direction.
+    """
+    scores = rollout(seen)  # (B, T)
+    return from_tokens(net, seen, scores.expand(len(directions), -1, -1))
 
 
 METHODS = {
@@ -176,7 +208,8 @@ METHODS = {
     ),
     "ablation": Method(
         ablation,
-        "how far the score falls when a region's tokens, and the patches under it, are masked together.",
+        "how far the score falls when a region's tokens, and the patches under it, "
+        "are masked together.",
     ),
 }
 """By the name that the command line takes."""
@@ -190,11 +223,16 @@ MEASURED = METHODS | {"attention": Method(attention, "where the model looks.")} 
 
 
 def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
-    """Returns the attribution for scores of all tokens (E, B, T); those without a position in the face become 0."""
-    scores = scores.masked_fill(~located_tokens(seen.tokens, net.layout.num_prefix), 0.0)
+    """Returns the attribution for scores of all tokens (E, B, T).
+
+    The scores of tokens without a position in the face become 0.
+    """
+    located = located_tokens(seen.tokens, net.layout.num_prefix)  # (B, T)
+    scores = scores.masked_fill(~located, 0.0)
+    heat = spread(scores, seen.where, seen.image.shape[-1])  # (E, B, S, S)
     # A sum would favour large regions, which cover many patches.
-    shares = torch.stack([region_means(seen.membership, one) for one in scores])
-    return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
+    means = [region_means(seen.membership, values) for values in scores]
+    return Attribution(scores, heat, torch.stack(means))
 
 
 def relevance_flow(
@@ -203,24 +241,32 @@ def relevance_flow(
     pool: Tensor,
     pool_gradient: Tensor | None = None,
 ) -> Tensor:
-    """Gradient times attention, accumulated over blocks: attribution for a class minus attribution against it: (B, T).
+    """Gradient times attention, accumulated over blocks.
 
-    Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
-    Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention equation 10, without
-    the normalisation of 8 and 9 and the queries' self-attention, as queries are the same for every face. The paper
-    keeps the positive part; here the negated score gives the negative part. Attention and its gradients have one
-    (B, H, T, T) per block, the pool and its gradient are (B, H', Q, T). Without a gradient the pool's weights are used.
+    Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
+    Encoder-Decoder Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's
+    cross-attention equation 10, without the normalisation of 8 and 9 and the queries'
+    self-attention, as queries are the same for every face. The paper keeps the positive part; here
+    the negated score gives the negative part.
+
+    Args:
+        attention: Weights (B, H, T, T) of every block.
+        gradients: Their gradients.
+        pool: Weights (B, H', Q, T) of the pooling.
+        pool_gradient: Their gradient. None: the weights are used.
+
+    Returns:
+        Attribution for a class minus attribution against it (B, T).
     """
 
     def flow(sign: float) -> Tensor:
-        start = (
-            pool.float()
-            if pool_gradient is None
-            else (sign * pool_gradient.float() * pool.float()).clamp(min=0)
-        )
+        start = pool.float()  # (B, H', Q, T)
+        if pool_gradient is not None:
+            start = (sign * pool_gradient.float() * pool.float()).clamp(min=0)
         row = start.mean(1).sum(1, keepdim=True)  # (B, 1, T)
         for weights, gradient in zip(reversed(attention), reversed(gradients), strict=True):
-            row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
+            step = (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)  # (B, T, T)
+            row = row + row @ step
         return row[:, 0]
 
     with no_autocast(pool):
@@ -230,30 +276,36 @@ def relevance_flow(
 def integrated_gradients(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor
 ) -> Tensor:
-    """How much each pixel adds to a score on the way from the blurred face to the face: (E, B, S, S).
+    """How much each pixel adds to a score from the blurred face to the face: (E, B, S, S).
 
-    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
-    steps: the sum over all pixels is about the score of the face minus the score of the blurred face.
+    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the
+    midpoints of `PASSES` equal steps: the sum over all pixels is about the score of the face minus
+    the score of the blurred face.
     """
     start = blur(image)
-    found = image.new_zeros(*directions.shape[:2], *image.shape[2:])
+    totals = image.new_zeros(*directions.shape[:2], *image.shape[2:])  # (E, B, S, S)
     with torch.enable_grad():
         for step in range(PASSES):
             between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
-            logits = net.logits(between, boxes, valid)
-            for total, direction in zip(found, directions, strict=True):
+            logits = net.logits(between, boxes, valid)  # (B, C)
+            for number, direction in enumerate(directions):
                 (gradient,) = torch.autograd.grad(
                     logits, between, direction.to(logits), retain_graph=True
                 )
-                total += ((image - start) * gradient).sum(1) / PASSES
-    return found
+                totals[number] += ((image - start) * gradient).sum(1) / PASSES
+    return totals
 
 
 def blur(image: Tensor) -> Tensor:
-    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of an eighth of their side."""
+    """Blurs faces (B, 3, S, S) beyond recognition.
+
+    The sigma of the Gaussian is an eighth of their side.
+    """
     size = image.shape[-1]
-    at = torch.arange(size, device=image.device)
-    weights = (-((at[:, None] - at) / (size / 8)).square() / 2).exp()
+    sigma = size / 8
+    position = torch.arange(size, device=image.device)
+    distance = position[:, None] - position  # (S, S)
+    weights = (-(distance / sigma).square() / 2).exp()
     weights = (weights / weights.sum(1, keepdim=True)).to(image.dtype)
     with no_autocast(image):
         return weights @ image @ weights.T
@@ -262,8 +314,8 @@ def blur(image: Tensor) -> Tensor:
 def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     """Adds up the scores of pixels (E, B, S, S) by region, with boxes (B, R, 4): (E, B, R).
 
-    A pixel counts in the box that it lies deepest in, 0 being its edge and 1 its middle. Boxes that it lies equally
-    deep in, up to rounding, share it, so that a face and its mirror image agree.
+    A pixel counts in the box that it lies deepest in, 0 being its edge and 1 its middle. Boxes that
+    it lies equally deep in, up to rounding, share it, so that a face and its mirror image agree.
     """
     start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1)
     centres = torch.arange(pixels.shape[-1], device=boxes.device) + 0.5
@@ -271,21 +323,26 @@ def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
     most = pad(depth, (0, 0, 0, 0, 1, 0)).amax(1, keepdim=True)  # 0 or more, also without regions
     deepest = (depth >= most - 1e-5).float()
+    part = deepest / deepest.sum(1, keepdim=True).clamp(min=1)  # (B, R, S, S)
     with no_autocast(pixels):
-        return torch.einsum(
-            "brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels
-        )
+        return torch.einsum("brsx,ebsx->ebr", part, pixels)
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads the scores of boxes (E, B, N) evenly over their pixels: (E, B, S, S). Overlaps add up."""
-    rows, columns = overlaps(boxes, (size, size), 1)
-    density = scores / (rows.sum(-1) * columns.sum(-1)).clamp(min=1)
+    """Spreads the scores of boxes (E, B, N) evenly over their pixels (E, B, S, S).
+
+    Where boxes overlap, their scores are added.
+    """
+    rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
+    area = (rows.sum(-1) * columns.sum(-1)).clamp(min=1)  # (B, N)
+    density = scores / area
     with no_autocast(scores):
         return torch.einsum("ebn,bny,bnx->ebyx", density, rows, columns)
 
 
 def covered(boxes: Tensor, size: int) -> Tensor:
     """Which pixels (B, S, S) have their centre in one of the boxes (B, N, 4)."""
-    rows, columns = ((part >= 0.5).float() for part in overlaps(boxes, (size, size), 1))
-    return torch.einsum("bny,bnx->byx", rows, columns) > 0
+    rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
+    whole_rows = (rows >= 0.5).float()
+    whole_columns = (columns >= 0.5).float()
+    return torch.einsum("bny,bnx->byx", whole_rows, whole_columns) > 0

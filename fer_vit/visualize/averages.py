@@ -1,0 +1,211 @@
+"""Means over the faces of a report, as a face to draw and as tables.
+
+R regions, C labels, V views of attention, of which L are heads (see `Attention`).
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.evaluate.scores import mean_intervals
+from fer_vit.face.crop import warp
+from fer_vit.geometry import Array, Float32Array
+from fer_vit.report.draw import Attention, FaceView
+from fer_vit.report.html import Evidence
+from fer_vit.report.table import Cell, Interval, TableWriter
+
+PHOTO_SIDE = 144  # side of the mean face in pixels
+OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
+INTERVAL_COLUMNS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
+
+
+class Mean:
+    """The mean of arrays of one shape, element by element; NaN in an array is a missing value."""
+
+    def __init__(self) -> None:
+        self._total: Array | float = 0.0
+        self._count: NDArray[np.int64] | int = 0
+
+    def add(self, values: Array) -> None:
+        """Adds an array."""
+        self._total = self._total + np.nan_to_num(values)
+        self._count = self._count + ~np.isnan(values)
+
+    def value(self) -> Array:
+        """Returns the mean; NaN for elements without any value."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self._total / self._count)
+
+
+class Average:
+    """Means over faces of a model with R regions."""
+
+    def __init__(self, regions: Sequence[str]) -> None:
+        self.regions = regions
+        self.shares = Mean()  # (R,)
+        self.heat = Mean()  # (rows, columns)
+        self.boxes = Mean()  # (R, 4)
+        self.photo = Mean()  # (PHOTO_SIDE, PHOTO_SIDE, 3)
+        self.relations = Mean()  # (V, R, R)
+        self.output = Mean()  # (V, R)
+        self.patches = Mean()  # (V, rows, columns)
+        self.distance = Mean()  # (L,)
+        # For each face the attribution to each region, what each gives to the output, and what each
+        # (row) takes from each: R + R + R^2 values, NaN where a region is missing.
+        self.rows: list[Float32Array] = []
+
+    def add(self, view: FaceView, evidence: Evidence) -> None:
+        """Adds a face."""
+        present = np.array([name in view.regions for name in self.regions], bool)  # (R,)
+        pairs = np.outer(present, present)  # (R, R)
+        shares, heat = evidence.labels[evidence.order[0]]
+
+        # A missing region has no values.
+        shares = np.where(present, shares, np.nan)
+        output = np.where(present, evidence.attention.output, np.nan)
+        relations = np.where(pairs, evidence.attention.relations, np.nan)
+        boxes = np.full((len(self.regions), 4), np.nan)
+        for index, name in enumerate(self.regions):
+            if name in view.regions:
+                boxes[index] = view.regions[name]
+
+        photo = warp(view.photo, view.to_crop * PHOTO_SIDE / view.crop_size, PHOTO_SIDE)
+        self.shares.add(shares)
+        self.heat.add(heat / max(np.abs(heat).sum(), 1e-12))
+        self.boxes.add(boxes)
+        self.photo.add(photo.astype(float))
+        self.relations.add(relations)
+        self.output.add(output)
+        self.patches.add(evidence.attention.patches)
+        self.distance.add(evidence.attention.distance)
+
+        # The first view is the whole encoder.
+        row = np.concatenate([shares, output[0], relations[0].ravel()])
+        self.rows.append(row.astype(np.float32))
+
+    def attention(self) -> Attention:
+        """Returns the mean attention; NaN for regions that no face has."""
+        return Attention(
+            relations=self.relations.value(),
+            output=self.output.value(),
+            patches=self.patches.value(),
+            distance=self.distance.value(),
+        )
+
+    def intervals(self) -> list[Interval]:
+        """Returns the mean of each value of `rows` with its interval."""
+        return mean_intervals(np.stack(self.rows).astype(float))
+
+    def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
+        """Returns the mean face, predicted as a label, and its explanation."""
+        regions = {}
+        for name, box in zip(self.regions, self.boxes.value(), strict=True):
+            if np.isfinite(box).all():
+                regions[name] = box
+        view = FaceView(
+            photo=self.photo.value().round().astype(np.uint8),
+            to_crop=np.eye(2, 3) * crop_size / PHOTO_SIDE,
+            crop_size=crop_size,
+            regions=regions,
+            probabilities={label: 1.0},
+        )
+
+        mean = self.attention()
+        attention = Attention(
+            relations=np.nan_to_num(mean.relations),
+            output=np.nan_to_num(mean.output),
+            patches=np.nan_to_num(mean.patches),
+            distance=np.nan_to_num(mean.distance),
+        )
+        attribution = (np.nan_to_num(self.shares.value()), self.heat.value())
+        evidence = Evidence(
+            order=[0], labels={0: attribution}, contrast=attribution, attention=attention
+        )
+        return view, evidence
+
+
+def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
+    """Writes `shares.csv` and `relations.csv`: means by predicted expression with their intervals.
+
+    Values that no face has are left out.
+    """
+    # The names of the values of a row of `Average.rows`, after the shares.
+    pairs = []
+    for taker in (OUTPUT, *regions):
+        for giver in regions:
+            pairs.append((taker, giver))
+
+    shares = []
+    relations = []
+    for label, average in averages.items():
+        intervals = average.intervals()
+        for region, interval in zip(regions, intervals[: len(regions)], strict=True):
+            if interval["faces"]:
+                shares.append({"predicted": label, "region": region} | interval)
+        for (taker, giver), interval in zip(pairs, intervals[len(regions) :], strict=True):
+            if interval["faces"]:
+                names = {"predicted": label, "region": taker, "takes_from": giver}
+                relations.append(names | interval)
+
+    share_columns = {"predicted": str} | INTERVAL_COLUMNS
+    relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS
+    with TableWriter(folder / "shares.csv", share_columns) as table:
+        table.write(shares)
+    with TableWriter(folder / "relations.csv", relation_columns) as table:
+        table.write(relations)
+
+
+class Head(NamedTuple):
+    """A head of the encoder: where it lies in arrays of heads and of views, and its name."""
+
+    index: int  # of L heads
+    view: int  # of V views of attention
+    block: int  # from 1
+    number: int  # in its block, from 1
+
+
+def list_heads(heads: int, blocks: int) -> list[Head]:
+    """Returns the heads in the order of the views of attention, the first of which is no head."""
+    listed = []
+    for index in range(heads):
+        block, number = divmod(index, heads // blocks)
+        listed.append(Head(index, index + 1, block + 1, number + 1))
+    return listed
+
+
+def write_heads(folder: Path, average: Average, blocks: int) -> None:
+    """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over faces."""
+    regions = average.regions
+    mean = average.attention()
+    heads: list[dict[str, Cell]] = []
+    relations: list[dict[str, Cell]] = []
+    for head in list_heads(len(mean.distance), blocks):
+        names: dict[str, Cell] = {"block": head.block, "head": head.number}
+        row = names | {
+            "distance_px": float(mean.distance[head.index]),
+            "patches": float(mean.patches[head.view].sum()),
+        }
+        for region, value in zip(regions, mean.output[head.view], strict=True):
+            row[region] = _cell(value)
+        heads.append(row)
+
+        for taker, values in zip(regions, mean.relations[head.view], strict=True):
+            for giver, value in zip(regions, values, strict=True):
+                pair = {"region": taker, "takes_from": giver, "mean": _cell(value)}
+                relations.append(names | pair)
+
+    head_columns = {"block": int, "head": int, "distance_px": float, "patches": float}
+    head_columns |= dict.fromkeys(regions, float)
+    relation_columns = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
+    with TableWriter(folder / "heads.csv", head_columns) as table:
+        table.write(heads)
+    with TableWriter(folder / "heads_relations.csv", relation_columns) as table:
+        table.write(relations)
+
+
+def _cell(value: float) -> float | None:
+    """Returns a number as a cell of a table, which is empty for NaN."""
+    return None if np.isnan(value) else float(value)
