@@ -201,7 +201,8 @@ def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 METHODS = {
     "pixels": Method(
         pixels,
-        "what each pixel adds to the score, from a blurred face to this one (integrated gradients).",
+        "what each pixel adds to the score, from a blurred face to this one "
+        "(integrated gradients).",
     ),
     "relevance": Method(
         relevance, "gradient times attention, from the score back to the model's tokens."

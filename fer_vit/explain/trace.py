@@ -26,7 +26,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout, Tokens
 
 STRONGEST = 6
-"""Regions whose interactions are measured: those with the largest effects. Each pair costs a pass."""
+"""Regions with the largest effects, whose interactions are measured: each pair costs a pass."""
 NOTABLE = 0.25
 """Smallest interaction that is drawn, as a share of the largest effect of a region.
 
@@ -145,7 +145,7 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
     computed.
     """
     if intact is None:
-        # Not the logits of a trace: other kernels may have computed them, which matters in bfloat16.
+        # Not the logits of a trace: other kernels may have computed them; this matters in bfloat16.
         intact = net.forward_head(net.forward_features(tokens)).float()
     falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, C)
     for number, unit in enumerate(units.unbind(1)):
@@ -159,9 +159,10 @@ def no_autocast(values: Tensor) -> torch.autocast:
 
 
 def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
-    """Fractions of the rows (B, N, rows) and columns (B, N, columns) of a grid in each box (B, N, 4).
+    """Returns which fractions of the rows and columns of a grid lie in each box (B, N, 4).
 
-    The cells of the grid have sides of `side` pixels.
+    The grid has (rows, columns) cells with sides of `side` pixels; the result is (B, N, rows) and
+    (B, N, columns).
     """
 
     def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, N), (B, N) -> (B, N, cells)

@@ -1,7 +1,9 @@
-"""Charts, and attention drawn on a face: regions as discs, arcs between them, patches as a soft map."""
+"""Charts, and attention on a face: regions as discs, arcs between them, patches as a soft map."""
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,16 +16,24 @@ from matplotlib.transforms import Affine2D
 from fer_vit.errors import printable
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
 from fer_vit.report import draw
-from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView
+from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR, REGION_COLOUR, Attention, FaceView
 from fer_vit.report.table import Interval
+
+BARS = 12  # probabilities beside a face, at most
+ARCS = 12  # pairs of regions that are joined by an arc, at most
+SHADOW_COLOUR = "#000000aa"
+TEXT_HEIGHT = 0.75  # of the text below a face, in inches
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
-    """Draws counts (C, C), a row for each true class, coloured by their share of the row; RGB uint8 (H, W, 3)."""
+    """Draws counts (C, C), a row for each true class, coloured by their share of the row.
+
+    Returns:
+        The picture (H, W, 3), RGB uint8.
+    """
     classes = len(labels)
-    figure = Figure(
-        figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained"
-    )
+    size = (2.2 + 0.6 * classes, 1.8 + 0.55 * classes)
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
     axes = figure.add_subplot()
     shares = confusion / confusion.sum(1, keepdims=True).clip(1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -41,38 +51,50 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
 
 
 def calibration_figure(confidence: Array, right: Mask) -> Image:
-    """Draws how often predictions (N,) are right by confidence, and how many there are; RGB uint8 (H, W, 3)."""
+    """Draws how often predictions (N,) are right by confidence, and how many there are.
+
+    Returns:
+        The picture (H, W, 3), RGB uint8.
+    """
     figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
     axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
     edges = np.linspace(0, 1, 11)
     faces, _ = np.histogram(confidence, edges)
     hits, _ = np.histogram(confidence[right], edges)
-    some = faces > 0
-    middle = np.histogram(confidence, edges, weights=confidence)[0][some] / faces[some]
-    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
-    axes.plot(middle, hits[some] / faces[some], "o-", color=ACCENT, clip_on=False)
+    total, _ = np.histogram(confidence, edges, weights=confidence)
+    filled = faces > 0
+    middle = total[filled] / faces[filled]
+    accuracy = hits[filled] / faces[filled]
+    axes.plot([0, 1], [0, 1], color=FAINT_COLOUR, linewidth=1)
+    axes.plot(middle, accuracy, "o-", color=ACCENT_COLOUR, clip_on=False)
     axes.set(
         ylabel="accuracy", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1)
     )
     axes.title.set_fontsize(10)
-    below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT)
+    below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT_COLOUR)
     below.set(xlabel="confidence", ylabel="faces", xlim=(0, 1))
     return rasterize(figure)
 
 
-def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
-    """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
-    figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
+def intervals_figure(results: Mapping[str, Interval], title: str) -> Image:
+    """Draws results that are parts of 1 with their intervals, a line for each.
+
+    Returns:
+        The picture (H, W, 3), RGB uint8.
+    """
+    rows = range(len(results))
+    figure = Figure(figsize=(6, 1 + 0.3 * len(results)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    low, mean, high = np.array(
-        [[one["low"], one["mean"], one["high"]] for one in found.values()], float
-    ).T
-    axes.hlines(range(len(found)), low, high, color=FAINT, linewidth=3)  # nothing is drawn for NaN
-    axes.plot(mean, range(len(found)), "o", color=ACCENT)
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    # A missing number becomes NaN, for which nothing is drawn.
+    low = np.array([result["low"] for result in results.values()], float)
+    mean = np.array([result["mean"] for result in results.values()], float)
+    high = np.array([result["high"] for result in results.values()], float)
+    axes.hlines(rows, low, high, color=FAINT_COLOUR, linewidth=3)
+    axes.plot(mean, rows, "o", color=ACCENT_COLOUR)
+    axes.set_ylim(len(results) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_yticks(range(len(found)), found, parse_math=False)
+    axes.set_yticks(rows, results, parse_math=False)
     axes.set_title(title, fontsize=10, parse_math=False)
     return rasterize(figure)
 
@@ -86,15 +108,19 @@ def rasterize(figure: Figure) -> Image:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-BARS = 12  # probabilities beside a face, at most
-
-
 def series_figure(
     times: Array, curves: Mapping[str, Mapping[str, tuple[Array, Array, Array]]], title: str
 ) -> Image:
-    """Draws curves over time, a panel for each measure and a line for each condition; RGB uint8 (H, W, 3).
+    """Draws curves over time, a panel for each measure and a line for each condition.
 
-    A curve has a value, a low and a high bound (T,) at each of the `times` (T,) in seconds; NaN leaves a gap.
+    Args:
+        times: Seconds (T,).
+        curves: A value, a low and a high bound (T,) at each time, by measure and condition; NaN
+            leaves a gap.
+        title: The title.
+
+    Returns:
+        The picture (H, W, 3), RGB uint8.
     """
     figure = Figure(figsize=(7, 1.2 + 1.3 * len(curves)), dpi=110, layout="constrained")
     panels = figure.subplots(len(curves), sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -116,106 +142,123 @@ def series_figure(
 def prediction_figure(view: FaceView) -> Figure:
     """Draws one face with its box and regions beside its largest probabilities."""
     figure = Figure(figsize=(6, 4.2), dpi=100)
-    photo, bars = figure.add_axes((0.03, 0.03, 0.56, 0.8)), figure.add_axes((0.77, 0.03, 0.16, 0.8))
+    photo = figure.add_axes((0.03, 0.03, 0.56, 0.8))
+    bars = figure.add_axes((0.77, 0.03, 0.16, 0.8))
     photo.imshow(draw.draw_boxes(draw.zoom(view, 640)))
     photo.set_axis_off()
-    labels, values = zip(*draw.ranked(view.probabilities)[:BARS], strict=True)
-    drawn = bars.barh(range(len(values)), values, 0.5, color=[ACCENT, *[FAINT] * (len(values) - 1)])
-    bars.bar_label(drawn, [draw.percent(value) for value in values], padding=3, fontsize=9)
-    bars.set_yticks(
-        range(len(labels)),
-        [draw.fitted(label, 13, 95) for label in labels],
-        fontsize=9,
-        parse_math=False,
-    )
+
+    ranked = draw.ranked(view.probabilities)[:BARS]
+    rows = range(len(ranked))
+    values = [value for _, value in ranked]
+    percentages = [draw.percent(value) for value in values]
+    names = [draw.fitted(label, 13, 95) for label, _ in ranked]
+    colours = [FAINT_COLOUR for _ in rows]
+    colours[0] = ACCENT_COLOUR
+    drawn = bars.barh(rows, values, 0.5, color=colours)
+    bars.bar_label(drawn, percentages, padding=3, fontsize=9)
+    bars.set_yticks(rows, names, fontsize=9, parse_math=False)
     bars.tick_params(length=0)
     bars.set(xlim=(0, 1), ylim=(BARS - 0.5, -0.5), xticks=[], title="probability")
     bars.title.set_fontsize(9)
     bars.spines[:].set_visible(False)
-    title = draw.fitted(f"{labels[0]} {draw.percent(values[0])}", 24, 260)
+
+    label, value = ranked[0]
+    title = draw.fitted(f"{label} {draw.percent(value)}", 24, 260)
     figure.text(0.03, 0.9, title, fontsize=16, parse_math=False)
-    figure.text(
-        0.97,
-        0.9,
-        f"{draw.fitted(view.name, 13, 160)}  {view.where}",
-        fontsize=9,
-        ha="right",
-        parse_math=False,
-    )
+    source = f"{draw.fitted(view.name, 13, 160)}  {view.where}"
+    figure.text(0.97, 0.9, source, fontsize=9, ha="right", parse_math=False)
     return figure
 
 
-ARCS = 12  # pairs of regions that are joined by an arc, at most
-SHADOW = "#000000aa"
-FOOT = 0.75  # height of the text below the face, in inches
+class Pair(NamedTuple):
+    """Attention between two regions, both directions added."""
+
+    share: float
+    first: int  # index of a region
+    second: int
 
 
-def strongest_pairs(relations: Array, present: Sequence[int]) -> list[tuple[float, int, int]]:
-    """Returns the attention between two of the regions that are present, both directions added, largest first."""
-    pairs = [
-        (float(relations[a, b] + relations[b, a]), a, b) for a in present for b in present if a < b
-    ]
-    return [pair for pair in sorted(pairs, reverse=True)[:ARCS] if pair[0] > 0]
+def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
+    """Returns the pairs of regions that are present and between which attention is largest.
+
+    `relations` (R, R) are how much each region (row) takes from each (column). The largest pair
+    comes first.
+    """
+    pairs = []
+    for first, second in combinations(present, 2):
+        share = float(relations[first, second] + relations[second, first])
+        if share > 0:
+            pairs.append(Pair(share, first, second))
+    pairs.sort(reverse=True)
+    return pairs[:ARCS]
 
 
 def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str]) -> Figure:
     """Draws the attention of the whole encoder, the first view, on a face.
 
-    Arcs are as wide as the attention between two regions. The area of a disc is the attention from a region to the
-    output. `regions` are the model's R regions, of which the face may lack some.
+    Arcs are as wide as the attention between two regions. The area of a disc is the attention from
+    a region to the output. `regions` are the model's R regions, of which the face may lack some.
     """
+    relations = attention.relations[0]  # (R, R)
+    output = attention.output[0]  # (R,)
+    patches = attention.patches[0]  # (rows, columns)
+
+    # The face in pale grey.
     close = draw.zoom(view, 640)
     height, width = close.photo.shape[:2]
-    figure = Figure(figsize=(5, 5 * height / width + FOOT), dpi=120)
-    foot = FOOT / figure.get_figheight()
-    axes = figure.add_axes((0, foot, 1, 1 - foot))
+    figure = Figure(figsize=(5, 5 * height / width + TEXT_HEIGHT), dpi=120)
+    bottom = TEXT_HEIGHT / figure.get_figheight()
+    axes = figure.add_axes((0, bottom, 1, 1 - bottom))
     axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
-    relations, output, patches = (values[0] for values in attention[:3])
+
+    # Patches as a soft map.
     if patches.size:
-        colours = np.broadcast_to(to_rgba(REGION), (*patches.shape, 4)).copy()
+        colours = np.broadcast_to(to_rgba(REGION_COLOUR), (*patches.shape, 4)).copy()
         colours[..., 3] = 0.75 * patches / max(patches.max(), 1e-12)
         place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
         extent = (0, close.crop_size, close.crop_size, 0)
         axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
-    present = [index for index, name in enumerate(regions) if name in close.regions]
-    centres = {
-        index: draw.to_photo(close, close.regions[regions[index]]).mean(0) for index in present
-    }
-    pairs = strongest_pairs(relations, present)
-    for share, a, b in reversed(pairs):
-        wide = 6 * share / pairs[0][0]
+
+    # Arcs between the centres of regions, the widest last.
+    centres = {}
+    for index, name in enumerate(regions):
+        if name in close.regions:
+            centres[index] = draw.to_photo(close, close.regions[name]).mean(0)  # (2,)
+    pairs = strongest_pairs(relations, list(centres))
+    for pair in reversed(pairs):
+        line_width = 6 * pair.share / pairs[0].share
         arc = FancyArrowPatch(
-            centres[a], centres[b], arrowstyle="-", connectionstyle="arc3,rad=0.15", linewidth=wide
+            centres[pair.first],
+            centres[pair.second],
+            arrowstyle="-",
+            connectionstyle="arc3,rad=0.15",
+            linewidth=line_width,
         )
-        arc.set(
-            color=REGION,
-            capstyle="round",
-            path_effects=[withStroke(linewidth=wide + 1.5, foreground=SHADOW)],
-        )
+        shadow = withStroke(linewidth=line_width + 1.5, foreground=SHADOW_COLOUR)
+        arc.set(color=REGION_COLOUR, capstyle="round", path_effects=[shadow])
         axes.add_patch(arc)
+
+    # Discs with names.
     for index, (x, y) in centres.items():
-        axes.scatter(
-            x,
-            y,
-            400 * output[index] / max(output.max(), 1e-12),
-            REGION,
-            edgecolors=SHADOW,
-            zorder=3,
-        )
+        area = 400 * output[index] / max(output.max(), 1e-12)
+        axes.scatter(x, y, area, REGION_COLOUR, edgecolors=SHADOW_COLOUR, zorder=3)
         text = f"{regions[index].replace('_', ' ')} {draw.percent(output[index])}"
-        name = axes.annotate(
+        annotation = axes.annotate(
             text, (x, y), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=7
         )
-        name.set(
-            color="white", zorder=4, path_effects=[withStroke(linewidth=2, foreground="black")]
-        )
+        outline = withStroke(linewidth=2, foreground="black")
+        annotation.set(color="white", zorder=4, path_effects=[outline])
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
+
+    # What is drawn, in words.
     label, confidence = draw.ranked(view.probabilities)[0]
     text = f"{printable(label)} {draw.percent(confidence)}: where the model looks\n"
     text += "Arcs: attention between two regions"
-    for share, a, b in pairs[:1]:
-        text += f"; widest: {regions[a]} and {regions[b]}, {draw.percent(share)}".replace("_", " ")
+    if pairs:
+        widest = pairs[0]
+        names = f"{regions[widest.first]} and {regions[widest.second]}".replace("_", " ")
+        text += f"; widest: {names}, {draw.percent(widest.share)}"
     text += ".\nDiscs: attention from a region to the output."
     figure.text(0.02, 0.02, text, fontsize=8, va="bottom", parse_math=False)
     return figure

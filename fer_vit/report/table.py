@@ -21,15 +21,21 @@ Cell = str | int | float | None
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 NOTHING = "-"  # cell of a missing result
-LINE = 2**16  # bytes of a line that a growing table writes at once
+LINE_BYTES = 2**16  # of a line that a growing table writes at once
 NUMBER = ".8g"  # format of a number in text: milliseconds within a day
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
-NO_EXCEL = 'Tables for spreadsheets (.xlsx) need one more package: pip install -c constraints.txt ".[excel]".'
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")  # not allowed in a workbook
+NO_EXCEL = (
+    "Tables for spreadsheets (.xlsx) need one more package: "
+    'pip install -c constraints.txt ".[excel]".'
+)
+NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
 class Interval(TypedDict):
-    """A result over faces or persons with its 95 % interval; None if too few of them have a value."""
+    """A result over faces or persons with its 95 % interval.
+
+    Its numbers are None if too few faces or persons have a value.
+    """
 
     mean: float | None
     low: float | None
@@ -38,12 +44,14 @@ class Interval(TypedDict):
     persons: NotRequired[int]
 
 
-def interval_text(one: Interval, form: str) -> str:
+def interval_text(result: Interval, form: str) -> str:
     """Returns a result with its interval as text, each number in a format such as ".3f"."""
-    if one["mean"] is None:
+    if result["mean"] is None:
         return NOTHING
-    spread = "" if one["low"] is None else f" ({one['low']:{form}} to {one['high']:{form}})"
-    return f"{one['mean']:{form}}{spread}"
+    text = f"{result['mean']:{form}}"
+    if result["low"] is None:
+        return text
+    return f"{text} ({result['low']:{form}} to {result['high']:{form}})"
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,8 @@ class CsvFile:
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column."""
         for row in rows:
-            self._writer.writerow(
-                [self._cell(name, row.get(name)) for name in self._layout.columns]
-            )
+            cells = [self._cell(name, row.get(name)) for name in self._layout.columns]
+            self._writer.writerow(cells)
 
     def _cell(self, name: str, cell: Cell) -> str | int | None:
         if isinstance(cell, bool):
@@ -130,9 +137,17 @@ class ParquetFile:
 
     def __init__(self, path: Path, layout: Layout, live: bool) -> None:
         # pandas reads integers with empty cells as Int64.
-        kept = {"pandas_type": "int64", "numpy_type": "Int64", "metadata": None}
-        integers = [name for name, kind in layout.columns.items() if kind is int]
-        columns = [{"name": name, "field_name": name, **kept} for name in integers]
+        columns = []
+        for name, kind in layout.columns.items():
+            if kind is int:
+                column = {
+                    "name": name,
+                    "field_name": name,
+                    "pandas_type": "int64",
+                    "numpy_type": "Int64",
+                    "metadata": None,
+                }
+                columns.append(column)
         pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
         metadata = {"pandas": json_text(pandas), FACTS: json_text(dict(layout.facts))}
         self._schema = arrow_schema(layout.columns).with_metadata(metadata)
@@ -192,7 +207,7 @@ class ExcelFile:
 
         if not isinstance(cell, str):
             return cell
-        text = WriteOnlyCell(self._sheet, CONTROL.sub(_escape, as_text(cell)))
+        text = WriteOnlyCell(self._sheet, NOT_IN_WORKBOOK.sub(_escape, as_text(cell)))
         text.data_type = "s"  # not a formula or an error, for any first character
         return text
 
@@ -215,7 +230,10 @@ SUFFIXES = tuple(FORMATS)
 
 @dataclass
 class TableWriter:
-    """Writes a table atomically; a `live` one grows in its place. Raises FerVitError when it cannot be written."""
+    """Writes a table atomically; a `live` one grows in its place.
+
+    Raises FerVitError when it cannot be written.
+    """
 
     path: Path  # ends in one of `SUFFIXES`
     columns: dict[str, type]  # name and type (str, int, float or bool); any cell may be None
@@ -276,7 +294,10 @@ class CompleteWrites(io.FileIO):
 
 
 def open_text(path: Path, live: bool) -> TextIO:
-    """Opens a text file to write, with `live` so that each line is written at once, completely or not at all."""
+    """Opens a text file to write.
+
+    With `live`, each line is written at once, completely or not at all.
+    """
     # File names need not be valid Unicode; invalid bytes are escaped.
     options: dict[str, Any] = {
         "encoding": "utf-8",
@@ -287,7 +308,7 @@ def open_text(path: Path, live: bool) -> TextIO:
         text: TextIO = path.open("x", **options)
         return text
     path.unlink(missing_ok=True)  # another user may have put a link or a FIFO there
-    file = io.BufferedWriter(CompleteWrites(path, "x"), LINE)
+    file = io.BufferedWriter(CompleteWrites(path, "x"), LINE_BYTES)
     return io.TextIOWrapper(file, line_buffering=True, **options)
 
 
@@ -298,12 +319,18 @@ def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Returns rows of cells as a table; a missing cell is null, and bytes of file names beyond Unicode are escaped."""
-    texts = [
-        {name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
-        for row in rows
-    ]
-    return pa.Table.from_pylist(texts, schema)
+    """Returns rows of cells as a table.
+
+    A missing cell is null. Bytes of file names beyond Unicode are escaped.
+    """
+    escaped = []
+    for row in rows:
+        cells = dict(row)
+        for name, cell in row.items():
+            if isinstance(cell, str):
+                cells[name] = as_text(cell)
+        escaped.append(cells)
+    return pa.Table.from_pylist(escaped, schema)
 
 
 # What a formula begins with: = + - @, in full width and in small forms as well.
@@ -333,34 +360,48 @@ def _escape(character: re.Match[str]) -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table, the first row its head, the first column left-aligned."""
-    lines = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
-    lines.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = []
+    for row in rows:
+        cells = [printable(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |\n")
+    alignment = ["---:" for _ in rows[0]]
+    alignment[0] = "---"
+    lines.insert(1, f"| {' | '.join(alignment)} |\n")
+    return "".join(lines)
 
 
 def faithfulness_table(
-    found: Mapping[str, Mapping[str, Interval]],
+    measured: Mapping[str, Mapping[str, Interval]],
     differences: Mapping[str, Mapping[str, Interval]],
     better: Mapping[str, int],
 ) -> str:
-    """Returns Markdown: a row with the `differences` of each method to `random`, then what was `found` for `random`."""
-    rows = [
-        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())]
-    ]
-    for method, values in differences.items():
-        rows.append([method, *(interval_text(values[name], "+.3f") for name in better)])
-    return markdown(
-        [
-            *rows,
-            ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
-        ]
-    )
+    """Returns Markdown: a row with the `differences` of each method to `random`, then `random`.
+
+    Results are by method and name of the measure. `better` is 1 for a measure where more is better,
+    or -1.
+    """
+    head = ["less `random`"]
+    for name, sign in better.items():
+        arrow = "↑" if sign > 0 else "↓"
+        head.append(f"{name} {arrow}")
+
+    rows = [head]
+    for method, results in differences.items():
+        row = [method]
+        row += [interval_text(results[name], "+.3f") for name in better]
+        rows.append(row)
+
+    last = ["`random` itself"]
+    last += [interval_text(measured["random"][name], ".3f") for name in better]
+    rows.append(last)
+    return markdown(rows)
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells as lines for a terminal, each column as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

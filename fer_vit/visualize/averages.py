@@ -14,7 +14,7 @@ from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.crop import warp
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence
+from fer_vit.report.html import Attributed, Evidence
 from fer_vit.report.table import Cell, Interval, TableWriter
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
@@ -120,10 +120,8 @@ class Average:
             patches=np.nan_to_num(mean.patches),
             distance=np.nan_to_num(mean.distance),
         )
-        attribution = (np.nan_to_num(self.shares.value()), self.heat.value())
-        evidence = Evidence(
-            order=[0], labels={0: attribution}, contrast=attribution, attention=attention
-        )
+        attributed = Attributed(np.nan_to_num(self.shares.value()), self.heat.value())
+        evidence = Evidence([0], {0: attributed}, contrast=attributed, attention=attention)
         return view, evidence
 
 
@@ -161,7 +159,7 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
 class Head(NamedTuple):
     """A head of the encoder: where it lies in arrays of heads and of views, and its name."""
 
-    index: int  # of L heads
+    position: int  # of L heads
     view: int  # of V views of attention
     block: int  # from 1
     number: int  # in its block, from 1
@@ -170,9 +168,10 @@ class Head(NamedTuple):
 def list_heads(heads: int, blocks: int) -> list[Head]:
     """Returns the heads in the order of the views of attention, the first of which is no head."""
     listed = []
-    for index in range(heads):
-        block, number = divmod(index, heads // blocks)
-        listed.append(Head(index, index + 1, block + 1, number + 1))
+    for position in range(heads):
+        block, number = divmod(position, heads // blocks)
+        head = Head(position, view=position + 1, block=block + 1, number=number + 1)
+        listed.append(head)
     return listed
 
 
@@ -185,7 +184,7 @@ def write_heads(folder: Path, average: Average, blocks: int) -> None:
     for head in list_heads(len(mean.distance), blocks):
         names: dict[str, Cell] = {"block": head.block, "head": head.number}
         row = names | {
-            "distance_px": float(mean.distance[head.index]),
+            "distance_px": float(mean.distance[head.position]),
             "patches": float(mean.patches[head.view].sum()),
         }
         for region, value in zip(regions, mean.output[head.view], strict=True):

@@ -1,4 +1,7 @@
-"""The faces of a report: people in videos over time, the frames of which pictures are made, and explanations."""
+"""The faces of a report: people in videos over time, frames to show of them, and explanations.
+
+B faces, C labels, R regions, V views of attention, of which L are heads, E explanations of a face.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,26 +29,31 @@ from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.recognizer import CHUNK, Recognizer, visible_regions
 from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence
+from fer_vit.report.html import Attributed, Evidence
 
 PICTURES = 120
-"""Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
+"""Pictures of one person, at most.
+
+All people in one video have at most four times as many, but at least one each.
+"""
 POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
-FRAMES = 8  # frames that are explained together
+FRAMES_AT_ONCE = 8  # frames that are explained together
 MEMORY = 2_000_000_000  # bytes for the faces that are explained together
 VECTORS = 16  # values of a token in a block, in vectors of its width
-BYTES = 16  # of a value with its gradients: as measured with additive attention at 224 pixels
+VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
+HEAT_GRID = 24
+"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 LabelChoice = Literal["predicted", "all"]
 Shown: TypeAlias = tuple[FaceResult, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
-GRID = (
-    24  # rows and columns of a heat map: each cell is a mean, since single pixels are hard to see
-)
 
 
 @dataclass
 class Timeline:
-    """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it."""
+    """One track of a video.
+
+    When it was visible, with which smoothed probabilities (C,), and the faces to show of it.
+    """
 
     track: int
     times: list[float] = field(default_factory=list)
@@ -53,34 +61,42 @@ class Timeline:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[FaceResult] = field(default_factory=list)
     changes: list[FaceResult] = field(default_factory=list)  # where the smoothed expression changes
-    most: int = PICTURES
+    max_pictures: int = PICTURES
     _frame: int = 0  # the last one, counted among those that were read
     _stride: int = 1
     _label: str | None = None
 
     def pictures(self, most: int) -> list[FaceResult]:
-        """Returns at most so many faces to show: where the expression changes, and evenly chosen ones."""
-        most = max(1, min(most, self.most))
+        """Returns at most `most` faces to show, at least one.
+
+        Up to half of them are where the expression changes, the others at even intervals.
+        """
+        most = max(1, min(most, self.max_pictures))
         changes = {face.frame: face for face in evenly(self.changes, most // 2)}
-        others = [face for face in self.faces if face.frame not in changes]
-        return sorted(
-            [*changes.values(), *evenly(others, most - len(changes))],
-            key=lambda face: face.frame or 0,
-        )
+        steady = [face for face in self.faces if face.frame not in changes]
+        chosen = list(changes.values())
+        chosen += evenly(steady, most - len(changes))
+        return sorted(chosen, key=lambda face: face.frame or 0)
 
     def add(self, face: FaceResult, seconds: float, frame: int) -> None:
-        """Adds a face; of those to show every second one is dropped each time there are twice as many as needed."""
+        """Adds a face.
+
+        Of those to show every second one is dropped each time there are twice as many as needed.
+        """
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
         if self.times and face.label_smoothed != self._label:
             self.changes.append(face)
         self._label = face.label_smoothed
+
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
             if len(self.faces) > 2 * PICTURES:
-                self.faces, self._stride = self.faces[::2], 2 * self._stride
+                self.faces = self.faces[::2]
+                self._stride *= 2
+
         self.times.append(seconds)
-        self.shares.append([*face.smoothed.values()])
+        self.shares.append(list(face.smoothed.values()))
         self._frame = frame
 
 
@@ -98,41 +114,62 @@ class Video:
             yield from person.pictures(4 * PICTURES // len(self.people))
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
+        """Yields what `page.js` draws of each person, as JSON values.
+
+        Times are in seconds, shares in thousandths.
+        """
+        duration = self.end - self.start or 1.0
         for person in self.people.values():
-            times = np.array(person.times)
-            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0)).clip(
-                max=POINTS - 1
-            )
+            times = np.array(person.times)  # (T,)
+            shares = np.array(person.shares)  # (T, C)
+
+            # Means over equal spans of the video.
+            span = np.floor((times - self.start) * POINTS / duration).clip(max=POINTS - 1)
             _, first, count = np.unique(span, return_index=True, return_counts=True)
-            shares = np.add.reduceat(np.array(person.shares), first) / count[:, None]
+            mean_times = np.add.reduceat(times, first) / count  # (points,)
+            mean_shares = np.add.reduceat(shares, first) / count[:, None]  # (points, C)
             yield {
                 "name": name,
                 "track": person.track,
                 "frames": len(times),
                 "start": round(self.start, 3),
                 "end": round(self.end, 3),
-                "times": (np.add.reduceat(times, first) / count).round(3).tolist(),
-                "shares": (1000 * shares.T).round().astype(int).tolist(),
+                "times": mean_times.round(3).tolist(),
+                "shares": (1000 * mean_shares.T).round().astype(int).tolist(),
                 "gaps": np.round(person.gaps, 3).tolist(),
             }
 
 
 def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
-    """Returns at most so many of some faces, evenly chosen."""
-    return [faces[round(place)] for place in np.linspace(0, len(faces) - 1, min(most, len(faces)))]
+    """Returns at most `most` faces at even intervals."""
+    places = np.linspace(0, len(faces) - 1, min(most, len(faces)))
+    return [faces[round(place)] for place in places]
 
 
-def limit(videos: Iterable[Video], most: int) -> bool:
-    """Leaves at most so many faces, as many of each person, the longest seen ones; returns whether any was left out."""
-    people = [(video, track) for video in videos for track in video.people]
-    people.sort(key=lambda one: -len(one[0].people[one[1]].times))
-    for video, track in people[most:]:
-        del video.people[track]
-    kept = [video.people[track] for video, track in people[:most]]
-    for person in kept:
-        person.most = most // len(kept)
-    return len(people) > most or any(len(person.faces) > person.most for person in kept)
+def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], bool]:
+    """Returns videos with at most `most` faces to show, and whether any was left out.
+
+    Each person has as many as the others; the people that are seen longest are kept.
+    """
+    people = []
+    for path, video in videos.items():
+        for person in video.people.values():
+            people.append((path, person))
+    people.sort(key=lambda item: -len(item[1].times))
+    kept = people[:most]
+    left_out = len(people) > most
+    if any(len(person.faces) > most // len(kept) for _, person in kept):
+        left_out = True
+
+    limited = {}
+    for path, video in videos.items():
+        tracks = {person.track for kept_path, person in kept if kept_path == path}
+        remaining = {}
+        for track, person in video.people.items():
+            if track in tracks:
+                remaining[track] = replace(person, max_pictures=most // len(kept))
+        limited[path] = replace(video, people=remaining)
+    return limited, left_out
 
 
 def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:
@@ -147,7 +184,8 @@ def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counte
         video.end = photo.seconds
         for face in photo.faces:
             track = face.track or 0
-            video.people.setdefault(track, Timeline(track)).add(face, photo.seconds, frame)
+            person = video.people.setdefault(track, Timeline(track))
+            person.add(face, photo.seconds, frame)
     return videos, status
 
 
@@ -164,24 +202,25 @@ def pictures(
             wanted[result.frame or 0].append(result)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            while some := list(islice(frames, FRAMES)):
-                found = [(face, frame.image) for frame in some for face in wanted[frame.number]]
-                crops = (
-                    photos.crop_faces(image, 1, [_face(face)], path)[0] for face, image in found
-                )
-                yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
-                bar.update(len(some))
+            while read := list(islice(frames, FRAMES_AT_ONCE)):
+                shown: list[Shown] = []
+                crops = []
+                for frame in read:
+                    for result in wanted[frame.number]:
+                        shown.append((result, frame.image))
+                        crops += photos.crop_faces(frame.image, 1, [_face(result)], path)
+                chunks = collate(crops).split(CHUNK)
+                yield shown, [chunk.ready(model.device) for chunk in chunks]
+                bar.update(len(read))
 
 
 def _face(result: FaceResult) -> Face | None:
     """Returns a face as the detector found it; None without landmarks."""
     if result.box is None or result.landmarks is None:
         return None
-    return Face(
-        result.box,
-        np.array([*result.landmarks.values()]),
-        np.nan if result.score is None else result.score,
-    )
+    points = np.array(list(result.landmarks.values()))
+    score = np.nan if result.score is None else result.score
+    return Face(result.box, points, score)
 
 
 def explain_faces(
@@ -191,7 +230,10 @@ def explain_faces(
     method: str,
     labels: LabelChoice = "predicted",
 ) -> Iterator[tuple[FaceResult, FaceView, Evidence]]:
-    """Yields each face with its explanation; `chunks` are the crops, ready for the model, perhaps with more faces."""
+    """Yields each face with its explanation.
+
+    `chunks` are the crops of the faces, ready for the model, perhaps with more faces.
+    """
     faces = iter(faces)
     read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
     most = faces_at_once(model.net)
@@ -199,21 +241,18 @@ def explain_faces(
         wanted = list(islice(faces, len(part.path)))
         if not wanted:
             return
-        chunk = next(part.split(len(wanted)))
-        seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
-        explanations = zip(explain_labels(model.net, seen, method, labels), wanted, strict=True)
-        for row, (evidence, (face, image)) in enumerate(explanations):
+        batch = next(part.split(len(wanted)))
+        seen = trace(model.net, batch.image, batch.boxes, batch.valid)
+        explanations = explain_labels(model.net, seen, method, labels)
+        for row, ((face, image), evidence) in enumerate(zip(wanted, explanations, strict=True)):
             picture = read(face.path) if image is None else image
             if picture is None:  # what the model saw
-                crop = (255 * chunk.image[row]).round().byte().permute(1, 2, 0).cpu().numpy()
+                crop = (255 * batch.image[row]).round().byte().permute(1, 2, 0).cpu().numpy()
                 view = replace(face.view(crop), box=None, to_crop=np.eye(2, 3))
             else:
                 view = face.view(picture)
-            yield (
-                face,
-                replace(view, regions=visible_regions(model.crop_spec, chunk, row)),
-                evidence,
-            )
+            view = replace(view, regions=visible_regions(model.crop_spec, batch, row))
+            yield face, view, evidence
 
 
 def faces_at_once(net: RegionViT) -> int:
@@ -222,33 +261,53 @@ def faces_at_once(net: RegionViT) -> int:
     Gradients need the values of every block: some vectors for each token, and numbers for each pair
     of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
     """
-    tokens, width = net.layout.num_tokens, int(net.vit.embed_dim)
     blocks = len(net.vit.blocks)
-    additive = net.config.attention == "additive"
-    pair = width if additive else 4 * int(net.vit.blocks[0].attn.num_heads)
-    numbers = blocks * tokens * (VECTORS * width + tokens * pair)
-    return max(1, MEMORY // (numbers * BYTES))
+    tokens = net.layout.num_tokens
+    width = int(net.vit.embed_dim)
+    pair = 4 * int(net.vit.blocks[0].attn.num_heads)
+    if net.config.attention == "additive":
+        pair = width
+    values = blocks * tokens * (VECTORS * width + tokens * pair)
+    return max(1, MEMORY // (values * VALUE_BYTES))
 
 
 def explain_labels(
     net: RegionViT, seen: Trace, method: str, labels: LabelChoice = "predicted"
 ) -> Iterator[Evidence]:
-    """Yields the attribution for the predicted label of each face, or for all, and for it rather than the second."""
-    order = seen.logits.argsort(dim=1, descending=True, stable=True)
-    number = order.shape[1] if labels == "all" else 1
-    ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(
-        1
-    )  # (B, C) each, the most probable first
-    directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
-    # Half the time in bfloat16, as near to a finer integration. Changes by masked tokens are too small for it.
+    """Yields the evidence for each face.
+
+    The predicted label or all are explained, and the predicted one rather than the second.
+    """
+    order = seen.logits.argsort(dim=1, descending=True, stable=True)  # (B, C)
+    classes = order.shape[1]
+    number = classes if labels == "all" else 1
+
+    # Directions (B, C) of the labels, the most probable first, and of the contrast.
+    ranked = torch.eye(classes, device=order.device)[order].unbind(1)
+    contrast = ranked[0] - ranked[min(1, classes - 1)]
+    directions = torch.stack([*ranked[:number], contrast])  # (E, B, C)
+
+    # Half the time in bfloat16, as near to a finer integration. Changes by masked tokens are too
+    # small for it.
     with torch.autocast("cpu", torch.bfloat16, enabled=method == "pixels" and has_bf16("cpu")):
         explanations = explain_each(net, seen, method, directions)
-    attention = [_array(values) for values in attention_views(seen, interactions(net, seen))]
+    views = attention_views(seen, interactions(net, seen))
+    relations = _array(views.relations)  # (B, V, R, R)
+    output = _array(views.output)  # (B, V, R)
+    patches = _array(views.patches)  # (B, V, rows, columns)
+    distance = _array(views.distance)  # (B, L)
+
     for row, ranking in enumerate(order.tolist()):
-        heat = [_array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0]) for one in explanations]
-        *each, contrast = zip((_array(one.shares[row]) for one in explanations), heat, strict=True)
-        own = Attention(*(values[row] for values in attention))
-        yield Evidence(ranking, dict(zip(ranking, each, strict=False)), contrast, own)
+        attributed = []
+        for explanation in explanations:
+            heat = adaptive_avg_pool2d(explanation.heat[row, None], HEAT_GRID)[0]
+            attributed.append(Attributed(_array(explanation.shares[row]), _array(heat)))
+        yield Evidence(
+            order=ranking,
+            labels=dict(zip(ranking[:number], attributed[:number], strict=True)),
+            contrast=attributed[number],
+            attention=Attention(relations[row], output[row], patches[row], distance[row]),
+        )
 
 
 def _array(values: Tensor) -> Array:
@@ -256,6 +315,7 @@ def _array(values: Tensor) -> Array:
 
 
 def _read_again(path: str) -> Image | None:
+    """Returns a photo; None if it can no longer be read."""
     try:
         return read_image(Path(path))
     except ImageError:

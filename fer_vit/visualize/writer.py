@@ -73,7 +73,8 @@ def write_report(
 ) -> int:
     """Writes a report of at most `most` faces of photos, and as many of videos, to a folder.
 
-    After each face, `on_face` gets the number of faces so far, and how many of videos there will be.
+    After each face, `on_face` gets the number of faces so far, and how many of videos there will
+    be.
 
     Returns:
         The number of faces.
@@ -123,7 +124,7 @@ def write_report(
         number = f"{saver.small:,} of {format_count(len(records), 'face')}"
         facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
 
-    people = []
+    people: list[dict[str, Any]] = []
     for path, video in videos.items():
         people += video.lines(_short(path, root))
     render(
@@ -185,7 +186,7 @@ def _video_parts(
 
 
 class FaceSaver:
-    """Writes the pictures of faces, and a row of `faces.parquet` for each, and collects the rest."""
+    """Writes the pictures of faces and rows of `faces.parquet`; collects the rest of a report."""
 
     def __init__(self, folder: Path, model: Recognizer, root: str, in_videos: bool) -> None:
         self.regions = model.crop_spec.regions
@@ -237,10 +238,8 @@ class FaceSaver:
 
 
 def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[dict[str, Any]]:
-    """Writes the tables of means, and returns the mean faces for the page, in the order of labels."""
-    averages = {
-        label: saver.by_label[label] for label in model.labels if label in saver.by_label
-    }
+    """Writes the tables of means; returns the mean faces for the page, in the order of labels."""
+    averages = {label: saver.by_label[label] for label in model.labels if label in saver.by_label}
     write_tables(folder, averages, saver.regions)
     if saver.records:
         write_heads(folder, saver.every, len(model.net.vit.blocks))
@@ -254,7 +253,7 @@ def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[d
 
 
 def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
-    """Returns the number of photos and of frames by status as text, without kinds that are absent."""
+    """Returns how many photos and frames have each status as text; without kinds that are absent."""
     facts = {}
     for kind, counts in status.items():
         if counts:
@@ -273,7 +272,10 @@ def _short(path: str, root: str) -> str:
 def print_estimate(
     model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int
 ) -> None:
-    """Prints how long the explanations take, and how large they are, with one face in each photo."""
+    """Prints how long the explanations take, and how large they are.
+
+    Each photo is assumed to have one face.
+    """
     size = model.crop_spec.size
     regions = len(model.crop_spec.regions)
     image = torch.zeros(1, 3, size, size, device=model.device)
@@ -288,10 +290,9 @@ def print_estimate(
     faces = photos + frames
     minutes = max(1, round(seconds * faces / 60))
     megabytes = max(1, round(FACE_BYTES * faces / 1e6))
+    assumed = f"for {format_count(frames, 'picture')} of people"
     if photos:
         assumed = "with one face in each photo"
-    else:
-        assumed = f"for {format_count(frames, 'picture')} of people"
     print(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
 
 
@@ -305,7 +306,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
     attention = average.attention()
     names = [WHOLE_ENCODER]
     for head in list_heads(len(attention.distance), len(model.net.vit.blocks)):
-        distance = attention.distance[head.index]
+        distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
     queries = len(attention.output) - len(names) - 1
     for label in model.labels[:queries]:
@@ -314,7 +315,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
-    """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
+    """Returns a sentence on attention and on attribution, with the measured faithfulness of each."""
     drives = (
         f"What drives the prediction: {METHODS[method].text} "
         "Orange is for the expression, blue against it."

@@ -115,7 +115,7 @@ def test_models_with_little_to_say(
 def test_a_report_of_videos(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "FACES", 1)
+    monkeypatch.setattr(writer, "MIN_FACES", 1)
     monkeypatch.setattr(writer, "SMALL", 100)
     (tmp_path / "in").mkdir()
     faces = [

@@ -170,8 +170,8 @@ def test_views_are_the_encoder_then_heads_then_queries_then_interactions(
     assert torch.allclose(
         views.patches[:, 1:-1], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5
     )
-    assert torch.equal(views.distance[:, 1:5], distance)
-    assert views.distance[:, [0, *range(5, 6 + queries)]].isnan().all()
+    assert torch.equal(views.distance, distance)
+    assert distance.shape == (3, 4)
     # Rollout by loops: half of each block's mean attention, half of the token by the residual path.
     flow = torch.eye(net.layout.num_tokens)
     for weights in seen.attention:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, render
+from fer_vit.report.html import GENERATOR, Attributed, Evidence, FaceRecord, render
 
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
@@ -22,7 +22,7 @@ ATTENTION = Attention(
     ),
     np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75], [0.0, 0.0, 0.0]]),
     np.array([[[0.5, 0.0]], [[0.0, 0.5]], [[0.0, 0.0]]]),
-    np.array([np.nan, 9.0, np.nan]),
+    np.array([9.0]),
 )
 """The whole encoder, one head, and interactions; two patches."""
 VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
@@ -46,8 +46,11 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> 
 
 def make_evidence() -> Evidence:
     heat = np.arange(1024.0).reshape(32, 32) / 1024
-    each = [(np.array([share, 0.0, -0.5]), heat - share) for share in (0.1, 0.25, -0.4)]
-    return Evidence([1, 2, 0], dict(enumerate(each)), (np.array([0.9, 0.0, 0.1]), heat), ATTENTION)
+    labels = {}
+    for label, share in enumerate((0.1, 0.25, -0.4)):
+        labels[label] = Attributed(np.array([share, 0.0, -0.5]), heat - share)
+    contrast = Attributed(np.array([0.9, 0.0, 0.1]), heat)
+    return Evidence([1, 2, 0], labels, contrast, ATTENTION)
 
 
 def write_page(

@@ -15,7 +15,7 @@ from fer_vit.report.charts import (
     rasterize,
     strongest_pairs,
 )
-from fer_vit.report.draw import REGION, Attention, FaceView
+from fer_vit.report.draw import REGION_COLOUR, Attention, FaceView
 from fer_vit.sources.drawn import draw_face
 
 
@@ -45,12 +45,12 @@ def attention(patches: tuple[int, int] = (0, 0)) -> Attention:
     soft = np.zeros((1, *patches))
     if soft.size:
         soft[0, 0, 1] = 1.0
-    return Attention(relations, np.array([[0.2, 0.0, 0.8]]), soft, np.array([np.nan]))
+    return Attention(relations, np.array([[0.2, 0.0, 0.8]]), soft, np.zeros(0))
 
 
 def green(picture: np.ndarray) -> np.ndarray:
     """Where the picture has the colour of regions."""
-    colour = [int(REGION[i : i + 2], 16) for i in (1, 3, 5)]
+    colour = [int(REGION_COLOUR[i : i + 2], 16) for i in (1, 3, 5)]
     return (np.abs(picture.astype(int) - colour).sum(-1) < 12)[: picture.shape[1]]
 
 
@@ -112,6 +112,6 @@ def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
     assert face.plot(attention=True, file=tmp_path / "face.svg").size[0] == 600
     text = (tmp_path / "face.svg").read_text()
     assert len(re.findall("<image", text)) == 1
-    assert text.count(f"stroke: {REGION}") > 5
+    assert text.count(f"stroke: {REGION_COLOUR}") > 5
     with pytest.raises(FerVitError, match="ends in"):
         face.plot(attention=True, file=tmp_path / "face.txt")

@@ -11,7 +11,14 @@ from skimage.color import rgb2lab
 
 from fer_vit.geometry import Array, Image, apply, invert
 from fer_vit.report import draw
-from fer_vit.report.draw import AGAINST, EXPRESSIONS, FOR, REGION, Marked, draw_faces
+from fer_vit.report.draw import (
+    AGAINST_COLOUR,
+    EXPRESSION_COLOURS,
+    FOR_COLOUR,
+    REGION_COLOUR,
+    Marked,
+    draw_faces,
+)
 
 CROP = 64
 
@@ -82,7 +89,7 @@ def test_zoom_shows_the_photo_where_the_matrix_says(
 def test_box_corners_are_drawn_where_they_belong() -> None:
     view = make_view()
     picture = draw.draw_boxes(view)
-    green = np.array(ImageColor.getrgb(REGION))
+    green = np.array(ImageColor.getrgb(REGION_COLOUR))
     left, top, right, bottom = view.regions["mouth"]
     linear = np.vstack([view.to_crop, [0, 0, 1]])
     for corner in ((left, top), (right, top), (right, bottom), (left, bottom)):
@@ -123,7 +130,7 @@ def pixels(image: Image, colour: str) -> int:
 def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression() -> None:
     box = np.array([50.0, 80, 120, 150])
     full, half = (
-        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSIONS["happiness"])
+        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSION_COLOURS["happiness"])
         for p in (1.0, 0.5)
     )
     assert full > 0
@@ -179,6 +186,6 @@ def seen(colour: str, vision: str) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("vision", MACHADO)
 def test_regions_differ_from_expressions_and_heat_maps(vision: str) -> None:
-    for colour in (*EXPRESSIONS.values(), FOR, AGAINST):
-        assert np.linalg.norm(seen(REGION, vision) - seen(colour, vision)) > 25, colour
-    assert np.linalg.norm(seen(FOR, vision) - seen(AGAINST, vision)) > 50
+    for colour in (*EXPRESSION_COLOURS.values(), FOR_COLOUR, AGAINST_COLOUR):
+        assert np.linalg.norm(seen(REGION_COLOUR, vision) - seen(colour, vision)) > 25, colour
+    assert np.linalg.norm(seen(FOR_COLOUR, vision) - seen(AGAINST_COLOUR, vision)) > 50

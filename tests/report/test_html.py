@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from fer_vit.report.html import Evidence, FaceRecord, average_data, heat_maps, save_face
+from fer_vit.report.html import Attributed, Evidence, FaceRecord, average_data, heat_maps, save_face
 from fer_vit.report.table import Interval
 from tests.helpers.browser import loaded, opened
 from tests.helpers.reports import (
@@ -315,8 +315,9 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
 def test_heat_maps_stand_one_below_the_other_in_colour() -> None:
     heat = np.zeros((24, 24))
     heat[2:6, 8:12], heat[12:16, 12:16] = 2.0, -1.0
-    contrast = (np.ones(3), -heat)
-    picture = heat_maps(Evidence([1, 0, 2], {1: (np.ones(3), heat)}, contrast, ATTENTION))
+    labels = {1: Attributed(np.ones(3), heat)}
+    contrast = Attributed(np.ones(3), -heat)
+    picture = heat_maps(Evidence([1, 0, 2], labels, contrast, ATTENTION))
     assert picture.size == (96, 4 * 96)  # labels, and the contrast
     maps = np.asarray(picture.convert("RGBA")).reshape(4, 96, 96, 4)
     assert maps[[0, 2]][..., 3].max() == 0  # of which nothing is known
@@ -334,12 +335,9 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(
 ) -> None:
     heat = np.zeros((32, 32))
     heat[24:, :8] = 1.0  # the lower left corner of the crop
-    evidence = Evidence(
-        [1, 0, 2],
-        {0: (np.ones(3), np.zeros((32, 32))), 1: (np.ones(3), heat)},
-        (np.ones(3), 0 * heat),
-        ATTENTION,
-    )
+    clear = Attributed(np.ones(3), np.zeros((32, 32)))
+    labels = {0: clear, 1: Attributed(np.ones(3), heat)}
+    evidence = Evidence([1, 0, 2], labels, clear, ATTENTION)
     view = replace(make_view("a.png"), to_crop=np.eye(2, 3) * 32 / 48)
     records = [save_face(tmp_path, 0, view, evidence, REGIONS)]
     page, wrong = open_records(chrome, tmp_path, records)

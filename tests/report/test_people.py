@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence, save_face
+from fer_vit.report.html import Attributed, Evidence, save_face
 from tests.helpers.browser import loaded, opened
 from tests.helpers.reports import write_page
 
@@ -37,11 +37,11 @@ def write(folder: Path) -> Path:
                 "happiness" if seconds > 5 else "<i>fear",
             )  # fmt: skip
             attention = Attention(
-                np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(2)
+                np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(1)
             )
             order = [0, 1] if seconds > 5 else [1, 0]
-            shares = (np.array([0.75, -0.25]), np.ones((8, 8)))
-            evidence = Evidence(order, {0: shares, 1: shares}, shares, attention)
+            attributed = Attributed(np.array([0.75, -0.25]), np.ones((8, 8)))
+            evidence = Evidence(order, {0: attributed, 1: attributed}, attributed, attention)
             records.append(save_face(folder, len(records), view, evidence, REGIONS))
     photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))

@@ -8,8 +8,8 @@ import pytest
 
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence
-from fer_vit.visualize.writer import SIDE, Average, write_heads, write_tables
+from fer_vit.report.html import Attributed, Evidence
+from fer_vit.visualize.averages import PHOTO_SIDE, Average, write_heads, write_tables
 
 REGIONS = ("right_eye", "nose", "mouth")
 FACES = 40
@@ -22,14 +22,14 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
     for number in range(FACES):
         present = REGIONS[:2] if number % 4 == 0 else REGIONS
         boxes = {name: rng.uniform(0, 32, 4) for name in present}
-        photo = rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-        view = FaceView(photo, np.eye(2, 3) * 32 / SIDE, 32, boxes, probabilities={"a": 1.0})
-        distance = np.array([np.nan, 5.0, 7.0]) + number
+        photo = rng.integers(0, 256, (PHOTO_SIDE, PHOTO_SIDE, 3), np.uint8)
+        view = FaceView(photo, np.eye(2, 3) * 32 / PHOTO_SIDE, 32, boxes, probabilities={"a": 1.0})
+        distance = np.array([5.0, 7.0]) + number
         attention = Attention(
             rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
         )
-        own = (rng.normal(size=3), rng.normal(size=(4, 4)))
-        found.append((view, Evidence([0], {0: own}, own, attention)))
+        attributed = Attributed(rng.normal(size=3), rng.normal(size=(4, 4)))
+        found.append((view, Evidence([0], {0: attributed}, attributed, attention)))
     return found
 
 

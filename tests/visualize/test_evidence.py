@@ -211,23 +211,26 @@ def test_in_a_crowd_everyone_has_a_picture() -> None:
 def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
     assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
-    limit(videos.values(), 15)
+    fewer, left_out = limit(videos, 15)
+    assert left_out
     shown = {
         path: [(face.track, face.frame) for face in video.pictures()]
-        for path, video in videos.items()
+        for path, video in fewer.items()
     }
     alone = [(0, frame) for frame in (0, 10, 20, 30, 40)]
     assert shown == {
         "a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)],
         "b.mp4": alone,
     }
-    limit(videos.values(), 2)
-    shown = {path: [face.track for face in video.pictures()] for path, video in videos.items()}
+    few, left_out = limit(videos, 2)
+    assert left_out
+    shown = {path: [face.track for face in video.pictures()] for path, video in few.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
-    assert [line["frames"] for path, video in videos.items() for line in video.lines(path)] == [
-        41,
-        41,
-    ]
+    assert [line["frames"] for path, video in few.items() for line in video.lines(path)] == [41, 41]
+    assert len(videos["a.mp4"].people) == 2
+    every, left_out = limit(videos, 1000)
+    assert not left_out
+    assert [len(video.people) for video in every.values()] == [2, 1]
 
 
 def test_a_limit_of_faces_is_a_limit_of_explanations(
