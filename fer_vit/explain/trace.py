@@ -97,7 +97,7 @@ def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         weights = inputs[0]
-        weights.requires_grad_()  # those of a frozen network may not depend on the tokens
+        weights.requires_grad_()  # in a frozen network they may not depend on the tokens
         recorded.append(weights)
 
     # The copy shares what is in the memo: all tensors.

@@ -143,7 +143,7 @@ def average_data(
 ) -> dict[str, Any]:
     """Returns what `page.js` draws the mean of `faces` faces from.
 
-    The intervals are those of `Average.intervals`.
+    `intervals` are what `Average.intervals` returns.
     """
     bounds: list[list[Any] | None] = []
     for interval in intervals:
