@@ -42,10 +42,11 @@ def write(folder: Path) -> Path:
         make_view(QUOTES, (0.6, 0.3, 0.1)),
         make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
     ]
+    spread = Attributed(np.ones(3), np.ones((32, 32)))
     evidence = [
         make_evidence(),
         make_evidence()._replace(order=[0, 1, 2]),
-        make_evidence()._replace(order=[2, 1, 0], labels={2: (np.ones(3), np.ones((32, 32)))}),
+        make_evidence()._replace(order=[2, 1, 0], labels={2: spread}),
     ]
     records = [
         save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)

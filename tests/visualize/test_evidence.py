@@ -246,7 +246,7 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
     boxes, valid = torch.tensor([[8.0, 18, 24, 30]] * 3), torch.ones(20, 3, dtype=torch.bool)
     image, boxes, valid = noise_faces(boxes, valid)
     to_crop = torch.eye(2, 3).expand(20, -1, -1)
-    crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop)
+    crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop, {})
     (photo,) = frames("a.mp4", [[0]])
     shown = [(photo.faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
     explained = explain_faces(Recognizer(net), shown, [crowd] * 5, "relevance")
