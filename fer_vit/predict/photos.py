@@ -1,6 +1,7 @@
 """Photos: where they are, how they are read, their faces as crops for a model, and batches of them from workers."""
 
 import glob
+import logging
 import math
 import os
 import re
@@ -33,7 +34,7 @@ from torch.utils.data import Dataset
 import fer_vit.face.detectors as detectors
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, printable
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detectors import Detector, DetectorName
 from fer_vit.face.face import Face
@@ -50,6 +51,8 @@ from fer_vit.listing import (
 )
 from fer_vit.processes import opencv_in_one_thread, work_in_processes
 
+LOGGER = logging.getLogger("fer_vit")
+
 Source: TypeAlias = Path | bytes | Image
 """A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
 Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
@@ -58,9 +61,15 @@ Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.gener
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
-    """Lists the files that paths, folders and patterns name, and images in memory as RGB."""
+    """Lists the files that paths, folders and patterns name, and images in memory as RGB.
+
+    The logger `fer_vit` reports what is not read in a folder.
+    """
     if isinstance(images, str | Path):
-        return [*find_images([images], MEDIA_SUFFIXES)]
+        inputs = find_inputs([images], MEDIA_SUFFIXES)
+        for note in inputs.notes:
+            LOGGER.warning("%s: %s", printable(str(images)), note)
+        return [*inputs.files]
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.ndim < 4:

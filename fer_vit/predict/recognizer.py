@@ -220,7 +220,8 @@ class Recognizer(nn.Module):
     ) -> Faces:
         """Finds and classifies every face in photos and videos; returns the faces, photo by photo and frame by frame.
 
-        Photos that cannot be read give a warning; `photos` of the result has the status of each.
+        Photos that cannot be read give a warning; `photos` of the result has the status of each. The logger `fer_vit`
+        reports files of folders that are not read.
 
         Args:
             images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a PIL image, a uint8

@@ -20,6 +20,7 @@ from fer_vit.predict.photos import (
     OK,
     PhotoDataset,
     PhotoOptions,
+    as_sources,
     find_images,
     read_batches,
 )
@@ -279,3 +280,14 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
     assert (500, 500) in sizes
     unsearched = PhotoDataset(crops, SPEC, "crop", None)
     assert [unsearched[row][0].taken_whole for row in range(2)] == [False, False]
+
+
+def test_what_a_folder_has_besides_photos_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.png", "notes.txt", ".hidden"):
+        (tmp_path / name).touch()
+    assert as_sources([tmp_path, tmp_path / "a.png"]) == [tmp_path / "a.png"] * 2
+    notes = [record.getMessage() for record in caplog.records if record.name == "fer_vit"]
+    assert len(notes) == 2
+    assert "1 .txt" in notes[0]
