@@ -31,9 +31,12 @@ except ModuleNotFoundError as missing:
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
     ) from missing
 
-FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
+FORMATS = (
+    "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
+    "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe"
+)
 """Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
-LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
+LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 """Further formats and the protocols for addresses, without `file`, because playlists could name files."""
 PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"

@@ -39,6 +39,26 @@ UNEVEN = (
 MILLI, TENTH = Fraction(1, 1000), Fraction(1, 100)
 
 
+PAL = {"tick": Fraction(1, 25), "rate": 25}
+OLD: dict[str, dict[str, object]] = {
+    "a.mxf": {"codec": "mpeg2video"},
+    "a.vob": {"codec": "mpeg2video"},
+    "a.m2v": {"codec": "mpeg2video"},
+    "a.wtv": {"codec": "mpeg2video"},
+    "a.dv": {"codec": "dvvideo"},
+    "a.mjpg": {"codec": "mjpeg", "pixels": "yuvj420p"},
+    "a.y4m": {"codec": "wrapped_avframe"},
+}
+
+
+@pytest.mark.parametrize("name", slow(*OLD))
+def test_old_formats_are_read(name: str, tmp_path: Path) -> None:
+    images = [cv2.resize(numbered(number), (720, 576)) for number in range(10)]
+    path = write_video(tmp_path / name, images, [n / 25 for n in range(10)], **PAL, **OLD[name])
+    assert len([*read_frames(path)]) == 10
+    assert is_video(path)
+
+
 def read(path: Path, **options: float) -> tuple[list[tuple[int, int, float]], str]:
     """The frames' contents, numbers and times, and the error at the end."""
     found = []

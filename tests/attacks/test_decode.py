@@ -1,0 +1,113 @@
+"""Attacks on decoders: peak memory of files within the limits. Memory is read from /proc (Linux)."""
+
+import multiprocessing
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import av
+import pytest
+from PIL import Image
+
+from fer_vit.face.image import MAX_PIXELS, ImageError, decode_image
+from fer_vit.predict.annotate import annotate_video
+from fer_vit.predict.frames import read_frames
+from fer_vit.predict.photos import PhotoOptions
+from tests.helpers.hostile import jpeg_bomb, saved
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
+]
+
+MEGABYTES = 2**20
+
+
+def measure(work: Callable[[], object], connection: Connection) -> None:
+    """Sends by how many bytes the resident memory of this process grows at most."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    try:
+        work()
+    except ImageError as error:
+        print(error)
+    connection.send(peak() - before)
+
+
+def peak() -> int:
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return 1024 * int(found[1])
+
+
+def growth(work: Callable[[], object]) -> int:
+    """The peak of the work in a new process."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=measure, args=(work, sender))
+    process.start()
+    grown: int = receiver.recv()
+    process.join()
+    return grown
+
+
+SIDE = 14_188  # 201 megapixels
+IMAGES: dict[str, Callable[[], bytes]] = {
+    "JPEG": partial(jpeg_bomb, SIDE),
+    "progressive JPEG": partial(jpeg_bomb, 10_392, progressive=True, subsampling=0),
+    "too large progressive JPEG": partial(jpeg_bomb, SIDE, progressive=True, subsampling=0),
+    "PNG": lambda: saved(Image.new("1", (SIDE, SIDE)), "PNG"),
+    "BMP": lambda: saved(Image.new("L", (SIDE, SIDE)), "BMP"),
+    "WebP": lambda: saved(Image.new("RGB", (12_247, 12_247)), "WEBP", lossless=True, method=0),
+    "GIF": lambda: saved(Image.new("P", (11_832, 11_832)), "GIF"),
+    "TIFF": lambda: saved(Image.new("CMYK", (7_900, 7_900)), "TIFF"),
+    "AVIF": lambda: saved(Image.new("RGB", (7_071, 7_071)), "AVIF", speed=10, quality=1),
+    "transparent AVIF": lambda: saved(
+        Image.new("RGBA", (5_099, 5_099)), "AVIF", speed=10, quality=1, subsampling="4:4:4"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_within_the_limits_takes_1_2_gb(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    data = IMAGES[name]()
+    grown = growth(partial(decode_image, data))
+    print(f"{name}: {grown / MEGABYTES:,.0f} MB")
+    assert grown < 1200 * MEGABYTES
+    assert SIDE**2 <= MAX_PIXELS
+
+
+@pytest.fixture(scope="module")
+def large_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 grey frames of 36 megapixels in 108 kB."""
+    path = tmp_path_factory.mktemp("clip") / "large.mp4"
+    options = {"preset": "ultrafast", "g": "1000"}
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx264", 25, options=options)
+        stream.width, stream.height, stream.pix_fmt = 5984, 5984, "yuv420p"
+        frame = av.VideoFrame(5984, 5984, "yuv420p")
+        for plane in frame.planes:
+            plane.update(bytes(plane.buffer_size))
+        for number in range(60):
+            frame.pts = number
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
+
+
+def test_a_clip_of_36_megapixels_takes_0_8_gb(large_clip: Path) -> None:
+    def read() -> None:
+        for _ in read_frames(large_clip):
+            pass
+
+    assert growth(read) < 800 * MEGABYTES
+
+
+def test_the_copy_of_a_clip_of_36_megapixels_takes_1_gb(large_clip: Path, tmp_path: Path) -> None:
+    copy = partial(annotate_video, large_clip, tmp_path / "b.mp4", [[]] * 60, PhotoOptions())
+    assert growth(copy) < 1000 * MEGABYTES
