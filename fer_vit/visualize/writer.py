@@ -253,7 +253,7 @@ def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[d
 
 
 def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
-    """Returns how many photos and frames have each status as text; without kinds that are absent."""
+    """Returns how many photos and frames have each status as text; absent kinds are left out."""
     facts = {}
     for kind, counts in status.items():
         if counts:
@@ -315,7 +315,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
-    """Returns a sentence on attention and on attribution, with the measured faithfulness of each."""
+    """Returns a sentence on attention and on attribution, with the faithfulness of each."""
     drives = (
         f"What drives the prediction: {METHODS[method].text} "
         "Orange is for the expression, blue against it."
