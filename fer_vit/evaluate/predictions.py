@@ -101,6 +101,7 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     paths = _one_spelling(paths)
     probabilities = _join_probabilities(table, numbers, labels)  # (N, C)
     columns, words = _read_others(table, labels, numbers)
+    _check_complete(table, columns, numbers, labels)
     if videos and SMOOTHED_LABEL in columns:
         _check_clips(table, columns, labels)
     order = _order(table, paths, numbers, labels)
@@ -337,6 +338,27 @@ def _join_probabilities(table: Table, numbers: dict[str, Array], labels: Sequenc
         row = table.row_name(int(wrong.argmax()))
         raise FerVitError(f"{row}: expected {expected}. Restore them as `predict` wrote them.")
     return np.where(predicted[:, None], probabilities, np.nan)
+
+
+def _check_complete(
+    table: Table, columns: Columns, numbers: dict[str, Array], labels: Sequence[str]
+) -> None:
+    """Raises FerVitError for a row that `predict` did not write: without confidence or status beside probabilities.
+
+    Spreadsheets add rows of totals, which are no photos.
+    """
+    shares = np.column_stack([numbers[PROBABILITY + label] for label in labels])
+    face = np.isfinite(shares).any(1)
+    missing = {"confidence": np.isnan(numbers["confidence"])}
+    if "status" in columns:
+        missing["status"] = columns["status"] == np.array(None)
+    for name, empty in missing.items():
+        wrong = face & empty
+        if wrong.any():
+            raise FerVitError(
+                f"{table.row_name(int(wrong.argmax()))}: expected a value in `{name}`, since there are "
+                "probabilities, but it is empty. Restore it, or delete the row."
+            )
 
 
 def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:

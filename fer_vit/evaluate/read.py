@@ -287,6 +287,8 @@ def _name_ragged_line(path: Path, encoding: str, separator: str, skipped: int) -
             remedy = "Correct the line."
             if len(row) == len(head) + 1 and line == skipped + 2:
                 remedy = "In R, write it with `row.names = FALSE`."
+            if len(head) == 1:
+                remedy = "Separate the cells by commas, semicolons or tabs."
             raise FerVitError(
                 f"Expected a table in {path}, but line {line} has {len(row)} cells, and the head "
                 f"has {len(head)}. {remedy}"

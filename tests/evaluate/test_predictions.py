@@ -126,7 +126,7 @@ def photo(path: str, happiness: float = 0.75, **cells: Any) -> Row:
         [photo("a.png", frame=1), photo("a.png", frame=2), photo("a.png", 0.9, frame=1)],
         [photo("a.png", seconds=1), photo("a.png", seconds=2), photo("a.png", seconds=1)],
         [{"path": "a.png", "confidence": 1, "p_x": 0.75, "p_y": 0.25}] * 2,
-        [photo("a.png", face=None, confidence=None)] * 2,
+        [dict.fromkeys(photo("a.png")) | {"path": "a.png"}] * 2,  # without a face
     ],
 )
 def test_a_face_that_is_there_twice_is_refused(rows: list[Row], tmp_path: Path) -> None:
@@ -392,3 +392,10 @@ def test_seconds_of_swapped_frames_may_fall_a_little(tmp_path: Path) -> None:
     rows = rows_of(1)
     rows[2]["seconds"], rows[3]["seconds"] = rows[3]["seconds"], rows[2]["seconds"]
     assert len(read_predictions(write(tmp_path / "t.csv", rows), videos=True).paths) == 6
+
+
+@pytest.mark.parametrize("name", ["confidence", "status"])
+def test_probabilities_without_confidence_or_status_are_refused(name: str, tmp_path: Path) -> None:
+    rows = [photo("a.png", status="ok"), photo("Total", status="ok") | {name: None}]
+    with pytest.raises(FerVitError, match=rf"row 2 .*`{name}`"):
+        read_predictions(write(tmp_path / "t.csv", rows))

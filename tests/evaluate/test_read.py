@@ -240,3 +240,10 @@ def test_what_is_a_table(drawn: Path) -> None:
     assert not is_table(drawn)
     assert not is_table(Path("best.ckpt"))
     assert all(is_table(Path(name)) for name in ("a.csv", "a.TSV", "a.xlsx", "a.jsonl", "a.txt"))
+
+
+def test_another_separator_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("path|p_a|p_b\na,b.png|0,5|0,5\n")
+    with pytest.raises(FerVitError, match="Separate the cells by commas, semicolons or tabs"):
+        read_table(path)
