@@ -5,12 +5,13 @@ Heavy modules are imported when a command needs them, so that `fer-vit --help` i
 
 import gc
 import inspect
+import logging
 import os
 import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fer_vit.errors import FerVitError, PrintableStream, printable, suggest, suggest_option
+from fer_vit.errors import (
+    FerVitError,
+    PrintableStream,
+    command_line,
+    printable,
+    suggest,
+    suggest_option,
+)
 from fer_vit.signals import exit_on_signals
 from fer_vit.version import __version__
 
@@ -80,6 +88,31 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
         return re.sub(r"<(?:class '|function )(\w+).*?>", r"\1", super()._expand_help(action))
 
 
+class LogPrinter(logging.Handler):
+    """Prints what fer-vit logs, to the output that is current."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints a line or several; an error of the output is raised."""
+        print(record.getMessage(), flush=True)
+
+
+@contextmanager
+def printed_log() -> Iterator[None]:
+    """Prints what fer-vit logs. Python's users see it if they configure the logger "fer_vit"."""
+    logger, printer = logging.getLogger("fer_vit"), LogPrinter()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(printer)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+@command_line()
 def main(args: list[str] | None = None) -> None:
     """Runs `fer-vit` with the arguments `args`.
 
@@ -97,6 +130,7 @@ def main(args: list[str] | None = None) -> None:
             redirect_stdout(PrintableStream(sys.stdout)),
             redirect_stderr(PrintableStream(sys.stderr)),
             exit_on_signals(),
+            printed_log(),
         ):
             run(args)
         sys.stdout.flush()

@@ -3,7 +3,9 @@
 import math
 import re
 from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Any, TextIO
 
@@ -38,13 +40,47 @@ class PrintableStream:
         return getattr(self.stream, name)
 
 
+_in_command = ContextVar("_in_command", default=False)
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Lets messages name options of the command line; elsewhere they name arguments of Python."""
+    token = _in_command.set(True)
+    try:
+        yield
+    finally:
+        _in_command.reset(token)
+
+
+def as_arguments(message: str) -> str:
+    """Returns a message with arguments instead of options: `--face crop` becomes `face="crop"`."""
+    return re.sub(r"`--([^`]+)`", _arguments, message)
+
+
+def _arguments(options: re.Match[str]) -> str:
+    arguments = []
+    for option in options[1].split(" --"):
+        name, _, value = option.partition(" ")
+        literal = re.fullmatch(r"[\d.]+|[A-Z]+", value)  # a number, or FILE and the like
+        arguments.append(f"{name}={value if literal else repr(value)}" if value else name)
+    return f"`{', '.join(arguments)}`"
+
+
 class FerVitError(Exception):
-    """An error that the user can fix, in one line: expected, found, remedy; the command line prints no traceback."""
+    """An error that the user can fix, in one line: expected, found, remedy; the command line prints no traceback.
+
+    Messages are written with options (`--face crop`), which Python's users read as arguments.
+    """
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
         own = re.split(r"fer_vit\.errors\.\w+: ", message)[-1]
         super().__init__(printable(own))
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if _in_command.get() else as_arguments(message)
 
 
 class ImageError(FerVitError):

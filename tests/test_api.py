@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import logging
 import re
 import subprocess
 import sys
@@ -20,13 +21,14 @@ from PIL import Image
 import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.commands import accept_text
+from fer_vit.errors import as_arguments
 from fer_vit.evaluate.cells import read_numbers
 from fer_vit.evaluate.read import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import Faces
-from tests.helpers.commands import CROPS, run
+from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.models import small_model
 
 QUIET = {
@@ -182,3 +184,31 @@ def test_data_that_does_not_fit_the_task_is_one_line(
         with pytest.raises(FerVitError, match=message) as error:
             L.Trainer(max_steps=1, default_root_dir=tmp_path, **QUIET).fit(task, data)
         assert "\n" not in str(error.value)
+
+
+def test_messages_name_arguments_in_python_and_options_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(FerVitError, match=r'`detector="none"`|`detector=\'none\'`') as error:
+        PhotoOptions(detector="none")
+    assert "--" not in str(error.value)
+    assert as_arguments("`--face crop --workers 2` or `--x FILE`, not `fer-vit a --b`") == (
+        "`face='crop', workers=2` or `x=FILE`, not `fer-vit a --b`"
+    )
+    (tmp_path / "a.png").touch()
+    line = fails(capsys, "predict", tmp_path / "a.png", "--detector", "none")
+    assert "`--detector none`" in line
+    assert "`--face crop`" in line
+    assert "--" not in str(error.value)  # outside the command again
+
+
+def test_functions_are_quiet_and_commands_print(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    manifest = drawn / "faces.parquet"
+    capsys.readouterr()
+    results = fer_vit.evaluate(manifest, checkpoint=str(checkpoint), output=tmp_path / "a")
+    assert capsys.readouterr().out == ""
+    run("evaluate", manifest, "--checkpoint", checkpoint, "--output", tmp_path / "b")
+    assert f"{results['all']['accuracy']['mean']:.1%}"[:3] in capsys.readouterr().out
+    assert not logging.getLogger("fer_vit").handlers

@@ -1,5 +1,6 @@
 """The command `crossvalidate`: accuracy of a config on held-out faces."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.train.cli import fit, no_best
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
@@ -73,7 +76,7 @@ def crossvalidate(
     everything = concatenate(parts)
     results = evaluate_faces(everything, ["fold", *by])
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}
-    print(write_results(output / "evaluation", facts, results, everything))
+    LOGGER.info(write_results(output / "evaluation", facts, results, everything))
     return results
 
 

@@ -1,5 +1,6 @@
 """The command `evaluate`: scores of a model or a table of predictions, overall and by group."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fer_vit.evaluate.scores import evaluate_faces, summarize_robustness
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
@@ -99,10 +102,10 @@ def evaluate(
     notes = [*faces.notes, *describe_groups(faces, by)]
     results = evaluate_faces(faces, by, other_probabilities)
     if notes:
-        print("\n".join(notes))
+        LOGGER.warning("\n".join(notes))
         results["notes"] = notes
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)
-    print(write_results(output, facts, results, faces, other_probabilities))
+    LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
     return results

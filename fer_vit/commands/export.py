@@ -1,6 +1,7 @@
 """The command `export`: a trained model for other programs."""
 
 import json
+import logging
 from pathlib import Path
 
 from fer_vit.commands import accept_text
@@ -11,6 +12,8 @@ from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks
 from fer_vit.store.hub import DEFAULT
+
+LOGGER = logging.getLogger("fer_vit")
 
 GAIN = "pixel insertion, blurred"
 """The measure of `fer-vit faithfulness` that a model's settings keep."""
@@ -88,7 +91,7 @@ def export(
 
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        print(calibrate_model(model, calibrate, logit_adjust))
+        LOGGER.info(calibrate_model(model, calibrate, logit_adjust))
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
 
@@ -97,7 +100,7 @@ def export(
 
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     for file in files:
-        print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+        LOGGER.info(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
     return output
 
 

@@ -1,5 +1,6 @@
 """The command `finetune`: trains and evaluates a model on a folder of photos."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import file_digest, sha256
@@ -25,6 +26,8 @@ from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit, no_best
 from fer_vit.train.run import newest_checkpoint
+
+LOGGER = logging.getLogger("fer_vit")
 
 FEWEST = 8
 """Fewest training photos of each class: ten, less one for validation and one for the test."""
@@ -97,16 +100,16 @@ def finetune(
     split: Split = "test" if counts["test"] else "val"
     evaluate_model(model, manifest, split, page)
     if not counts["test"]:
-        print(
+        LOGGER.warning(
             "Too few photos for a test split: the report uses the validation photos, "
             "so its scores are optimistic."
         )
     if not can_calibrate:
-        print(
+        LOGGER.warning(
             f"Confidence is not calibrated: {counts['val']} validation photos, "
             f"but {CALIBRATES} are needed."
         )
-    print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+    LOGGER.info(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
     return model
 
 
@@ -122,7 +125,7 @@ def find_faces(
             "(align: crop). Start from another, or name a manifest of crops."
         )
     if manifest.exists() and not overwrite:
-        print(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
+        LOGGER.info(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
     prepare("folder", photos, manifest, cut=True, duplicates=duplicates, overwrite=overwrite)
     return manifest
@@ -157,7 +160,7 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
         The best checkpoint.
     """
     if last:
-        print(f"The training resumes from {last}: `--overwrite` starts over.")
+        LOGGER.info(f"The training resumes from {last}: `--overwrite` starts over.")
     options = {
         "data.manifest": str(manifest),
         "model.init": start,
@@ -190,7 +193,7 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
     results = evaluate_faces(faces, against=against)
     # the card before the page, which marks the end of a run
     complete_card(model / CARD_FILE, faces.labels, results, len(rows))
-    print(write_results(page, facts, results, faces, against))
+    LOGGER.info(write_results(page, facts, results, faces, against))
 
 
 def complete_card(card: Path, labels: Sequence[str], results: dict[str, Any], photos: int) -> None:

@@ -39,12 +39,13 @@ def predict(
     The table has one row for each face, and one for each image without a face.
 
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the
-    photo), box and landmarks in the photo's pixels, detection score, label, confidence, entropy,
-    prediction_set (90 % of the sets contain the true expression, for faces like the calibration
-    faces), ambiguous (the set does not have exactly one expression), size and blur of the face,
-    outside (regions outside the photo), yaw, pitch and roll of the head in degrees, warning (small
-    face, turned head, uncertain face), and p_NAME, the probability of each expression. Videos also
-    have frame (its index), seconds (in the file), track (the number of the person), label_smoothed
+    photo), label, confidence, ambiguous (the prediction set does not have exactly one expression),
+    warning (small face, turned head, uncertain face), p_NAME, the probability of each expression,
+    yaw, pitch and roll of the head in degrees, prediction_set (90 % of the sets contain the true
+    expression, for faces like the calibration faces), entropy, size and blur of the face, outside
+    (regions outside the photo), detection score, box and landmarks in the photo's pixels, then the
+    origin: model, detector, fer_vit_version, predicted_on. Videos also have frame (its index),
+    seconds (in the file) and track (the number of the person) before the face, and label_smoothed
     and smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was
     found and the full image was used.
 
@@ -68,7 +69,7 @@ def predict(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
-        output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
+        output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
         prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as

@@ -1,5 +1,6 @@
 """The command `prepare`: writes a manifest of a data set in its original layout."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from fer_vit.sources import SOURCES
 from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.common import add_landmarks, class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 def prepare(
@@ -105,10 +108,10 @@ def prepare(
             tables = [manifest.table for manifest in added]
             schema.write_manifest(out, reading, source, embed, more=tables)
 
-    print(summarize(reading, out).replace(str(base), str(root)))
+    LOGGER.info(summarize(reading, out).replace(str(base), str(root)))
     if added:
         rows = sum(len(manifest) for manifest in added)
-        print(f"added: {rows:,} rows of {', '.join(map(str, add))}")
+        LOGGER.info(f"added: {rows:,} rows of {', '.join(map(str, add))}")
 
 
 def add_options(parser: ArgumentParser) -> None:

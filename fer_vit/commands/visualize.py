@@ -1,5 +1,6 @@
 """The command `visualize`: explains each prediction with pictures and one page."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualize.evidence import LabelChoice
 from fer_vit.visualize.writer import REPORT, write_report
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
@@ -81,8 +84,8 @@ def visualize(
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())
     for note in inputs.notes:
-        print(note)
-    print(f"{format_count(faces, 'face')} in {shown}: open {output / 'index.html'}")
+        LOGGER.warning(note)
+    LOGGER.info(f"{format_count(faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 
 

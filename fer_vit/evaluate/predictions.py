@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.errors import FerVitError, printable, short
+from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluate.cells import (
     AmbiguousMarkError,
     BadCellError,
@@ -86,14 +86,14 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     tables, left = find_tables(path)
     if left:
         rest = "Run the same `fer-vit predict` again to complete it."
-        raise FerVitError(f"{path} lacks {left:,} of its {left + len(tables):,} tables. {rest}")
+        raise TableError(f"{path} lacks {left:,} of its {left + len(tables):,} tables. {rest}")
     files = tables or [path]
     table = read_table(*files)
     table.require(PATH, "confidence")
     labels = find_labels(table)
     numbers, mark = _read_columns(table, labels)
     if not videos and not np.isnan(numbers.get("frame", np.nan)).all():
-        raise FerVitError(
+        raise TableError(
             f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only."
         )
     paths = read_paths(table[PATH])
@@ -193,7 +193,7 @@ def find_labels(table: Table) -> list[str]:
             "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
         )
         came = short(", ".join(map(printable, table.names)))
-        raise FerVitError(f"Expected {expected}, but {table.path} has {came}.")
+        raise TableError(f"Expected {expected}, but {table.path} has {came}.")
     return labels
 
 
@@ -209,7 +209,7 @@ def _find_mark(table: Table, names: Sequence[str]) -> str:
     try:
         return find_mark([table[name] for name in names])
     except AmbiguousMarkError as error:
-        raise FerVitError(
+        raise TableError(
             f"Expected numbers with one decimal mark in {table.path}, but got {error}. "
             "Save the numbers without marks for thousands."
         ) from error
@@ -311,7 +311,7 @@ def _check_labels(table: Table, columns: Columns, labels: Sequence[str]) -> None
         if strange:
             label = min(strange)
             row = int((cells == label).argmax())
-            raise FerVitError(
+            raise TableError(
                 f"{table.row_name(row)}: expected one of {short(', '.join(labels))} in `{name}`, "
                 f"but got `{printable(short(label))}`. Keep the labels of `predict`, and give your "
                 "column another name."
@@ -321,7 +321,7 @@ def _check_labels(table: Table, columns: Columns, labels: Sequence[str]) -> None
 def _refuse_empty(table: Table, name: str, cells: NDArray[np.object_]) -> None:
     empty = cells == np.array(None)
     if empty.any():
-        raise FerVitError(
+        raise TableError(
             f"{table.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
             "Fill it in, or delete the row."
         )
@@ -336,7 +336,7 @@ def _join_probabilities(table: Table, numbers: dict[str, Array], labels: Sequenc
     if wrong.any():
         expected = f"probabilities of {short(', '.join(labels))} that sum to 1"
         row = table.row_name(int(wrong.argmax()))
-        raise FerVitError(f"{row}: expected {expected}. Restore them as `predict` wrote them.")
+        raise TableError(f"{row}: expected {expected}. Restore them as `predict` wrote them.")
     return np.where(predicted[:, None], probabilities, np.nan)
 
 
@@ -382,7 +382,7 @@ def _order(
     if time == "frame" and "seconds" in numbers:
         wrong = np.isnan(moment) & ~np.isnan(numbers["seconds"])
         if wrong.any():
-            raise FerVitError(
+            raise TableError(
                 f"{table.row_name(int(wrong.argmax()))}: expected a number in `frame`, since there "
                 "are seconds, but it is empty. Restore it, or remove the column `frame`."
             )
@@ -398,7 +398,7 @@ def _order(
     if twice:
         first, second = twice
         number = f", {time} {moment[first]:g}" if not np.isnan(moment[first]) else ""
-        raise FerVitError(
+        raise TableError(
             f"{table.row_name(second)}: {printable(short(paths[first]))}{number} repeats the face "
             f"or track of row {first + 1}. Delete the rows that are there twice."
         )
@@ -440,7 +440,7 @@ def _check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:
     needed = (*CLIP, *(SMOOTHED + label for label in labels))
     missing = [name for name in needed if name not in columns]
     if missing:
-        raise FerVitError(
+        raise TableError(
             f"{table.path} has {SMOOTHED_LABEL}, but not {short(', '.join(missing))}, from which "
             f"durations are computed. Restore the columns, or remove {SMOOTHED_LABEL} as well."
         )
@@ -449,7 +449,7 @@ def _check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:
     for name in (SMOOTHED_LABEL, *needed):
         wrong = of_clip & (columns[name] == none)
         if wrong.any():
-            raise FerVitError(
+            raise TableError(
                 f"{table.row_name(int(wrong.argmax()))}: expected a value in `{name}`, but it is "
                 "empty. Restore it, or delete the row."
             )

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from fer_vit.errors import FerVitError, printable, short, suggest
+from fer_vit.errors import TableError, printable, short, suggest
 from fer_vit.evaluate.cells import SPACES, cell_text, is_text, text_column
 from fer_vit.report.table import NO_EXCEL, csv_value
 
@@ -74,7 +74,7 @@ class Table:
         similar = [name for name in self.names if name.casefold() == missing[0].casefold()]
         hint = f" Rename `{similar[0]}`." if similar else suggest(missing[0], self.names)
         expected = f"columns {' and '.join(names)}" if len(names) > 1 else f"column {names[0]}"
-        raise FerVitError(f"Expected the {expected} in {self.path}, but got {came}.{hint}")
+        raise TableError(f"Expected the {expected} in {self.path}, but got {came}.{hint}")
 
     def assumption(self, *more: str) -> list[str]:
         """Returns a line with what was assumed in reading; none for the plain case."""
@@ -119,7 +119,7 @@ def readable(path: Path) -> Iterator[None]:
         zipfile.BadZipFile,
     ) as error:
         reason = getattr(error, "strerror", None) or short(" ".join(str(error).split()))
-        raise FerVitError(
+        raise TableError(
             f"Expected a table in {path}, but it cannot be read ({printable(reason)})."
         ) from error
 
@@ -129,7 +129,7 @@ def _check_head(path: Path, cells: pa.Table) -> pa.Table:
     names = [name.strip(SPACES) for name in cells.column_names]
     twice = [name for index, name in enumerate(names) if name and name in names[:index]]
     if twice:
-        raise FerVitError(
+        raise TableError(
             f"{path} has several columns `{printable(short(twice[0]))}`. Rename or remove one."
         )
     kept = [index for index, name in enumerate(names) if name]
@@ -140,7 +140,7 @@ def check_size(path: Path, rows: int, columns: int) -> None:
     """Raises FerVitError for a table that is too large to compute with."""
     if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:
         limit = f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells"
-        raise FerVitError(
+        raise TableError(
             f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
             "Remove columns, or split it."
         )
@@ -158,7 +158,7 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     skipped = 1 if begin else 0
     rows = _first_rows(start[begin:], separator)
     if not rows:
-        raise FerVitError(f"Expected a table in {path}, but it is empty.")
+        raise TableError(f"Expected a table in {path}, but it is empty.")
     _check_first(path, ((line + skipped, row) for line, row in rows))
     _, head = rows[0]
     check_size(path, 1, len(head))
@@ -210,7 +210,7 @@ def find_encoding(path: Path) -> str:
             try:
                 for block in iter(lambda: file.read(1 << 20), b""):
                     if b"\0" in block:
-                        raise FerVitError(
+                        raise TableError(
                             f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV UTF-8."
                         )
                     decoder.decode(block)
@@ -218,7 +218,7 @@ def find_encoding(path: Path) -> str:
             except UnicodeDecodeError:
                 continue
             return encoding
-    raise FerVitError(
+    raise TableError(
         f"{path} is text in neither UTF-8, UTF-16 nor Windows-1252. Save it as CSV UTF-8."
     )
 
@@ -264,7 +264,7 @@ def _check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> No
     for index, (number, row) in enumerate(rows):
         if PATH in [_tidy(cell) for cell in row if isinstance(cell, str)]:
             if index:
-                raise FerVitError(
+                raise TableError(
                     f"Expected the names of the columns in the first row of {path}, but row "
                     f"{number} has them. Delete the rows above."
                 )
@@ -289,7 +289,7 @@ def _name_ragged_line(path: Path, encoding: str, separator: str, skipped: int) -
                 remedy = "In R, write it with `row.names = FALSE`."
             if len(head) == 1:
                 remedy = "Separate the cells by commas, semicolons or tabs."
-            raise FerVitError(
+            raise TableError(
                 f"Expected a table in {path}, but line {line} has {len(row)} cells, and the head "
                 f"has {len(head)}. {remedy}"
             )
@@ -323,27 +323,27 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     try:
         import openpyxl  # only here: the extra `excel` may not be installed
     except ImportError as error:
-        raise FerVitError(f"{path}: {NO_EXCEL}") from error
+        raise TableError(f"{path}: {NO_EXCEL}") from error
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
     except zipfile.BadZipFile as error:
-        raise FerVitError(
+        raise TableError(
             f"{path} is no workbook, or has a password. Save it without one, or as .csv."
         ) from error
     if size > MOST_BYTES:
-        raise FerVitError(
+        raise TableError(
             f"{path} has {size:,} bytes when unpacked, and the limit is {MOST_BYTES:,}. "
             "Save it as .csv or .parquet."
         )
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # openpyxl raises many types for broken files
-        raise FerVitError(f"{path} is no workbook that can be read. Save it as .csv.") from error
+        raise TableError(f"{path} is no workbook that can be read. Save it as .csv.") from error
     with closing(book):
         sheets = book.worksheets
         if not sheets:
-            raise FerVitError(f"Expected a sheet in {path}, but got none. Save it as .csv.")
+            raise TableError(f"Expected a sheet in {path}, but got none. Save it as .csv.")
         cells = _read_sheet(path, _sheet_rows(path, sheets[0]))
         title = printable(short(sheets[0].title))
     assumed = f"read from `{title}`, the first of {len(sheets)} sheets"
@@ -358,14 +358,14 @@ def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, Sequence[Any]]]:
             if not all(map(_is_blank, row)):
                 yield number, row
     except Exception as error:
-        raise FerVitError(f"{path} is no workbook that can be read. Save it as .csv.") from error
+        raise TableError(f"{path} is no workbook that can be read. Save it as .csv.") from error
 
 
 def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Table:
     """Reads the rows of a sheet, the first of which has the names of the columns."""
     first = list(islice(rows, 20))
     if not first:
-        raise FerVitError(f"Expected a table in {path}, but it is empty.")
+        raise TableError(f"Expected a table in {path}, but it is empty.")
     _check_first(path, first)
     _, names = first[0]
     width = max(index + 1 for index, cell in enumerate(names) if not _is_blank(cell))
@@ -377,7 +377,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
     while batch := list(islice(below, BATCH)):
         for number, row in batch:
             if not all(map(_is_blank, row[width:])):
-                raise FerVitError(
+                raise TableError(
                     f"Row {number} of {path} has a cell beyond the {width} named columns. "
                     "Name its column, or delete the cell."
                 )

@@ -1,5 +1,6 @@
 """A copy of a video in which the faces are marked."""
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -21,6 +22,8 @@ from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.predict.hdr import HLG, PQ
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.draw import Marked, draw_faces
+
+LOGGER = logging.getLogger("fer_vit")
 
 CODECS = (
     "libx264",
@@ -75,13 +78,13 @@ def annotate_video(
                 file.mux(packet)
             size = copy_size(first.image)
             if math.prod(size) < first.image.shape[0] * first.image.shape[1]:
-                print(f"The copy is reduced to {size[1]} x {size[0]} pixels.")
+                LOGGER.info(f"The copy is reduced to {size[1]} x {size[0]} pixels.")
             sound = "with its sound" if file.streams.audio else "without sound that MP4 can contain"
     except (
         ImageError
     ) as error:  # as which `open_video` raises errors of FFmpeg, of the output as well
         raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
-    print(f"Video: {output} ({video.codec_context.name}, {sound})")
+    LOGGER.info(f"Video: {output} ({video.codec_context.name}, {sound})")
 
 
 def _add_video(

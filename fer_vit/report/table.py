@@ -14,7 +14,7 @@ from typing import Any, NotRequired, Protocol, TextIO, TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fer_vit.errors import FerVitError, printable
+from fer_vit.errors import TableError, printable
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
 Cell = str | int | float | None
@@ -181,7 +181,7 @@ class ExcelFile:
         try:
             from openpyxl import Workbook  # only here: the extra may not be installed
         except ImportError as error:
-            raise FerVitError(NO_EXCEL) from error
+            raise TableError(NO_EXCEL) from error
         self._path = path
         self._layout = layout
         self._book = Workbook(write_only=True)
@@ -191,11 +191,11 @@ class ExcelFile:
         self._count = 1
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows of cells by column. Raises FerVitError when a sheet has no room for them."""
+        """Adds rows of cells by column. Raises TableError when a sheet has no room for them."""
         self._count += len(rows)
         if self._count > SHEET_ROWS:
             remedy = "Write a .csv or .parquet table instead."
-            raise FerVitError(
+            raise TableError(
                 f"Expected at most {SHEET_ROWS - 1:,} rows for {self._path.name}, the limit of a "
                 f"spreadsheet, but there are more. {remedy}"
             )

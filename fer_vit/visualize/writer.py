@@ -1,5 +1,6 @@
 """Writes a report: a folder with the page, pictures and tables of means."""
 
+import logging
 import os
 import sys
 import time
@@ -35,6 +36,8 @@ from fer_vit.visualize.evidence import (
     pictures,
     watch,
 )
+
+LOGGER = logging.getLogger("fer_vit")
 
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
@@ -293,7 +296,7 @@ def print_estimate(
     assumed = f"for {format_count(frames, 'picture')} of people"
     if photos:
         assumed = "with one face in each photo"
-    print(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
+    LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
 
 
 def name_views(model: Recognizer, average: Average) -> list[str]:

@@ -408,7 +408,7 @@ def test_the_schema_has_types_for_rows_requests_and_errors(queue: Jobs) -> None:
     "address", ["lab.example.org", "ftp://lab/", "https://", "https://a@b/", "https://[x/", "x"]
 )
 def test_a_wrong_public_address_is_one_line(address: str) -> None:
-    with pytest.raises(FerVitError, match="Expected `--public`"):
+    with pytest.raises(FerVitError, match="Expected `public`"):
         public_address(address)
 
 

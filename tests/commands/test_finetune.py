@@ -119,7 +119,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     other.write_bytes(b"other faces")
     for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):
         with pytest.raises(
-            FerVitError, match=r"model exists already. Choose another name or add `--overwrite`"
+            FerVitError, match=r"model exists already. Choose another name or add `overwrite`"
         ):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
     shutil.rmtree(tmp_path / "model")

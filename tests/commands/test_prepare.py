@@ -114,7 +114,7 @@ def test_no_detector(
     assert np.isfinite(manifest.landmarks()).all() == (detector == "landmarks")
     assert manifest.column("score") == [None] * 3
     with pytest.raises(
-        FerVitError, match=f"`--cut` needs to find faces, but `--detector {detector}` does not"
+        FerVitError, match=f"`cut` needs to find faces, but `detector='{detector}'` does not"
     ):
         prepare("folder", photos, tmp_path / "cut.parquet", detector=detector, cut=True)
 
@@ -152,11 +152,11 @@ def test_wrong_arguments_before_anything_is_read(
             photos,
             tmp_path / "out",
             {"shards": 1, "add": [existing]},
-            "`--add` is for one manifest",
+            "`add` is for one manifest",
         ),
         ("folder", photos, out, {"shards": 1}, "a new folder for shards"),
         ("folder", photos, photos, {"shards": 1, "overwrite": True}, "a new folder for shards"),
-        ("folder", photos, out, {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
+        ("folder", photos, out, {"seed": 1}, "`seed` belongs to the source drawn, not to folder"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "there is none at"),
         ("folder", tmp_path / "damaged.zip", out, {}, "Expected a complete zip"),
         ("rafdb", archive, out, {}, f" {archive}"),  # the zip is named, not its unpacked folder

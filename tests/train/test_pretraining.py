@@ -294,7 +294,7 @@ def test_it_is_no_classifier(
     pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture
 ) -> None:
     with pytest.raises(
-        FerVitError, match=r"has no expressions. Train a classifier from it with `--model.init`"
+        FerVitError, match=r"has no expressions. Train a classifier from it with `model.init`"
     ):
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
