@@ -62,7 +62,9 @@ def _arguments(options: re.Match[str]) -> str:
     arguments = []
     for option in options[1].split(" --"):
         name, _, value = option.partition(" ")
-        literal = re.fullmatch(r"[\d.]+|[A-Z]+", value)  # a number, or FILE and the like
+        literal = re.fullmatch(
+            r"[A-Z]+|-?[\d.]+(e[-+]?\d+)?", value
+        )  # FILE and the like, or a number
         arguments.append(f"{name}={value if literal else repr(value)}" if value else name)
     return f"`{', '.join(arguments)}`"
 

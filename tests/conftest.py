@@ -176,3 +176,12 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("seven") / "faces.parquet"
     write_manifest(path, Reading(names, rows), "drawn")
     return path
+
+
+@pytest.fixture
+def printed() -> Iterator[None]:
+    """Prints what functions log, as commands do."""
+    from fer_vit.cli import printed_log
+
+    with printed_log():
+        yield

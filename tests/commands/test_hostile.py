@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, as_arguments
 from fer_vit.face.face import Face
 from fer_vit.face.image import encode_png
 from fer_vit.files import as_text
@@ -143,5 +143,5 @@ def test_a_file_that_kills_its_worker_is_a_row(
 
 
 def test_a_dead_worker_of_a_pool_is_an_error() -> None:
-    with pytest.raises(FerVitError, match=WORKER_DIED), worker_pool(2, 1) as run:
+    with pytest.raises(FerVitError, match=as_arguments(WORKER_DIED)), worker_pool(2, 1) as run:
         list(run(signal.raise_signal, [signal.SIGKILL]))

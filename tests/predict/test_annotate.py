@@ -27,6 +27,8 @@ from tests.helpers.videos import (
     write_video,
 )
 
+pytestmark = pytest.mark.usefixtures("printed")
+
 UNEVEN = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5, 0.501, 1.7]
 EVEN = [float(n / NTSC) for n in range(40)]
 ALL = PhotoOptions()
