@@ -160,7 +160,7 @@ def _facts(path: Path, columns: Columns) -> dict[str, str]:
     with readable(path):
         facts = read_facts(metadata(path))
     if not facts:
-        facts = {name: values[0] for name, values in _origins(columns).items() if len(values) == 1}
+        facts = {name: " and ".join(values) for name, values in _origins(columns).items() if values}
     return {printable(short(name)): printable(short(fact)) for name, fact in facts.items()}
 
 

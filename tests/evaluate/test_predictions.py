@@ -295,7 +295,7 @@ def test_the_record_of_a_table_is_untrusted(
 def test_rows_say_what_made_them(tmp_path: Path) -> None:
     rows = [photo(f"{index}.png", model="m", detector=f"d{index}") for index in range(2)]
     faces = read_predictions(write(tmp_path / "t.csv", rows))
-    assert faces.facts == {"model": "m"}
+    assert faces.facts == {"model": "m", "detector": "d0 and d1"}
     (note,) = faces.notes
     assert "`detector`: d0, d1" in note
 
