@@ -1,0 +1,132 @@
+"""Adds MediaPipe's facial movements and head rotation to a manifest of FairFace, and measures a model against them.
+
+python -m benchmarks.movements targets fairface.parquet movements.npz heads.parquet
+python -m benchmarks.movements measure fairface.parquet movements.npz MODEL
+
+`movements.npz` has `path` (N,), `names` (52,), `blendshapes` (N, 52) in [0, 1] and `pose` (N, 3), yaw, pitch and roll
+in degrees; NaN where MediaPipe found no face. It was made by MediaPipe Face Landmarker float16/1 (Apache-2.0) from the
+pictures at 224 pixels. Outputs with a standard deviation below 0.01 are left out. Images are joined by their file
+names. 2,000 faces are held out: `targets` leaves them out of the training rows, and `measure` reads them alone.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from benchmarks.machine import machine, run_main
+from fer_vit.data.dataset import FaceDataset, face_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.files import json_text
+from fer_vit.geometry import LANDMARKS, Array, rotation
+from fer_vit.heads import HEADS, target_column
+from fer_vit.predict.recognizer import load
+from fer_vit.report.table import markdown
+
+HELD_OUT = 2000  # faces, chosen by a permutation of the sorted file names with seed 0
+CONSTANT = 0.01  # outputs with a smaller standard deviation are left out
+BATCH = 64
+
+
+class Targets(NamedTuple):
+    """Targets of the faces of a manifest (M,), NaN where unknown."""
+
+    names: list[str]  # of K movements
+    movements: Array  # (M, K)
+    pose: Array  # (M, 3): yaw, pitch and roll in degrees
+    held_out: np.ndarray  # (M,), bool
+
+
+def read_targets(faces: Manifest, file: Path) -> Targets:
+    """Reads the targets of a manifest's faces by their file names."""
+    table = np.load(file)
+    files = [os.path.basename(path) for path in table["path"].tolist()]
+    row_of = {name: row for row, name in enumerate(files)}
+    rows = [row_of[os.path.basename(name)] for name in faces.image_names()]
+
+    blendshapes = table["blendshapes"].astype(float)
+    varied = np.nanstd(blendshapes, axis=0) >= CONSTANT
+    names = [str(name) for name in table["names"][varied]]
+
+    order = np.random.default_rng(0).permutation(len(files))
+    ordered = sorted(files)
+    held_out = {ordered[index] for index in order[-HELD_OUT:]}
+    held = np.array([files[row] in held_out for row in rows])
+    return Targets(names, blendshapes[rows][:, varied], table["pose"][rows].astype(float), held)
+
+
+def write_targets(faces: Manifest, targets: Targets, output: Path) -> None:
+    """Writes the manifest with the targets, without the held-out faces."""
+    outputs = {"movements": targets.names, "pose": ["yaw", "pitch", "roll"]}
+    table = faces.table
+    for head, values in (("movements", targets.movements.clip(0, 1)), ("pose", targets.pose)):
+        for name, column in zip(outputs[head], values.T, strict=True):
+            cells = pa.array(column, pa.float32(), from_pandas=True)  # NaN becomes null
+            table = table.append_column(target_column(head, name), cells)
+    meta = {"labels": faces.names, "landmarks": LANDMARKS, "outputs": outputs}
+    table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
+    Manifest(faces.path, table, faces.names).select(~targets.held_out).write(output)
+
+
+def measure(faces: Manifest, targets: Targets, model: str) -> str:
+    """Returns tables of a model's movements and pose against MediaPipe's, on the held-out faces."""
+    recognizer = load(model, "cpu")
+    held = faces.select(targets.held_out)
+    data = FaceDataset(held, recognizer.crop_spec)
+    values: dict[str, list[Array]] = {"movements": [], "pose": []}
+    with torch.inference_mode():
+        for batch in face_batches(data, range(len(data)), BATCH, torch.device("cpu")):
+            raw = recognizer.net(batch.image, batch.boxes, batch.valid)
+            degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
+            for head, parts in values.items():
+                decoded = HEADS[head].decode(raw[head]).double().numpy()
+                names = recognizer.net.settings.outputs[head]
+                parts.append(HEADS[head].rotate(decoded, names, -degrees))
+    preds = {head: np.concatenate(parts) for head, parts in values.items()}
+
+    known = np.isfinite(targets.pose[targets.held_out]).all(1)
+    movements = targets.movements[targets.held_out][known]
+    rows = []
+    for index, name in enumerate(recognizer.net.settings.outputs["movements"]):
+        x, y = preds["movements"][known, index], movements[:, targets.names.index(name)]
+        rows.append([name, f"{np.corrcoef(x, y)[0, 1]:.3f}", f"{np.abs(x - y).mean():.3f}"])
+    rows.sort(key=lambda row: row[1], reverse=True)
+
+    angles = []
+    for index, name in enumerate(("yaw", "pitch", "roll")):
+        error = preds["pose"][known, index] - targets.pose[targets.held_out][known, index]
+        offset = float(np.median(error))
+        r = np.corrcoef(preds["pose"][known, index], targets.pose[targets.held_out][known, index])
+        spread = np.abs(error - offset).mean()
+        angles.append([name, f"{r[0, 1]:.3f}", f"{spread:.2f}", f"{offset:.2f}"])
+    return "\n\n".join(
+        [
+            f"{known.sum():,} held-out faces, {machine()}",
+            markdown([["movement", "r", "mean absolute error"], *rows]),
+            markdown([["angle", "r", "MAE after the median", "median error"], *angles]),
+        ]
+    )
+
+
+def main(action: Literal["targets", "measure"], manifest: Path, movements: Path, out: str) -> None:
+    """Writes a manifest with targets, or prints the figures of a model.
+
+    Args:
+        action: `targets` writes a manifest; `measure` prints the figures of a model.
+        manifest: FairFace, as `fer-vit prepare fairface` writes it.
+        movements: The targets by MediaPipe.
+        out: The manifest to write, or the model.
+    """
+    faces = Manifest.read(manifest)
+    targets = read_targets(faces, movements)
+    if action == "targets":
+        write_targets(faces, targets, Path(out))
+    else:
+        print(measure(faces, targets, out))
+
+
+if __name__ == "__main__":
+    run_main(main)
