@@ -18,6 +18,7 @@ ARGUMENTS = {
     "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos [20] --runs 1",
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write=true",
+    "movements": "measure faces.parquet movements.npz ferplus-fairface",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "training": "--rounds 1 --compiled=true",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",

@@ -102,3 +102,20 @@ def test_user_columns_do_not_replace_outputs(folder: Path, tmp_path: Path) -> No
     (tmp_path / "more.csv").write_text("path,valence\na.png,0.5\n")
     with pytest.raises(FerVitError, match="valence"):
         add_columns(faces, tmp_path / "more.csv")
+
+
+def test_included_model_mirrors_movements_and_pose_of_a_mirrored_face() -> None:
+    included = load("ferplus-fairface", "cpu")
+    photo, _ = draw_face("contempt", 3, 96)
+    views = included.predict([photo, photo[:, ::-1].copy()], face="crop", detector="landmarks")
+    plain, mirrored = (face.outputs for face in views)
+    outputs = included.net.settings.outputs
+    assert len(outputs["movements"]) == 45
+    for head, names in outputs.items():
+        source, sign = HEADS[head].mirror(names)
+        columns = [HEADS[head].prefix + name for name in names]
+        for index, column in enumerate(columns):
+            expected = sign[index] * plain[columns[source[index]]]
+            assert mirrored[column] == pytest.approx(expected, abs=0.02), column
+    for label, probability in views[0].probabilities.items():
+        assert views[1].probabilities[label] == pytest.approx(probability, abs=0.01)
