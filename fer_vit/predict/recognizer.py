@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+import fer_vit.explain.methods as methods
 import fer_vit.predict.photos as media
 from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch
@@ -258,6 +259,29 @@ class Recognizer(nn.Module):
             for photo in photos
         ]
         return Faces(faces, statuses, self.origin(options.detector))
+
+    def explain(self, face: FaceResult, method: str = "pixels") -> methods.Explanation:
+        """Explains the prediction of this model for a face, also for a face of another process.
+
+        Args:
+            face: The face; its photo is read again.
+            method: "pixels", "relevance" or "ablation", the methods of `fer-vit visualize`.
+
+        Returns:
+            `heat` (1, S, S) of the pixels and `shares` (1, R) of the regions `crop_spec.regions`.
+
+        Raises:
+            ImageError: The photo can no longer be read.
+            FerVitError: The method is unknown, or the face was cropped for another model.
+        """
+        if face.crop_size != self.crop_spec.size:
+            raise FerVitError(
+                f"Expected a face of {self.crop_spec.size} pixels, but got one of {face.crop_size}. "
+                "Predict the photo with this model."
+            )
+        crop = face.crop(face.read_photo(), self.crop_spec.regions)
+        image, boxes, valid = (values.to(self.device) for values in crop)
+        return methods.explain(self.net, image, boxes, valid, method)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""

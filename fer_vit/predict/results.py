@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, SupportsIndex, overload
 import numpy as np
 import torch
 from PIL import Image as Pil
+from torch import Tensor
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
@@ -97,7 +98,7 @@ class FaceResult:
         if self.link.net is None:
             raise FerVitError(
                 f"Face {self.face} of {self.path} was saved without its model. "
-                "Explain it by the `explain` of a loaded model, or predict the photo again."
+                "`fer_vit.load().explain(face)` explains it, or predict the photo again."
             )
         return self.link.net
 
@@ -195,20 +196,22 @@ class FaceResult:
 
     def attend(self, photo: Image) -> Attention:
         """Returns the attention of the model on the face in its photo (H, W, 3), RGB uint8."""
-        names = self.net.config.regions
-        image = (
-            torch.from_numpy(warp(photo, self.to_crop, self.crop_size)).permute(2, 0, 1).float()
-            / 255
-        )
-        boxes = torch.tensor(
-            np.array([self.regions.get(name, np.zeros(4)) for name in names]).reshape(-1, 4)
-        )
-        valid = torch.tensor([name in self.regions for name in names], dtype=torch.bool)
         device = self.net.centres.device
-        seen = trace(
-            self.net, *(values[None].to(device) for values in (image, boxes.float(), valid))
-        )
-        return Attention(*(values[0].double().cpu().numpy() for values in attention_views(seen)))
+        inputs = [values.to(device) for values in self.crop(photo, self.net.config.regions)]
+        views = attention_views(trace(self.net, *inputs))
+        return Attention(*(values[0].double().cpu().numpy() for values in views))
+
+    def crop(self, photo: Image, regions: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns what the network takes of the face in its photo (H, W, 3), RGB uint8.
+
+        These are the crop (1, 3, S, S), RGB in [0, 1], boxes of the R `regions` (1, R, 4), xyxy in
+        crop pixels, and which regions are visible (1, R).
+        """
+        pixels = torch.from_numpy(warp(photo, self.to_crop, self.crop_size))
+        image = pixels.permute(2, 0, 1).float() / 255
+        boxes = np.array([self.regions.get(name, np.zeros(4)) for name in regions])
+        valid = torch.tensor([name in self.regions for name in regions], dtype=torch.bool)
+        return image[None], torch.from_numpy(boxes.reshape(1, -1, 4)).float(), valid[None]
 
     def _repr_png_(self) -> bytes | None:
         return self.plot()._repr_png_()

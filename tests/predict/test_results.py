@@ -123,7 +123,7 @@ def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> Non
     assert face.read_photo().shape == (300, 250, 3)
 
 
-def test_copies_of_a_face_have_no_network(faces: Faces) -> None:
+def test_copies_of_a_face_have_no_network(model: Recognizer, faces: Faces) -> None:
     data = pickle.dumps(faces[0])
     assert len(data) < 20_000
     again = pickle.loads(data)
@@ -131,6 +131,15 @@ def test_copies_of_a_face_have_no_network(faces: Faces) -> None:
     assert again.plot().size == faces[0].plot().size
     with pytest.raises(FerVitError, match=r"a\.png was saved without its model"):
         again.plot(attention=True)
+    for method in ("pixels", "ablation"):
+        explained, expected = model.explain(again, method), model.explain(faces[0], method)
+        assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
+        assert explained.shares.shape == (1, len(model.crop_spec.regions))
+        assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
+        label = explained.probabilities[0].argmax()
+        assert model.labels[label] == again.label
+    with pytest.raises(FerVitError, match="of 7"):
+        model.explain(dataclasses.replace(again, crop_size=7))
     assert copy.deepcopy(faces[0]).net is faces[0].net
     assert dataclasses.asdict(faces[0])["link"].net is faces[0].net
     many = pickle.loads(pickle.dumps(faces))
