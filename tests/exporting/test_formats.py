@@ -51,7 +51,7 @@ def test_formats_take_an_option_or_refuse_it(suffix: str, tmp_path: Path) -> Non
         if taken:
             FORMATS[suffix].check(options)
         else:
-            with pytest.raises(FerVitError, match=f"--{option}"):
+            with pytest.raises(FerVitError, match=f"`{option}`"):
                 FORMATS[suffix].check(options)
 
 

