@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
+from fer_vit.store.folder import find_config
 from fer_vit.train.cli import fit, no_best
+from fer_vit.train.run import newest_checkpoint
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -36,8 +39,9 @@ def crossvalidate(
     The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
     are in one fold; without persons, identical files are in one fold. The best epoch of each model
     is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
-    OUTPUT/training has the logs and checkpoints. The 95 % bootstrap intervals resample persons,
-    else photos; they do not include the variation between training runs.
+    OUTPUT/training has the logs and checkpoints. The same command resumes an interrupted run. The
+    95 % bootstrap intervals resample persons, else photos; they do not include the variation
+    between training runs.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -66,9 +70,14 @@ def crossvalidate(
             "Use fewer folds."
         )
 
+    # the same faces, config and folds resume the same run
+    name = f"training/{run_key(manifest, config, folds)}"
     parts = []
     for fold, faces in enumerate(held_out):
-        best = train_fold(manifest, config, f"{fold}/{folds}", output / "training", f"fold{fold}")
+        logs = f"{name}/fold{fold}"
+        last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
+        resumed = None if overwrite else last
+        best = train_fold(manifest, config, f"{fold}/{folds}", output, logs, resumed)
         part = predict_manifest(load(best), rows.select(faces), "train")
         part.columns["fold"] = as_objects([str(fold)] * len(part.paths))
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
@@ -80,21 +89,33 @@ def crossvalidate(
     return results
 
 
-def train_fold(manifest: Path, config: str, fold: str, logs: Path, name: str) -> str:
-    """Trains a model without a fold ("0/5"), with its logs in LOGS/NAME.
+def run_key(manifest: Path, config: str, folds: int) -> str:
+    """Returns a name for the trainings with these faces, this config and this number of folds."""
+    with manifest.open("rb") as file:
+        faces = file_digest(file, "sha256").digest()
+    settings = Path(find_config(config)).read_bytes()
+    return sha256(faces + settings + str(folds).encode()).hexdigest()[:8]
+
+
+def train_fold(
+    manifest: Path, config: str, fold: str, output: Path, logs: str, last: Path | None
+) -> str:
+    """Trains a model without a fold ("0/5"), with its logs in OUTPUT/LOGS, or resumes from `last`.
 
     Returns:
         The best checkpoint.
     """
+    if last:
+        LOGGER.info(f"Fold {fold} resumes from {last}: `--overwrite` starts over.")
     options = {
         "data.manifest": str(manifest),
         "data.fold": fold,
         "trainer.logger": {
             "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-            "init_args": {"save_dir": str(logs), "name": name},
+            "init_args": {"save_dir": str(output), "name": logs},
         },
     }
-    best = fit(config, **options)
+    best = fit(config, **options, ckpt_path=last and str(last))
     if not best:
         raise no_best(config)
     return best

@@ -39,7 +39,7 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     rows = Manifest.read(faces).split("train")
     truth, guess = [], []
     for fold in range(2):
-        (best,) = (tmp_path / "cv" / "training" / f"fold{fold}").glob("*/checkpoints/best.ckpt")
+        (best,) = (tmp_path / "cv" / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         assert torch.load(best, weights_only=True)["FaceDataModule"]["fold"] == f"{fold}/2"
         logits, targets = evaluate_logits(load(best, "cpu"), faces, "train")
         held_out = in_fold(rows, f"{fold}/2")
@@ -60,6 +60,33 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     assert "but one is empty. Use fewer folds" in fails(
         capsys, *words, "--folds=100", "--overwrite"
     )
+
+
+def test_an_interrupted_run_resumes_with_the_same_scores(
+    drawn: Path,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    faces = drawn / "faces.parquet"
+    options = {"config": str(config), "folds": 2}
+    expected = fer_vit.crossvalidate(faces, output=tmp_path / "whole", **options)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fer_vit.commands.crossvalidate.predict_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
+    caplog.set_level("INFO", "fer_vit")
+    found = fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
+    assert found["all"] == expected["all"]
+    resumed = [message for message in caplog.messages if "resumes from" in message]
+    assert len(resumed) == 1
+    assert "0/2" in resumed[0]
 
 
 def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path) -> None:

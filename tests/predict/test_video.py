@@ -258,7 +258,9 @@ INDEX_LAST = {"a.mp4"}
 
 
 @pytest.mark.parametrize("begin", [0.0, 10.0])
-@pytest.mark.parametrize("name", ["a.mkv", "a.wmv", *slow(*sorted(LATE.keys() - {"a.mkv", "a.wmv"}))])
+@pytest.mark.parametrize(
+    "name", ["a.mkv", "a.wmv", *slow(*sorted(LATE.keys() - {"a.mkv", "a.wmv"}))]
+)
 def test_only_cut_files_are_damaged_early_or_late(name: str, begin: float, tmp_path: Path) -> None:
     times = [begin + number / float(NTSC) for number in range(90)]
     path = write_numbered(tmp_path / name, times, **LATE[name])
