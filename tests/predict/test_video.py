@@ -46,7 +46,6 @@ OLD: dict[str, dict[str, object]] = {
     "a.m2v": {"codec": "mpeg2video"},
     "a.wtv": {"codec": "mpeg2video"},
     "a.dv": {"codec": "dvvideo"},
-    "a.mjpg": {"codec": "mjpeg", "pixels": "yuvj420p"},
     "a.y4m": {"codec": "wrapped_avframe"},
 }
 

