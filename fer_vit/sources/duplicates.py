@@ -58,8 +58,8 @@ def thumbnail(image: Image) -> bytes:
 def close_up(image: Image, box: Array) -> CloseUp | None:
     """Returns a face with box (4,) and half the box around it.
 
-    None for a face that fills the image (H, W, 3), and for an image that is no larger than a close-up: it is the crop of
-    a face.
+    None for a face that fills the image (H, W, 3), and for an image that is no larger than a close-up: it is
+    the crop of a face.
     """
     height, width = image.shape[:2]
     side = max(box[2:] - box[:2])
