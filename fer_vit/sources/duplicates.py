@@ -58,8 +58,8 @@ def thumbnail(image: Image) -> bytes:
 def close_up(image: Image, box: Array) -> CloseUp | None:
     """Returns a face with box (4,) and half the box around it.
 
-    None for a face that fills the image (H, W, 3), and for an image that is no larger than a close-up: it is
-    the crop of a face.
+    None for a face that fills the image (H, W, 3), and for an image that is no larger than a
+    close-up: it is the crop of a face.
     """
     height, width = image.shape[:2]
     side = max(box[2:] - box[:2])
@@ -249,8 +249,12 @@ def near_duplicates(
             candidates = matters & ~same & (plain[rows] @ vectors[start:].T >= CORRELATION)
             candidates &= _faces_overlap(pictures.squares[rows], view.squares[start:])
             for i, j in np.argwhere(candidates).tolist():
-                same_label = bool(labels[start + i] == labels[start + j])
-                same[i, j] = same_face(pictures, start + i, view, start + j, same_label)
+                row, other = start + i, start + j
+                # A crop that is also in another split must not be learned, also by another label.
+                crops = np.isnan(pictures.squares[[row, other], 0]).all()
+                across = crops and trained[row] != trained[other]
+                same_label = bool(labels[row] == labels[other] or across)
+                same[i, j] = same_face(pictures, row, view, other, same_label)
         first, second = np.nonzero(same)
         yield rows[first], second + start
 

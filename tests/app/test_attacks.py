@@ -330,6 +330,9 @@ def test_a_full_disk_keeps_what_was_there(photo: bytes, tmp_path: Path) -> None:
             assert post(server, "a.jpg", photo).status_code == 413
             filler.unlink()
             assert post(server, "a.jpg", photo).json()[0]["label"] == "happiness"
+            stop = time.monotonic() + 10
+            while server.jobs and time.monotonic() < stop:  # removed once the answer is sent
+                time.sleep(0.1)
             assert not server.jobs
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
