@@ -1,6 +1,6 @@
 """Measures the face finder: precision and recall by minimum score and size, and its CPU time.
 
-python -m benchmarks.finder --data DATA --plot_file docs/finder.svg
+python -m benchmarks.finder --data DATA --plot_file docs/results/finder.svg
 
 `--data` is a folder with fairface.zip (faces of FairFace), clothes.zip and clothes_hard.zip (pictures of clothes
 without heads; the latter are those in which YuNet reports something at 0.25 or more, with the column `printed` in

@@ -16,8 +16,8 @@ include_patterns = [
     "CONTRIBUTING.md",
     "benchmarks/README.md",
     "data/README.md",
-    "docs/*.md",
-    "docs/*.ipynb",
+    "docs/**/*.md",
+    "docs/**/*.ipynb",
     "fer_vit/weights/*/README.md",
 ]
 exclude_patterns = [".*", "build", "demo", "dist", "runs", "data/*/*"]
@@ -35,53 +35,59 @@ html_copy_source = html_show_sphinx = False
 
 CONTENTS = """
 ```{toctree}
-:caption: Use
+:caption: Tutorials
 :hidden:
 
-docs/install
-docs/own_photos
-docs/predict
-docs/video
-docs/app
-docs/quickstart
-docs/explaining
-docs/export
+docs/tutorials/own_photos
+docs/tutorials/quickstart
 ```
 
 ```{toctree}
-:caption: Train
+:caption: How-to
 :hidden:
 
+docs/how-to/install
+docs/how-to/predict
+docs/how-to/video
+docs/how-to/app
+docs/how-to/explaining
+docs/how-to/evaluate
+docs/how-to/compare
 data/README
-docs/training
-docs/custom
-docs/scaling
-```
-
-```{toctree}
-:caption: Evaluate
-:glob:
-:hidden:
-
-fer_vit/weights/*/README
-docs/evaluate
-docs/compare
-docs/tables
-docs/reliability
-docs/benchmarks
-benchmarks/README
+docs/how-to/training
+docs/how-to/custom
+docs/how-to/scaling
+docs/how-to/export
 ```
 
 ```{toctree}
 :caption: Reference
 :hidden:
 
-docs/attention
-docs/ablation
-docs/api
-docs/glossary
+docs/reference/python
+docs/reference/tables
+docs/reference/glossary
 CHANGELOG
 CONTRIBUTING
+```
+
+```{toctree}
+:caption: Explanation
+:hidden:
+
+docs/explanation/how_it_works
+docs/explanation/reliability
+```
+
+```{toctree}
+:caption: Results
+:glob:
+:hidden:
+
+fer_vit/weights/*/README
+docs/results/benchmarks
+docs/results/ablation
+benchmarks/README
 ```
 """
 

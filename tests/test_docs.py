@@ -23,11 +23,12 @@ from tests.helpers.videos import write_video
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+NOTEBOOK = DOCS / "tutorials" / "quickstart.ipynb"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
     *sorted(ROOT.glob("fer_vit/weights/*/README.md")),
-    *sorted(DOCS.glob("*.md")),
-    DOCS / "quickstart.ipynb",
+    *sorted(DOCS.glob("**/*.md")),
+    NOTEBOOK,
 ]
 
 
@@ -112,7 +113,7 @@ def test_commands_of_the_documentation_run(
             main(["predict", "photos", "--overwrite"])
         main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
     (block,) = re.findall(
-        r"^```python\n(.*?)^```", (DOCS / "explaining.md").read_text(), re.M | re.S
+        r"^```python\n(.*?)^```", (DOCS / "how-to/explaining.md").read_text(), re.M | re.S
     )
     names: dict[str, Any] = {}
     exec(block, names)
@@ -130,7 +131,7 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 {"calm": "neutral", "happy": "happiness"}[name], number + 10 * (name == "calm"), 96
             )[0]
             Path(folder, name, f"{number}.png").write_bytes(encode_png(face))
-    for words in commands(DOCS / "own_photos.md"):
+    for words in commands(DOCS / "tutorials/own_photos.md"):
         main(words)
     made = (
         "mine/model",
@@ -160,7 +161,7 @@ def test_the_examples_of_custom_training_run(
         )
     names: dict[str, Any] = {}
     for block in re.findall(
-        r"^```python\n(.*?)^```", (DOCS / "custom.md").read_text(), re.M | re.S
+        r"^```python\n(.*?)^```", (DOCS / "how-to/custom.md").read_text(), re.M | re.S
     ):
         exec(block, names)
     assert len(names["faces"]) == 16
@@ -184,7 +185,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     place = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=600, startup_timeout=300, resources=place).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -213,7 +214,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_fetches_nothing(site: Path) -> None:
     fetched = r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=.?(?:https?:)?//|@import|url\(.?(?:https?:)?//"
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
-    assert {site / "index.html", site / "docs" / "quickstart.html"} <= set(files)
+    assert {site / "index.html", site / "docs/tutorials/quickstart.html"} <= set(files)
     assert [file for file in files if re.search(fetched, file.read_text(encoding="utf-8"))] == []
 
 

@@ -47,14 +47,14 @@ def prose() -> list[Path]:
     pages = [
         *ROOT.glob("*.md"),
         *ROOT.glob(".github/**/*.md"),
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("docs/*.ipynb"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("docs/**/*.ipynb"),
     ]
     pages += [ROOT / name for name in ("data/README.md", "benchmarks/README.md")]
     pages += ROOT.glob("fer_vit/weights/*/README.md")
     files = [
         file
-        for folder in ("benchmarks", "configs", "fer_vit", "tests")
+        for folder in ("benchmarks", "configs", "docs", "fer_vit", "tests")
         for file in sorted((ROOT / folder).rglob("*"))
     ]
     unchecked = {

@@ -71,7 +71,7 @@ def test_python_of_the_pages_runs_without_extras(tmp_path: Path) -> None:
     assert {"pandas", "statsmodels", "av", "fastapi", "openpyxl"} <= blocked
     (tmp_path / "photo.jpg").write_bytes(encode_png(astronaut()[:300, 100:350]))
     code = BLOCK.replace("BLOCKED", repr(sorted(blocked)))
-    for page in ("README.md", "docs/predict.md"):
+    for page in ("README.md", "docs/how-to/predict.md"):
         blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
         assert blocks
         code += "\n".join(blocks)

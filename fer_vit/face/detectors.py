@@ -22,7 +22,8 @@ faces down to about a hundredth of a photo's longer side.
 """
 WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
 PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
-"""Minimum score in photos, by docs/benchmarks.md, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops."""
+"""Minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds one in
+99.8 % of FERPlus' crops."""
 FOLLOWED = 0.75
 """Longer side of a face's box in the square that is searched in a video's next frame: a turned or moving face stays
 inside."""

@@ -7,7 +7,7 @@ import numpy as np
 from fer_vit.geometry import Array
 
 SURE = 0.8
-"""Score below which a face is uncertain: in docs/benchmarks.md, nearly all false faces are below it."""
+"""Score below which a face is uncertain: in docs/results/benchmarks.md, nearly all false faces are below it."""
 
 
 def is_uncertain(score: float | None) -> bool:

@@ -175,7 +175,7 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
-    """Whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it."""
+    """Whether torch's fused attention is faster than explicit products, as docs/results/benchmarks.md measures it."""
     return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)
 
 

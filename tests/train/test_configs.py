@@ -56,7 +56,10 @@ def test_every_config_takes_a_step(
     assert module.hparams["network"]["pretrained"] is False  # a checkpoint needs no other weights
 
 
-@pytest.mark.parametrize("page", ["docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["docs/explanation/how_it_works.md", "docs/results/ablation.md", "docs/how-to/explaining.md"],
+)
 def test_options_in_the_documentation_exist(page: str) -> None:
     text = (CONFIGS.parent / page).read_text()
     words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))

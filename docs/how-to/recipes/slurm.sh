@@ -1,5 +1,5 @@
 #!/bin/bash
-# Training on SLURM: `sbatch docs/recipes/slurm.sh`. srun starts one process per GPU (not torchrun); Lightning reads
+# Training on SLURM: `sbatch docs/how-to/recipes/slurm.sh`. srun starts one process per GPU (not torchrun); Lightning reads
 # SLURM's variables. `ntasks-per-node` must equal `trainer.devices`. The job is requeued under its number when its
 # time is up or it is preempted: SIGTERM makes `fit` save its step first. Do not name it `bash` or `interactive`, which
 # Lightning takes for a session without srun.
