@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.optimize import minimize
 
 from benchmarks.machine import machine, run_main
-from fer_vit.compare.statistics import (
+from fer_vit.comparison.statistics import (
     Cells,
     Missing,
     average_cells,

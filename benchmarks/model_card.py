@@ -16,19 +16,19 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import (
+from fer_vit.evaluation.faces import (
     evaluate_logits,
     fit_temperature,
     measure_robustness,
     predict_manifest,
 )
-from fer_vit.evaluate.scores import (
+from fer_vit.evaluation.scores import (
     accuracy_by_votes,
     confusion_matrix,
     score_faces,
     summarize_robustness,
 )
-from fer_vit.evaluate.writer import class_table, score_table
+from fer_vit.evaluation.writer import class_table, score_table
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown

@@ -47,6 +47,8 @@ HOMES = {
     "visualize": "commands.visualize",
 }
 """The module of each public name."""
+MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.faces"}
+"""Modules that the documentation of 0.1 named, with their new path; the old path works in 0.2 and 0.3."""
 __all__ = ["__version__", *HOMES]
 
 
@@ -61,12 +63,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class _Package(ModuleType):
-    """Keeps `fer_vit.evaluate` a function after the subpackage of this name was imported."""
+class _Moved(ModuleType):
+    """A module under the path that the documentation of 0.1 named: it reads the names of the new path."""
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what tools look for in every module must not import torch
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(import_module(MOVED[self.__name__]), name)
 
 
-sys.modules[__name__].__class__ = _Package
+sys.modules.update({path: _Moved(path) for path in MOVED})

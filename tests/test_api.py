@@ -22,8 +22,8 @@ import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.commands import accept_text
 from fer_vit.errors import as_arguments
-from fer_vit.evaluate.cells import read_numbers
-from fer_vit.evaluate.read import read_table
+from fer_vit.evaluation.cells import read_numbers
+from fer_vit.evaluation.read import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -39,6 +39,19 @@ QUIET = {
 }
 
 
+def test_no_package_has_the_name_of_a_public_function() -> None:
+    folder = Path(fer_vit.__file__).parent
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert not packages & set(fer_vit.__all__)
+
+
+def test_modules_that_0_1_documented_are_imported_by_their_old_path() -> None:
+    for old, new in fer_vit.MOVED.items():
+        assert not hasattr(import_module(old), "__file__")
+        assert import_module(old).predict_manifest is import_module(new).predict_manifest
+    assert inspect.isfunction(fer_vit.evaluate)
+
+
 def test_public_names_are_listed_and_imported_lazily() -> None:
     assert {"load", "table", "models", "evaluate", "visualize", "export", "finetune"} < set(
         dir(fer_vit)
@@ -46,8 +59,6 @@ def test_public_names_are_listed_and_imported_lazily() -> None:
     assert dir(fer_vit) == sorted(fer_vit.__all__)
     assert all(getattr(fer_vit, name).__doc__ for name in fer_vit.__all__ if name != "__version__")
     assert (Path(fer_vit.__file__).parent / "py.typed").exists()
-    for name in ("evaluate.scores", "visualize.writer"):  # subpackages with the names of functions
-        import_module(f"fer_vit.{name}")
     assert all(
         inspect.isfunction(getattr(fer_vit, name))
         for name in ("evaluate", "visualize", "export", "finetune")

@@ -58,7 +58,8 @@ def prose() -> list[Path]:
         for file in sorted((ROOT / folder).rglob("*"))
     ]
     unchecked = {
-        ROOT / "tests" / name for name in ("offline", "report", "visualize", Path(__file__).name)
+        ROOT / "tests" / name
+        for name in ("offline", "report", "visualization", Path(__file__).name)
     }
     files = [file for file in files if unchecked.isdisjoint([file, *file.parents])]
     return pages + [file for file in files if file.suffix in (".py", ".yaml")]

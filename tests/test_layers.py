@@ -14,8 +14,8 @@ LAYERS = [
     {"data"},
     {"predict"},
     {"sources"},
-    {"evaluate"},
-    {"compare", "visualize"},
+    {"evaluation"},
+    {"comparison", "visualization"},
     {"app", "train"},
     {"callbacks", "exporting"},
     {"commands"},
@@ -28,7 +28,7 @@ HOMES = {
     "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "module", "run", "task"))},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema")),
-        *(f"evaluate/{name}.py" for name in ("cells", "read")),
+        *(f"evaluation/{name}.py" for name in ("cells", "read")),
         "predict/tables.py",
         "report/table.py",
     },
@@ -38,7 +38,7 @@ HOMES = {
             f"face/{name}.py"
             for name in ("crop", "detectors", "image", "landmarks", "pose", "yunet")
         ),
-        "evaluate/faces.py",
+        "evaluation/faces.py",
         "predict/video.py",
         "predict/annotate.py",
         "predict/hdr.py",
@@ -55,7 +55,7 @@ HOMES = {
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/html.py"},
     "matplotlib": {"report/charts.py"},
-    "openpyxl": {"evaluate/read.py", "report/table.py"},
+    "openpyxl": {"evaluation/read.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

@@ -29,7 +29,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX, table_columns
 from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
-from fer_vit.visualize.writer import write_report
+from fer_vit.visualization.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 2**26  # pixels; cameras with "64 megapixels" have slightly more than 64 million

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from fer_vit.commands import accept_text
-from fer_vit.compare.page import FILES, write_comparison
-from fer_vit.compare.results import compute_results
-from fer_vit.compare.series import parse_rest
-from fer_vit.compare.study import make_study
-from fer_vit.evaluate.inputs import check_options
-from fer_vit.evaluate.join import add_columns
-from fer_vit.evaluate.predictions import leave_out_uncertain, read_predictions
+from fer_vit.comparison.page import FILES, write_comparison
+from fer_vit.comparison.results import compute_results
+from fer_vit.comparison.series import parse_rest
+from fer_vit.comparison.study import make_study
+from fer_vit.evaluation.inputs import check_options
+from fer_vit.evaluation.join import add_columns
+from fer_vit.evaluation.predictions import leave_out_uncertain, read_predictions
 from fer_vit.files import check_output
 
 

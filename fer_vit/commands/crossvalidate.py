@@ -12,9 +12,9 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.faces import Faces, as_objects, predict_manifest
-from fer_vit.evaluate.scores import evaluate_faces
-from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.evaluation.faces import Faces, as_objects, predict_manifest
+from fer_vit.evaluation.scores import evaluate_faces
+from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import find_config

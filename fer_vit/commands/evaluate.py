@@ -7,11 +7,11 @@ from typing import Any
 
 from fer_vit.commands import accept_text
 from fer_vit.data.schema import Split
-from fer_vit.evaluate.faces import measure_robustness
-from fer_vit.evaluate.inputs import Conditions, check_options, read_faces, read_other
-from fer_vit.evaluate.join import add_columns, describe_groups
-from fer_vit.evaluate.scores import evaluate_faces, summarize_robustness
-from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.evaluation.faces import measure_robustness
+from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
+from fer_vit.evaluation.join import add_columns, describe_groups
+from fer_vit.evaluation.scores import evaluate_faces, summarize_robustness
+from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
 

@@ -13,10 +13,10 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import predict_manifest
-from fer_vit.evaluate.join import align_probabilities
-from fer_vit.evaluate.scores import evaluate_faces
-from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.evaluation.faces import predict_manifest
+from fer_vit.evaluation.join import align_probabilities
+from fer_vit.evaluation.scores import evaluate_faces
+from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.exporting.calibration import CALIBRATES
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import load

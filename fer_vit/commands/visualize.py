@@ -16,8 +16,8 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count
 from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
-from fer_vit.visualize.evidence import LabelChoice
-from fer_vit.visualize.writer import REPORT, write_report
+from fer_vit.visualization.evidence import LabelChoice
+from fer_vit.visualization.writer import REPORT, write_report
 
 LOGGER = logging.getLogger("fer_vit")
 

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import labelled_batches
+from fer_vit.evaluation.faces import labelled_batches
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path

@@ -11,10 +11,10 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate import scores, writer
-from fer_vit.evaluate.faces import evaluate_logits
-from fer_vit.evaluate.read import read_table
-from fer_vit.evaluate.writer import FILES
+from fer_vit.evaluation import scores, writer
+from fer_vit.evaluation.faces import evaluate_logits
+from fer_vit.evaluation.read import read_table
+from fer_vit.evaluation.writer import FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load

@@ -15,8 +15,8 @@ from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate import scores
-from fer_vit.evaluate.read import read_table
+from fer_vit.evaluation import scores
+from fer_vit.evaluation.read import read_table
 from fer_vit.exporting.formats import FACE_FILES
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png

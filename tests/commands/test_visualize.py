@@ -14,7 +14,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
-from fer_vit.visualize import writer
+from fer_vit.visualization import writer
 from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.marks import slow
 from tests.helpers.models import small_model

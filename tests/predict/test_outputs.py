@@ -8,8 +8,8 @@ import torch
 
 from fer_vit import load, table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.join import add_columns
-from fer_vit.evaluate.predictions import is_owned, read_predictions
+from fer_vit.evaluation.join import add_columns
+from fer_vit.evaluation.predictions import is_owned, read_predictions
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import rotation

@@ -17,7 +17,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Merged, evaluate_logits
+from fer_vit.evaluation.faces import Merged, evaluate_logits
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.image import decode_image, encode_png

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.predictions import read_predictions
+from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.tables import Checked, check_tables, find_tables, plan_tables
 from fer_vit.report.table import TableWriter
 

@@ -8,10 +8,10 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate import faces as module
-from fer_vit.evaluate.faces import MOST_TURNED, UNALTERED, Faces, predict_manifest
-from fer_vit.evaluate.predictions import read_predictions
-from fer_vit.evaluate.scores import summarize_robustness
+from fer_vit.evaluation import faces as module
+from fer_vit.evaluation.faces import MOST_TURNED, UNALTERED, Faces, predict_manifest
+from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.scores import summarize_robustness
 from fer_vit.face.crop import CropSpec, cover_regions
 from fer_vit.face.detectors import NoDetector
 from fer_vit.face.image import ImageError, encode_png

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fer_vit.compare.series import (
+from fer_vit.comparison.series import (
     average_series,
     check_grid,
     leave_one_out,
@@ -15,7 +15,7 @@ from fer_vit.compare.series import (
     resample,
     synchrony,
 )
-from fer_vit.compare.statistics import (
+from fer_vit.comparison.statistics import (
     LEAST,
     Missing,
     Test,
@@ -24,10 +24,10 @@ from fer_vit.compare.statistics import (
     mixed_model,
     person_mean,
 )
-from fer_vit.compare.study import Kind, Study
+from fer_vit.comparison.study import Kind, Study
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.scores import holm
-from fer_vit.evaluate.writer import Table
+from fer_vit.evaluation.scores import holm
+from fer_vit.evaluation.writer import Table
 from fer_vit.geometry import Array
 from fer_vit.report.table import Interval
 

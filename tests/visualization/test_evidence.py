@@ -20,7 +20,7 @@ from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.sources.drawn import draw_face
-from fer_vit.visualize.evidence import (
+from fer_vit.visualization.evidence import (
     PICTURES,
     LabelChoice,
     explain_faces,
@@ -242,7 +242,7 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
         sizes.append(len(image))
         return trace(net, image, *rest)
 
-    monkeypatch.setattr(import_module("fer_vit.visualize.evidence"), "trace", count)
+    monkeypatch.setattr(import_module("fer_vit.visualization.evidence"), "trace", count)
     boxes, valid = torch.tensor([[8.0, 18, 24, 30]] * 3), torch.ones(20, 3, dtype=torch.bool)
     image, boxes, valid = noise_faces(boxes, valid)
     to_crop = torch.eye(2, 3).expand(20, -1, -1)

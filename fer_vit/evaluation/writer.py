@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
-from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.scores import (
+from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.scores import (
     FEW,
     FOUND,
     face_losses,

@@ -24,7 +24,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable, short, suggest
-from fer_vit.evaluate.cells import SPACES, cell_text, is_text, text_column
+from fer_vit.evaluation.cells import SPACES, cell_text, is_text, text_column
 from fer_vit.report.table import NO_EXCEL, csv_value
 
 PATH = "path"  # the column that every table has

@@ -9,7 +9,7 @@ from scipy.linalg import block_diag, fractional_matrix_power
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.compare.statistics import (
+from fer_vit.comparison.statistics import (
     Cells,
     Missing,
     Test,

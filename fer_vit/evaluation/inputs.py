@@ -7,9 +7,9 @@ from pathlib import Path
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.evaluate.faces import Faces, Merged, predict_manifest
-from fer_vit.evaluate.join import add_labels, align_probabilities
-from fer_vit.evaluate.predictions import is_predictions, read_predictions
+from fer_vit.evaluation.faces import Faces, Merged, predict_manifest
+from fer_vit.evaluation.join import add_labels, align_probabilities
+from fer_vit.evaluation.predictions import is_predictions, read_predictions
 from fer_vit.geometry import Array
 from fer_vit.labels import Merge
 from fer_vit.predict.recognizer import Recognizer, load

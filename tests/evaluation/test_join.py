@@ -6,15 +6,15 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Faces, as_objects
-from fer_vit.evaluate.join import (
+from fer_vit.evaluation.faces import Faces, as_objects
+from fer_vit.evaluation.join import (
     add_columns,
     add_labels,
     align_probabilities,
     describe_groups,
     match_paths,
 )
-from fer_vit.evaluate.predictions import read_predictions
+from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
-from fer_vit.compare.results import compare_kind
-from fer_vit.compare.statistics import Missing
-from fer_vit.compare.study import Study, choose_design, make_study
+from fer_vit.comparison.results import compare_kind
+from fer_vit.comparison.statistics import Missing
+from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.predictions import read_predictions
+from fer_vit.evaluation.predictions import read_predictions
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:

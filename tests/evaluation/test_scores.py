@@ -20,9 +20,9 @@ from sklearn.metrics import (
 from statsmodels.stats.multitest import multipletests
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluate import scores
-from fer_vit.evaluate.faces import Faces, as_objects
-from fer_vit.evaluate.scores import (
+from fer_vit.evaluation import scores
+from fer_vit.evaluation.faces import Faces, as_objects
+from fer_vit.evaluation.scores import (
     FEW,
     RESAMPLES,
     compare_groups,
@@ -36,7 +36,7 @@ from fer_vit.evaluate.scores import (
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluate.writer import write_results
+from fer_vit.evaluation.writer import write_results
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {

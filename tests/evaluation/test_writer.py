@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from fer_vit.evaluate.writer import Card, Section, class_table, write_files
+from fer_vit.evaluation.writer import Card, Section, class_table, write_files
 from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fer_vit.compare.series import (
+from fer_vit.comparison.series import (
     MOST_BINS,
     Rest,
     average_series,

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.compare.series import Rest, change_from_rest
+from fer_vit.comparison.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
-from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.join import describe_groups
-from fer_vit.evaluate.predictions import CLIP
+from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.join import describe_groups
+from fer_vit.evaluation.predictions import CLIP
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import Interval as Episode, People
 from fer_vit.predict.results import SMOOTHED

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluate.cells import (
+from fer_vit.evaluation.cells import (
     AmbiguousMarkError,
     BadCellError,
     check_size,
@@ -25,8 +25,8 @@ from fer_vit.evaluate.cells import (
     read_paths,
     read_truth,
 )
-from fer_vit.evaluate.faces import Columns, Faces
-from fer_vit.evaluate.read import PATH, Table, is_table, metadata, read_table, readable
+from fer_vit.evaluation.faces import Columns, Faces
+from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
 from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fer_vit.compare.statistics import LEAST, interval
+from fer_vit.comparison.statistics import LEAST, interval
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval

@@ -17,7 +17,7 @@ from scipy.stats import binomtest, fisher_exact, norm
 from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
-from fer_vit.evaluate.faces import MOST_TURNED, UNALTERED, Faces
+from fer_vit.evaluation.faces import MOST_TURNED, UNALTERED, Faces
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fer_vit.evaluate.cells import (
+from fer_vit.evaluation.cells import (
     TRUTH,
     AmbiguousMarkError,
     BadCellError,

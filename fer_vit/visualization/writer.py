@@ -25,8 +25,8 @@ from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.averages import Average, list_heads, write_heads, write_tables
-from fer_vit.visualize.evidence import (
+from fer_vit.visualization.averages import Average, list_heads, write_heads, write_tables
+from fer_vit.visualization.evidence import (
     LabelChoice,
     Shown,
     Video,

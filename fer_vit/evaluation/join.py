@@ -11,10 +11,10 @@ import numpy as np
 from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, printable, short
-from fer_vit.evaluate.cells import look_alikes, normal_path, read_names, read_paths
-from fer_vit.evaluate.faces import Columns, Faces, as_objects
-from fer_vit.evaluate.predictions import is_owned, missing_note
-from fer_vit.evaluate.read import PATH, Table, is_table, read_table
+from fer_vit.evaluation.cells import look_alikes, normal_path, read_names, read_paths
+from fer_vit.evaluation.faces import Columns, Faces, as_objects
+from fer_vit.evaluation.predictions import is_owned, missing_note
+from fer_vit.evaluation.read import PATH, Table, is_table, read_table
 from fer_vit.geometry import Array, IntArray
 from fer_vit.labels import canonical
 from fer_vit.predict.tables import format_count, format_counts

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from fer_vit.compare.results import Comparison, Courses, Results, few_persons
-from fer_vit.compare.series import LEAST_BINS, RESAMPLES
-from fer_vit.compare.statistics import LEAST, Missing, Test
-from fer_vit.compare.study import Kind, Study
+from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
+from fer_vit.comparison.series import LEAST_BINS, RESAMPLES
+from fer_vit.comparison.statistics import LEAST, Missing, Test
+from fer_vit.comparison.study import Kind, Study
 from fer_vit.errors import printable
 from fer_vit.version import __version__
 

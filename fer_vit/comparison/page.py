@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pil
 
-from fer_vit.compare.prose import methods, sentences
-from fer_vit.compare.results import (
+from fer_vit.comparison.prose import methods, sentences
+from fer_vit.comparison.results import (
     Comparison,
     Courses,
     Means,
@@ -16,11 +16,11 @@ from fer_vit.compare.results import (
     as_json,
     course_tables,
 )
-from fer_vit.compare.series import mean_course
-from fer_vit.compare.statistics import Missing
-from fer_vit.compare.study import Study
+from fer_vit.comparison.series import mean_course
+from fer_vit.comparison.statistics import Missing
+from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
-from fer_vit.evaluate.writer import FILES as PAGE, Section, write_files
+from fer_vit.evaluation.writer import FILES as PAGE, Section, write_files
 from fer_vit.report.charts import intervals_figure, series_figure
 from fer_vit.report.table import NOTHING, interval_text
 

@@ -9,7 +9,7 @@ import pytest
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Attributed, Evidence
-from fer_vit.visualize.averages import PHOTO_SIDE, Average, write_heads, write_tables
+from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_heads, write_tables
 
 REGIONS = ("right_eye", "nose", "mouth")
 FACES = 40

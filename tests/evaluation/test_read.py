@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate import read
-from fer_vit.evaluate.read import is_table, read_table
+from fer_vit.evaluation import read
+from fer_vit.evaluation.read import is_table, read_table
 
 ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.evaluate.scores import mean_intervals
+from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.face.crop import warp
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView

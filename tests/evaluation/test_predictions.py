@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.predictions import find_labels, leave_out_uncertain, read_predictions
-from fer_vit.evaluate.read import Table
+from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.predictions import find_labels, leave_out_uncertain, read_predictions
+from fer_vit.evaluation.read import Table
 
 LABELS = ["neutral", "happiness", "surprise"]
 Row = dict[str, Any]
