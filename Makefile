@@ -49,7 +49,7 @@ dist: .venv/installed
 	@rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
-	$(BIN)/python -m check_wheel_contents --ignore W002 dist/*.whl
+	$(BIN)/python -m check_wheel_contents dist/*.whl
 
 demo: .venv/installed
 	@echo "[1/6] The model that comes with fer-vit on a photo in the public domain (NASA)"
