@@ -1,12 +1,13 @@
 """Adds MediaPipe's facial movements and head rotation to a manifest of FairFace, and measures a model against them.
 
-python -m benchmarks.movements targets fairface.parquet movements.npz heads.parquet
+python -m benchmarks.movements targets fairface.parquet movements.npz heads.parquet --add ferplus.parquet
 python -m benchmarks.movements measure fairface.parquet movements.npz MODEL
 
 `movements.npz` has `path` (N,), `names` (52,), `blendshapes` (N, 52) in [0, 1] and `pose` (N, 3), yaw, pitch and roll
 in degrees; NaN where MediaPipe found no face. It was made by MediaPipe Face Landmarker float16/1 (Apache-2.0) from the
 pictures at 224 pixels. Outputs with a standard deviation below 0.01 are left out. Images are joined by their file
-names. 2,000 faces are held out: `targets` leaves them out of the training rows, and `measure` reads them alone.
+names. Faces without landmarks and 2,000 held-out faces are left out of `targets`; `measure` reads the held-out ones
+alone. `--add` appends another manifest of the same labels, whose faces have no targets.
 """
 
 import os
@@ -58,8 +59,8 @@ def read_targets(faces: Manifest, file: Path) -> Targets:
     return Targets(names, blendshapes[rows][:, varied], table["pose"][rows].astype(float), held)
 
 
-def write_targets(faces: Manifest, targets: Targets, output: Path) -> None:
-    """Writes the manifest with the targets, without the held-out faces."""
+def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manifest | None) -> None:
+    """Writes the manifest with the targets, without the held-out faces and those without landmarks."""
     outputs = {"movements": targets.names, "pose": ["yaw", "pitch", "roll"]}
     table = faces.table
     for head, values in (("movements", targets.movements.clip(0, 1)), ("pose", targets.pose)):
@@ -68,7 +69,14 @@ def write_targets(faces: Manifest, targets: Targets, output: Path) -> None:
             table = table.append_column(target_column(head, name), cells)
     meta = {"labels": faces.names, "landmarks": LANDMARKS, "outputs": outputs}
     table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
-    Manifest(faces.path, table, faces.names).select(~targets.held_out).write(output)
+    has_landmarks = np.isfinite(faces.landmarks()).all((1, 2))
+    has_score = np.array(faces.column("score"), float) != 0
+    chosen = has_landmarks & has_score & ~targets.held_out  # (M,)
+    learned = Manifest(faces.path, table, faces.names).select(chosen)
+    if added:
+        learned = learned.append(added)
+    learned.write(output)
+    print(f"{output}: {len(learned):,} rows, {chosen.sum():,} with targets")
 
 
 def measure(faces: Manifest, targets: Targets, model: str) -> str:
@@ -111,7 +119,13 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
     )
 
 
-def main(action: Literal["targets", "measure"], manifest: Path, movements: Path, out: str) -> None:
+def main(
+    action: Literal["targets", "measure"],
+    manifest: Path,
+    movements: Path,
+    out: str,
+    add: Path | None = None,
+) -> None:
     """Writes a manifest with targets, or prints the figures of a model.
 
     Args:
@@ -119,11 +133,13 @@ def main(action: Literal["targets", "measure"], manifest: Path, movements: Path,
         manifest: FairFace, as `fer-vit prepare fairface` writes it.
         movements: The targets by MediaPipe.
         out: The manifest to write, or the model.
+        add: A manifest whose faces are appended to the written one.
     """
     faces = Manifest.read(manifest)
     targets = read_targets(faces, movements)
     if action == "targets":
-        write_targets(faces, targets, Path(out))
+        added = Manifest.read(add) if add else None
+        write_targets(faces, targets, Path(out), added)
     else:
         print(measure(faces, targets, out))
 
