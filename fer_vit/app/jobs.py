@@ -5,9 +5,10 @@ import math
 import multiprocessing
 import os
 import shutil
+import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from secrets import token_urlsafe
@@ -20,8 +21,12 @@ MAX_GROWTH = 500_000_000  # bytes of memory that a job may add to the memory of 
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
 KEPT = 3600.0  # seconds after which results are removed
 STEP = 0.25  # seconds between two checks that the client is still there
-WATCH = 0.02  # seconds between two looks at the worker's memory
+WATCH = 0.005  # seconds between two looks at the memory of a worker with a task
 FAILED = "These files cannot be processed."
+TOO_MUCH = (
+    f"This takes more than {MAX_GROWTH // 10**6} MB of memory. "
+    "Send smaller photos or clips, or fewer at a time."
+)
 Event = dict[str, Any]
 Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
 
@@ -36,10 +41,6 @@ class Task(NamedTuple):
     report: bool  # whether to draw photos and clips, and to make further tables
     reading: dict[str, Any]  # options of `PhotoOptions`
     explain: bool = True  # whether the report explains the faces
-
-
-class MemoryLimitError(Exception):
-    """The worker has more memory than a job may use."""
 
 
 def resident_memory(process: int | None) -> int:
@@ -71,6 +72,7 @@ class Worker:
         self._process.start()
         worker_end.close()
         self._most = math.inf  # bytes of memory; unknown until it is ready
+        self._took_too_much = False
 
     def wait(self) -> dict[str, str]:
         """Waits until the first process is ready; returns the types of the columns of its tables by name.
@@ -92,18 +94,27 @@ class Worker:
     def _receive(self) -> Event:
         event: Event = self._pipe.recv()
         if event["state"] == "ready":
-            self._most = resident_memory(self._process.pid) + MAX_GROWTH
+            self._most = event["memory"] + MAX_GROWTH
         return event
 
-    def _poll(self) -> bool:
-        """Waits up to `STEP` for an event; returns whether there is one. Raises MemoryLimitError."""
-        end = time.monotonic() + STEP
-        while time.monotonic() < end:
-            if self._pipe.poll(WATCH):
-                return True
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Ends the process if it takes too much memory in this block."""
+        over = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(over,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(WATCH):
             if resident_memory(self._process.pid) > self._most:
-                raise MemoryLimitError
-        return False
+                self._took_too_much = True
+                self._process.kill()
+                return
 
     def close(self) -> None:
         """Ends the process."""
@@ -114,34 +125,30 @@ class Worker:
         """Yields the events of a task, `done` or `failed` last; `cancelled` if the client is gone."""
         if not self._process.is_alive():  # it died while it was idle
             self._start()
-        over, end = False, time.monotonic() + MAX_SECONDS
+        is_over = False
+        end = time.monotonic() + MAX_SECONDS
         try:
-            self._pipe.send(task)
-            while not over:
-                if await gone():
-                    yield {"state": "cancelled"}
-                    return
-                if time.monotonic() > end:
-                    yield {
-                        "state": "failed",
-                        "message": f"This took longer than {MAX_SECONDS:g} seconds.",
-                    }
-                    return
-                if await asyncio.to_thread(self._poll):
-                    event = self._receive()
-                    over = event["state"] in ("done", "failed")
-                    if event["state"] != "ready":  # which a new process sends first
-                        yield event
-        except MemoryLimitError:
-            limit = f"more than {MAX_GROWTH // 10**6} MB of memory"
-            yield {
-                "state": "failed",
-                "message": f"This takes {limit}. Send smaller photos or clips, or fewer at a time.",
-            }
+            with self._watched():
+                self._pipe.send(task)
+                while not is_over:
+                    if await gone():
+                        yield {"state": "cancelled"}
+                        return
+                    if time.monotonic() > end:
+                        yield {
+                            "state": "failed",
+                            "message": f"This took longer than {MAX_SECONDS:g} seconds.",
+                        }
+                        return
+                    if await asyncio.to_thread(self._pipe.poll, STEP):
+                        event = self._receive()
+                        is_over = event["state"] in ("done", "failed")
+                        if event["state"] != "ready":  # which a new process sends first
+                            yield event
         except (EOFError, OSError):  # the process has ended
-            yield {"state": "failed", "message": FAILED}
+            yield {"state": "failed", "message": TOO_MUCH if self._took_too_much else FAILED}
         finally:
-            if not over:
+            if not is_over:
                 self.close()
                 self._start()
 

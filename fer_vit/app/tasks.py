@@ -1,7 +1,7 @@
 """What the worker process does: tables and reports of uploads, by the functions of `predict` and `visualize`."""
 
 import csv
-import math
+import os
 import shutil
 import sys
 import traceback
@@ -14,15 +14,25 @@ from itertools import groupby
 from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 from PIL import Image as Pil
+from tqdm import tqdm
 
 from fer_vit.app.guard import refuse_network
-from fer_vit.app.jobs import FAILED, Event, Task
+from fer_vit.app.jobs import FAILED, Event, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, image_size, read_image
+from fer_vit.face.image import (
+    MEGA,
+    ImageError,
+    check_size,
+    image_size,
+    image_suffix,
+    read_bytes,
+    read_image,
+)
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
@@ -32,9 +42,8 @@ from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualization.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
-MAX_PHOTO = 2**26  # pixels; cameras with "64 megapixels" have slightly more than 64 million
+MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
 MAX_PIXELS = 20_000_000_000  # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # as Pillow names them
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
 SHOWN = 1600  # longer side of the whole photos on the page, in pixels
@@ -46,13 +55,16 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     """Runs in the worker process: loads a model, then does one task after another, and sends each event to the pipe."""
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
-    Pil.MAX_IMAGE_PIXELS = None  # sizes are checked below
+    tqdm.set_lock(
+        RLock()
+    )  # its usual one is the system's: it stays there when this process is killed
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
     except FerVitError as error:
         return pipe.send({"state": "failed", "message": str(error)})
     sys.addaudithook(refuse_network)
-    pipe.send({"state": "ready", "columns": column_types()})
+    memory = resident_memory(os.getpid())
+    pipe.send({"state": "ready", "columns": column_types(), "memory": memory})
     while True:
         task = pipe.recv()
         try:
@@ -111,19 +123,12 @@ def named_by_content(names: Sequence[str]) -> list[str]:
 
 def suffix_by_content(path: Path) -> str | None:
     """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
-    if kind := photo_format(path):
-        return f".{kind.lower()}"
+    if suffix := image_suffix(read_bytes(path)):
+        return suffix
     from fer_vit.predict.frames import open_video  # only here: PyAV may not be installed
 
     with suppress(ImageError), open_video(path) as (container, _):
         return CLIP_SUFFIXES.get(container.format.name, ".mp4")
-    return None
-
-
-def photo_format(path: Path) -> str | None:
-    """Returns Pillow's name of a photo's format, one of `FORMATS`; None for other files."""
-    with suppress(Exception), Pil.open(path, formats=FORMATS) as image:  # it raises many types
-        return image.format
     return None
 
 
@@ -212,14 +217,15 @@ def explain(
 def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
     """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
     for path in photos:
-        sizes = [image_size(path.read_bytes()) or (0, 0)]  # Pillow may take another one of several
-        with suppress(Exception), Pil.open(path, formats=FORMATS) as image:  # it raises many types
-            sizes.append(image.size)
-        if (size := max(map(math.prod, sizes))) > MAX_PHOTO:
-            limit = f"at most {MAX_PHOTO // 10**6} are read"
-            raise FerVitError(
-                f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller."
-            )
+        size = None
+        with suppress(ImageError):  # which becomes the status of a row
+            size = image_size(read_bytes(path))
+        if size is None:
+            continue
+        try:
+            check_size(size, MAX_PHOTO)
+        except ImageError as error:
+            raise FerVitError(f"{path}: {error}. Make it smaller.") from error
     pixels = 0
     for path in clips:
         from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed

@@ -60,6 +60,14 @@ def image_size(data: bytes) -> Size | None:
         return None
 
 
+def image_suffix(data: bytes) -> str | None:
+    """Returns a suffix for an encoded image by its content; None for other content."""
+    known = _format(data)
+    if known is None or is_clip(data):
+        return None
+    return known.suffix
+
+
 def brands(data: bytes) -> set[bytes]:
     """Returns the brands of a file in boxes (ISO 14496-12: AVIF, HEIC, MP4), which name its formats; else none."""
     if data[4:8] != b"ftyp":
@@ -211,6 +219,7 @@ class Format(NamedTuple):
     """A format of images: how its files begin, its size, and the most pixels that are decoded."""
 
     signature: re.Pattern[bytes]
+    suffix: str
     size: Callable[[bytes], Size | None]
     most: int  # pixels; times the bytes for each (measured at the peak) at most 1.2 GB
     is_heavy: Callable[[bytes], bool]  # whether it takes more bytes for each pixel
@@ -223,12 +232,13 @@ def _never(_: bytes) -> bool:
 
 def _format_of(
     signature: bytes,
+    suffix: str,
     size: Callable[[bytes], Size | None],
     most: int,
     is_heavy: Callable[[bytes], bool] = _never,
     most_heavy: int = 0,
 ) -> Format:
-    return Format(re.compile(signature, re.DOTALL), size, most, is_heavy, most_heavy)
+    return Format(re.compile(signature, re.DOTALL), suffix, size, most, is_heavy, most_heavy)
 
 
 MEGA = 1_000_000
@@ -236,25 +246,26 @@ MAX_PIXELS = 16_384 * 12_288
 """The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295."""
 FORMATS = (
     # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
-    _format_of(JPEG, _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
+    _format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
     # 6.1 bytes a pixel; 12.2 for an animation.
     _format_of(
         rb"\x89PNG\r\n\x1a\n",
+        ".png",
         lambda data: unpack_from(">II", data, 16),
         MAX_PIXELS,
         is_animated,
         100 * MEGA,
     ),
     # 8.1 bytes a pixel without a loss; 11.2 for an animation.
-    _format_of(rb"RIFF....WEBP", _webp, 150 * MEGA, is_animated, 108 * MEGA),
+    _format_of(rb"RIFF....WEBP", ".webp", _webp, 150 * MEGA, is_animated, 108 * MEGA),
     # 8.5 bytes a pixel.
-    _format_of(rb"GIF8[79]a", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
+    _format_of(rb"GIF8[79]a", ".gif", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
     # 6.2 bytes a pixel.
-    _format_of(rb"BM", _bmp, MAX_PIXELS),
+    _format_of(rb"BM", ".bmp", _bmp, MAX_PIXELS),
     # Up to 12.4 bytes a pixel: CMYK, or 16 bits and transparency in one strip.
-    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", _tiff, 97 * MEGA),
+    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", ".tiff", _tiff, 97 * MEGA),
     # AVIF: up to 24 bytes a pixel; with transparency up to 46.
-    _format_of(rb"....ftyp", _avif, 50 * MEGA, _has_alpha, 26 * MEGA),
+    _format_of(rb"....ftyp", ".avif", _avif, 50 * MEGA, _has_alpha, 26 * MEGA),
 )
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError, printable
+from fer_vit.face.image import MAX_FILE
 from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, plain, system_entry
 
-MAX_PHOTO = 1_000_000_000
-"""Largest photo that is unpacked, in bytes."""
 MAX_LIST = 64_000_000
 """Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times as much memory."""
 UTF_8 = 0x800
@@ -41,7 +40,7 @@ BAD_NAMES = {
     EEXIST: SAME_NAME,
 }
 """Why the system makes no file of an entry, by the number of its error."""
-TOO_LARGE = f"larger than {MAX_PHOTO // 10**6:,} MB in the archive"
+TOO_LARGE = f"larger than {MAX_FILE // 10**6:,} MB in the archive"
 
 
 class Unpacked(NamedTuple):
@@ -244,7 +243,7 @@ def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 
 def _is_large(name: str, size: int) -> bool:
     """Returns whether an entry is a photo that would not be read; labels and lists may be larger."""
-    return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_PHOTO
+    return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE
 
 
 def _check_room(size: int, archive: Path, folder: Path, out: Path) -> None:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fer_vit.app.jobs import MAX_GROWTH, Event, Task
+from fer_vit.app.jobs import MAX_GROWTH, Event, Task, resident_memory
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,9 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
         status = server.process.wait(30)
     assert status == 128 + signal.SIGTERM
     assert not [*temporary.glob(".fer-vit-app.*")], "uploads are left behind"
-    assert "Traceback" not in server.log.read_text()
+    log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "leaked" not in log  # which Python's resource tracker reports
 
 
 def obey(pipe: Connection, models: Sequence[str]) -> None:
@@ -74,7 +76,11 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     pipe.send(
         {"state": "failed", "message": "no such model"}
         if models == ["gone"]
-        else {"state": "ready", "columns": {"path": "string"}}
+        else {
+            "state": "ready",
+            "columns": {"path": "string"},
+            "memory": resident_memory(os.getpid()),
+        }
     )
     while True:
         order = pipe.recv().model
