@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-lowest docs dist shipped-model help
+.PHONY: demo test test-all test-lowest reference docs dist shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fourteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
+	@echo "make reference  write the pages of docs/reference that are made from code"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make dist   build and check the source archive and the wheel in dist"
 	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train the shipped model (hours on two cores; resumes)"
@@ -40,6 +41,9 @@ test-lowest:
 	$(LOWEST)/bin/python -m pip install --quiet "uv>=0.9,<1"
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e ".[tests]"
 	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile
+
+reference: .venv/installed
+	$(BIN)/python -m docs.generate
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -qW --keep-going -c docs -d build/doctrees . build/site

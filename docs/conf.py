@@ -64,7 +64,11 @@ docs/how-to/export
 :caption: Reference
 :hidden:
 
+docs/reference/commands
+docs/reference/settings
+docs/reference/manifest
 docs/reference/python
+docs/reference/rest
 docs/reference/tables
 docs/reference/glossary
 CHANGELOG

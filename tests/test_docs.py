@@ -13,6 +13,8 @@ import pytest
 import yaml
 from skimage import data, io
 
+import fer_vit
+from docs import generate
 from fer_vit import cli
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
@@ -198,6 +200,19 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert re.findall("^image . face .", many["text"].replace(",", ""), re.M) == [
         *("image 0 face 0", "image 0 face 1", "image 1 face 0")
     ]
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_reference_pages_are_those_of_the_code(name: str) -> None:
+    assert (generate.REFERENCE / name).read_text(encoding="utf-8") == generate.render(name), (
+        "`make reference` writes these pages"
+    )
+
+
+def test_every_public_name_is_on_the_page_of_python() -> None:
+    page = (generate.REFERENCE / "python.md").read_text(encoding="utf-8")
+    documented = {name.rpartition(".")[2] for name in re.findall(r"auto\w+:: ([\w.]+)", page)}
+    assert set(fer_vit.HOMES) <= documented
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from jsonargparse import capture_parser
 
 from fer_vit import cli
+from fer_vit.store.folder import shipped_configs
 from fer_vit.train.cli import TrainCLI
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
@@ -59,7 +60,8 @@ def parse_fit(*args: str) -> Any:
 def parse(verb: str, *words: str) -> None:
     """Parses a command without running it."""
     if verb not in cli.PLAIN_VERBS:
-        parse_fit(*words)
+        configs = {name: str(file) for name, file in shipped_configs().items()}
+        parse_fit(*(configs.get(word, word) for word in words))
         return
     module = import_module(f"fer_vit.commands.{verb}")
     with pytest.MonkeyPatch.context() as patch:

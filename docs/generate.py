@@ -1,0 +1,294 @@
+"""Writes the pages of docs/reference that are made from code: `make reference`.
+
+Each page is a function that returns Markdown; `PAGES` lists them. A test fails when a file differs
+from its page.
+"""
+
+import inspect
+import math
+import re
+from argparse import Action
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import docstring_parser
+from fastapi import FastAPI
+
+from fer_vit import cli
+from fer_vit.app import api, uploads
+from fer_vit.data import schema
+from fer_vit.data.transforms import AugmentConfig
+from fer_vit.heads import HEADS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.task import NETWORK, FERTask, MaskedPretraining
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
+KINDS = {
+    bool: "`true` or `false`",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+}
+
+
+class Setting(NamedTuple):
+    """An option of a command, or a key of a config."""
+
+    name: str
+    values: str  # what it accepts, in words
+    default: str
+    meaning: str
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table; line breaks and bars in cells are replaced."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Returns a text that fits into a cell of a Markdown table."""
+    return " ".join(prose(text).split()).replace("|", "\\|")
+
+
+def prose(text: str) -> str:
+    """Returns a docstring's text for Markdown: stars and angles outside of code are literal."""
+    parts = text.split("`")
+    for index in range(0, len(parts), 2):  # every second part is code
+        parts[index] = re.sub(r"[*<>]", r"\\\g<0>", parts[index])
+    return "`".join(parts)
+
+
+def describe_kind(kind: Any) -> str:
+    """Returns in words which values an annotation accepts."""
+    if kind in KINDS:
+        return KINDS[kind]
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        members = [member for member in get_args(kind) if member is not NoneType]
+        return " or ".join(dict.fromkeys(map(describe_kind, members)))
+    if get_origin(kind) is dict:
+        return "names with values"
+    if get_origin(kind) in (tuple, list, Sequence):
+        return "a list"
+    return describe_kind(str if callable(kind) and kind.__name__ != "path" else Path)
+
+
+def describe_default(value: Any) -> str:
+    """Returns a default as a user types it; empty if there is none."""
+    if value is None or value == math.inf or value in ("", [], ()):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+# ---------------------------------------------------------------------------- commands
+
+
+def commands_page() -> str:
+    """Returns the page of all commands with their options."""
+    lines = [
+        "# Commands",
+        "Options may be written with `-` or `_` (`--min-score`, `--min_score`). An option that is `true` or `false`"
+        " needs no value for `true`. `--debug` shows the traceback of an error.",
+        table(
+            ("command", "purpose"),
+            ((f"[{verb}](#{verb})", text) for verb, text in cli.VERBS.items()),
+        ),
+    ]
+    for verb in cli.PLAIN_VERBS:
+        lines += command_section(verb)
+    for verb in cli.LIGHTNING_VERBS:
+        lines += [
+            f"## {verb}",
+            f"{cli.LIGHTNING_VERBS[verb].capitalize()}. The options are the [settings](settings.md).",
+        ]
+    return "\n\n".join(lines)
+
+
+def command_section(verb: str) -> list[str]:
+    """Returns the section of a command that is a typed function."""
+    module = import_module(f"fer_vit.commands.{verb}")
+    parser = cli.verb_parser(verb, getattr(module, verb))
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    actions = [action for action in parser._actions if action.dest != "help"]
+    actions.sort(key=lambda action: bool(action.option_strings))  # inputs first
+
+    text, _, examples = str(parser.description).partition("Examples:\n")
+    commands = [line.strip() for line in examples.splitlines() if line.strip()]
+    lines = [f"## {verb}", prose(text.strip())]
+    if commands:
+        lines.append("\n".join(f"    {command}" for command in commands))
+    if actions:
+        lines.append(settings_table("option", map(command_setting, actions)))
+    return lines
+
+
+def command_setting(action: Action) -> Setting:
+    """Returns an option of a command as its parser has it."""
+    values = describe_kind(getattr(action, "_typehint", None) or action.type or str)
+    if action.nargs == "+":
+        values += ", one or more"
+    if type(action).__name__ == "_AppendAction":
+        values += "; may be repeated"
+    name = action.option_strings[0] if action.option_strings else action.dest.upper()
+    default = "required" if action.required else describe_default(action.default)
+    return Setting(name, values, default, action.help or "")
+
+
+def settings_table(head: str, settings: Iterable[Setting]) -> str:
+    """Returns a table of settings."""
+    rows = [
+        (f"`{setting.name}`", setting.values, setting.default, setting.meaning)
+        for setting in settings
+    ]
+    return table((head, "values", "default", "meaning"), rows)
+
+
+# ---------------------------------------------------------------------------- configs
+
+
+def settings_page() -> str:
+    """Returns the page of the keys of configs."""
+    lines = [
+        "# Settings of `fit`",
+        "Keys of a config, and options of `fit`, `validate` and `test` (`--model.lr 3e-4`). Later options and configs"
+        " override earlier ones; `--print_config` prints them all. `trainer.*` has the arguments of"
+        " [Lightning's Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html), `checkpoint.*` the"
+        " arguments of its `ModelCheckpoint`, and `ckpt_path` names the checkpoint to resume. `task` is"
+        " `classification` (the default) or `pretraining`.",
+    ]
+    for title, kind, prefix in SECTIONS:
+        lines += [f"## {title}", settings_table("key", class_settings(kind, prefix))]
+    return "\n\n".join(lines)
+
+
+SECTIONS = (
+    ("The network", RegionViTConfig, "model.network"),
+    ("Classification", FERTask, "model"),
+    ("Pretraining", MaskedPretraining, "model"),
+    ("Data", FaceDataModule, "data"),
+    ("Augmentation", AugmentConfig, "data.augment"),
+)
+"""The classes whose arguments are keys: title, class, prefix of the keys."""
+FILLED_IN = {"model.labels", "model.outputs", "data.spec", "data.unlabelled"}
+"""Keys that `fit` takes from the data or the task."""
+
+
+def class_settings(kind: type, prefix: str) -> list[Setting]:
+    """Returns the arguments of a class, without those that have their own section or are filled in."""
+    documented = docstring_parser.parse(inspect.cleandoc(kind.__doc__ or "")).params
+    meanings = {argument.arg_name: argument.description or "" for argument in documented}
+    settings: list[Setting] = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        key = f"{prefix}.{name}"
+        if key in FILLED_IN or is_dataclass(parameter.annotation):
+            continue
+        value = getattr(NETWORK, name) if kind is RegionViTConfig else parameter.default
+        default = "required" if value is parameter.empty else describe_default(value)
+        values = describe_kind(parameter.annotation)
+        settings.append(Setting(key, values, default, meanings.get(name, "")))
+    return settings
+
+
+# ---------------------------------------------------------------------------- manifest
+
+
+def manifest_page() -> str:
+    """Returns the page of the manifest: the text of `data.schema`, and the targets of further heads."""
+    _, _, text = inspect.cleandoc(schema.__doc__ or "").partition("\n\n")
+    rows = [
+        (
+            f"`{name}`",
+            ", ".join(f"`{output}`" for output in head.outputs) or f"`{head.prefix}NAME`",
+            f"{head.low:g} to {head.high:g}",
+            head.unit,
+        )
+        for name, head in HEADS.items()
+    ]
+    targets = table(("head", "columns", "values", "unit"), rows)
+    return f"# Manifest\n\n`fer-vit prepare` writes it.\n\n{text}\n\n## Targets of further heads\n\n{targets}"
+
+
+# ---------------------------------------------------------------------------- REST
+
+
+def rest_page() -> str:
+    """Returns the page of the REST API of `fer-vit app`."""
+    app = FastAPI()
+    jobs: Any = SimpleNamespace(models=[], columns={})
+    api.add_jobs(app, jobs)
+    api.add_results(app, jobs)
+    rows = []
+    for path, methods in app.openapi()["paths"].items():
+        for method, operation in methods.items():
+            rows.append((f"`{method.upper()} {path}`", operation["description"]))
+    formats = ", ".join(f"`{kind}`" for kind in api.TABLES)
+    lines = [
+        "# REST API",
+        "`fer-vit app` serves it; [how to use it](../how-to/app.md#from-a-program). `/openapi.json` has the same as an"
+        " OpenAPI schema.",
+        table(("request", "result"), rows),
+        "## Fields of a request",
+        "`POST /api/predict` and `POST /api/report` take a form with `files`, or JSON in which each of `files` has "
+        "`name` and `data`.",
+        model_table(uploads.Options),
+        "Each of `files` in JSON:",
+        model_table(uploads.EncodedFile),
+        "## Tables",
+        "`POST /api/predict` returns the [columns of `predict`](../how-to/predict.md), in the format that the header"
+        f" `Accept` names: {formats}.",
+        "## Fields of a report",
+        model_table(api.Report),
+        "## Errors",
+        f"The statuses are {', '.join(map(str, api.ERRORS))}. The response has one field:",
+        model_table(api.Problem),
+    ]
+    return "\n\n".join(lines)
+
+
+def model_table(model: Any) -> str:
+    """Returns the fields of a request or response."""
+    rows = []
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else describe_default(field.default)
+        rows.append(
+            (f"`{name}`", describe_kind(field.annotation), default, field.description or "")
+        )
+    return table(("field", "values", "default", "meaning"), rows)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "settings.md": settings_page,
+    "manifest.md": manifest_page,
+    "rest.md": rest_page,
+}
+"""The pages by file name."""
+
+
+def render(name: str) -> str:
+    """Returns the content of a page's file."""
+    return f"{NOTICE}\n\n{PAGES[name]()}\n"
+
+
+def main() -> None:
+    """Writes every page."""
+    for name in PAGES:
+        (REFERENCE / name).write_text(render(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
