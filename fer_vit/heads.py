@@ -210,7 +210,10 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
-    """Raises FerVitError when a model or data set, called `name`, has an unknown head or output, or one twice."""
+    """Raises FerVitError when a model or data set, called `name`, has an unknown head or output, or one twice.
+
+    Two spellings of an output that differ in case are one.
+    """
     for head, names in outputs.items():
         if head not in HEADS:
             raise FerVitError(f"{name}: expected a head of {', '.join(HEADS)}, but got {head}.")
@@ -220,7 +223,7 @@ def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
                 f"{name}: expected outputs of {head} among {', '.join(allowed)}, "
                 f"but got {', '.join(names)}."
             )
-        if not names or len(set(names)) < len(names):
+        if not names or len({name.casefold() for name in names}) < len(names):
             raise FerVitError(
                 f"{name}: expected one or more distinct outputs of {head}, but got {', '.join(names)}."
             )

@@ -17,7 +17,9 @@ from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.errors import FerVitError, check_number, printable, suggest
 from fer_vit.face.detectors import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
+from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
+from fer_vit.listing import name_text
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
 from fer_vit.sources.archive import is_archive, unpacked
@@ -230,7 +232,7 @@ def summarize(reading: Reading, out: Path) -> str:
     if whole:
         faces += f"; taken whole as a face: {whole:,}"
 
-    lines = [count_table(reading), faces]
+    lines = [count_table(reading), faces, *target_lines(reading)]
     for reason, number in reading.dropped.most_common():
         lines.append(f"left out: {number:,} ({reason})")
     for note in reading.notes:
@@ -242,6 +244,16 @@ def summarize(reading: Reading, out: Path) -> str:
     size = sum(file.stat().st_size for file in files)
     lines.append(f"{out}: {rows:,} rows, {size / 1e6:.1f} MB")
     return "\n".join(lines)
+
+
+def target_lines(reading: Reading) -> list[str]:
+    """Returns a line for each head beside the expression: its outputs, and the faces with a target of any."""
+    lines = []
+    for head, names in reading.outputs.items():
+        columns = {target_column(head, name) for name in names}
+        known = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
+        lines.append(f"targets of {head}: {known:,} faces, {name_text(names, most=6)}")
+    return lines
 
 
 def count_table(reading: Reading) -> str:

@@ -384,6 +384,7 @@ def write_manifest(
     schema = pa.unify_schemas(schemas)
     outputs = outputs_of([field.name for field in schema if field.type == pa.float32()])
     if outputs:
+        check_outputs(outputs, path)
         meta["outputs"] = outputs
     schema = schema.with_metadata({"fer_vit": json_text(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:

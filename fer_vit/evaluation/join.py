@@ -128,11 +128,11 @@ def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
                 f"{table.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
                 "Fill it in, or leave the row out."
             )
-    _refuse_twice(table, columns[PATH].tolist())
+    refuse_twice(table, columns[PATH].tolist())
     return columns, notes
 
 
-def _refuse_twice(table: Table, paths: Sequence[str]) -> None:
+def refuse_twice(table: Table, paths: Sequence[str]) -> None:
     """Raises FerVitError for an image with several rows."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths):

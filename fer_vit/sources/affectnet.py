@@ -4,6 +4,8 @@ As distributed:
 
     train_set/images/0.jpg
     train_set/annotations/0_exp.npy    the expression's number, as a string or a number
+    train_set/annotations/0_val.npy    valence from -1 to 1, or -2 if it is unknown; may be absent
+    train_set/annotations/0_aro.npy    arousal, as valence
     val_set                            the same
 """
 
@@ -31,13 +33,17 @@ NAMES = (
 )  # the labels 0 to 7
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
+AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
+"""The endings of the files with the targets of the head `affect`."""
+UNKNOWN = -2.0
+"""What the annotators' tool wrote where there is no valence or arousal."""
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes leave contempt out.
 
     The test split was never published and results are reported on val_set: it is `test` here, and a fixed tenth of
-    train is held out as val.
+    train is held out as val. Valence and arousal, where their files exist, are targets of the head `affect`.
 
     Args:
         root: The folder.
@@ -56,6 +62,9 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
             root, "train_set and val_set, each with the folders images and annotations,"
         )
     reading.notes.append("AffectNet's val_set is the test split here.")
+    known = [name for name in AFFECT if any(name in row.targets for row in reading.rows)]
+    if known:
+        reading.outputs = {"affect": known}
     return hold_out(reading)
 
 
@@ -64,7 +73,8 @@ def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None
     names = [Path(name) for name in os.listdir(root / folder / "images") if not system_entry(name)]
     images = {name.stem: name.name for name in names if name.suffix.lower() in PHOTO_SUFFIXES}
     annotations = root / folder / "annotations"
-    stems = {name.removesuffix(SUFFIX) for name in os.listdir(annotations) if name.endswith(SUFFIX)}
+    files = set(os.listdir(annotations))
+    stems = {name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX)}
     reading.dropped += {
         "image missing": len(stems - images.keys()),
         "annotation missing": len(images.keys() - stems),
@@ -74,19 +84,49 @@ def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None
     ):
         label = _label(annotations / f"{stem}{SUFFIX}")
         name = f"{folder}/images/{images[stem]}"
-        if label in reading.names:
-            reading.rows.append(Row(root / name, name, split, label))
-        else:
+        if label not in reading.names:
             reading.dropped[f"{label}, not among the {len(reading.names)} classes"] += 1
+            continue
+        row = Row(root / name, name, split, label)
+        for output, ending in AFFECT.items():
+            if f"{stem}{ending}" in files:
+                value = _affect(annotations / f"{stem}{ending}")
+                if value is not None:
+                    row.targets[output] = value
+        reading.rows.append(row)
 
 
 def _label(path: Path) -> str:
+    expected = "one number from 0 to 7"
+    number = _number(path, expected)
+    if number not in range(len(NAMES)):
+        raise _wrong(path, expected, number)
+    return NAMES[int(number)]
+
+
+def _affect(path: Path) -> float | None:
+    """Returns valence or arousal; None where it is unknown."""
+    expected = "one number from -1 to 1"
+    value = _number(path, expected)
+    if value == UNKNOWN:
+        return None
+    if not -1 <= value <= 1:
+        raise _wrong(path, expected, value)
+    return value
+
+
+def _number(path: Path, expected: str) -> float:
     try:
         with path.open("rb") as file:
-            number = int(np.lib.format.read_array(file, allow_pickle=False).item())
-        return dict(enumerate(NAMES))[number]
-    except (ValueError, KeyError) as error:
-        came = f"`{error}`. Restore the file as distributed."
-        raise FerVitError(
-            f"{path}: expected an array that holds one number from 0 to 7, but got {came}"
-        ) from error
+            value = np.lib.format.read_array(file, allow_pickle=False).item()
+        return float(value)
+    except ValueError as error:
+        raise _wrong(path, expected, error) from error
+
+
+def _wrong(path: Path, expected: str, came: object) -> FerVitError:
+    """Returns the error for an annotation that is no such number."""
+    return FerVitError(
+        f"{path}: expected an array that holds {expected}, but got `{came}`. "
+        "Restore the file as distributed."
+    )

@@ -8,14 +8,19 @@ With splits or without:
     happy/anna/*.jpg                                       a folder for each person, with splits or without
 
 A folder named `test` or `val` is a class if there are other folders but no train.
+
+With a table of targets for heads (`targets`), photos need no class: see `read_listed`.
 """
 
 from collections import defaultdict
 from pathlib import Path
 from unicodedata import normalize
 
-from fer_vit.data.schema import Reading, Row
-from fer_vit.errors import FerVitError
+import numpy as np
+
+from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.errors import FerVitError, printable, short
+from fer_vit.evaluation.join import match_paths
 from fer_vit.files import as_text
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import (
@@ -27,22 +32,64 @@ from fer_vit.listing import (
     unread_notes,
 )
 from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
-from fer_vit.sources.layout import Layout, find_layout
+from fer_vit.sources.layout import Layout, find_layout, split_names
+from fer_vit.sources.targets import TargetTable, read_targets
 
 FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
-def read(root: Path) -> Reading:
+def read(root: Path, targets: Path | None = None) -> Reading:
     """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
 
     System folders and hidden files are not read. Images may be at any depth below a class folder; a folder directly in
     it names a person. Without val, a fixed tenth of train (of its persons, if known) becomes val; without any splits,
     another tenth becomes test. What is not read is counted in the notes. Raises FerVitError when the folders could mean
     something else, see `layout`.
+
+    Args:
+        root: The folder.
+        targets: For folder: a table with targets of movements, pose or affect. It has the column path and columns such
+            as AU1 and AU12, move_mouthSmileLeft, yaw, valence; it may have split, label and person. Photos without a
+            row are left out unless they have a class.
     """
     listing = list_folder(root) if root.is_dir() else Listing()
     photos = listing.of_kinds(PHOTO_SUFFIXES)
     folders = [path.relative_to(root).parts[:-1] for path in photos]
+    if targets is None:
+        return _read_classes(root, listing, photos, folders)
+
+    if not photos:
+        raise not_found(root, "the images that the table of targets names")
+    table = read_targets(targets)
+    names = [path.relative_to(root).as_posix() for path in photos]
+    place = match_paths(names, table.paths, targets, some=True)  # (N,); -1: none
+    rows = {name: row for name, row in zip(names, place.tolist(), strict=True) if row >= 0}
+    has_classes = any(canonical(name) in EXPRESSIONS for parts in folders for name in parts)
+    if has_classes and "label" not in table.describing:
+        reading = _read_classes(root, listing, photos, folders)
+    else:
+        reading = read_listed(root, rows, table)
+        reading.dropped["no row in the table of targets"] = len(names) - len(rows)
+        reading.notes += unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
+    for row in reading.rows:
+        if row.name in rows:
+            row.targets = table.row(rows[row.name])
+    reading.outputs = table.outputs
+    reading.notes += table.notes
+    lost = np.setdiff1d(np.arange(len(table.paths)), place)
+    if len(lost):
+        example = printable(short(table.paths[lost[0]]))
+        reading.notes.append(
+            f"{targets.name}: {len(lost):,} of {len(table.paths):,} rows name no photo, for example "
+            f"{example}."
+        )
+    return reading
+
+
+def _read_classes(
+    root: Path, listing: Listing, photos: list[Path], folders: list[tuple[str, ...]]
+) -> Reading:
+    """Reads photos whose folders name their classes."""
     if not any(folders):
         raise not_found(
             root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,"
@@ -57,6 +104,63 @@ def read(root: Path) -> Reading:
         return _split(root, reading)
     reading.notes += missing_splits(reading.rows, root)
     return reading if any(row.split == "val" for row in reading.rows) else hold_out(reading)
+
+
+def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading:
+    """Reads the photos of a table of targets, by name and row, whose folders do not name classes.
+
+    Columns give split, label and person, and may be absent. Else split folders give the split, or tenths of the persons
+    become val and test; the first folder (below a split folder) is the person, as data sets of action units have it;
+    and no photo has a label.
+    """
+    given = table.describing
+    splits = split_names({name.split("/")[0] for name in rows})
+    in_splits = all(name.split("/")[0] in splits for name in rows)
+    words = {str(cell) for cell in given.get("split", ())}
+    meanings = split_names(words)
+
+    listed = []
+    for name, index in rows.items():
+        first, *below = name.split("/")
+        split: Split = "train"
+        if "split" in given:
+            split = _meaning_of(str(given["split"][index]), meanings, name)
+        elif in_splits:
+            split = splits[first]
+        row = Row(root / name, name, split)
+        folders = below[:-1] if in_splits else [first, *below][:-1]
+        person = given["person"][index] if "person" in given else next(iter(folders), None)
+        if person is not None:
+            row.extra = {PERSON: as_text(person)}
+        if "label" in given and given["label"][index] is not None:
+            row.label = canonical(given["label"][index])
+        listed.append(row)
+
+    labels = {row.label for row in listed if row.label is not None}
+    order = [*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})]
+    reading = Reading(tuple(name for name in order if name in labels) or EXPRESSIONS, listed)
+    if "person" in given:
+        _spell_persons(reading)
+        reading.extra = (PERSON,)
+    else:
+        _name_persons(reading, "first folders of the photos")
+    if not labels:
+        reading.notes.append("No photo has a label: the table has no column `label`.")
+
+    if not in_splits and "split" not in given:
+        return hold_out(reading, ("val", "test"))
+    reading.notes += missing_splits(reading.rows, root)
+    return reading if any(row.split == "val" for row in listed) else hold_out(reading)
+
+
+def _meaning_of(word: str, meanings: dict[str, Split], name: str) -> Split:
+    """Returns the split that a word for a photo means; raises FerVitError if it means none."""
+    if word not in meanings:
+        raise FerVitError(
+            f"Expected train, val or test in the column `split` of the table of targets for "
+            f"{printable(name)}, but got `{printable(short(word))}`. Correct the cell."
+        )
+    return meanings[word]
 
 
 def _read_photos(root: Path, photos: list[Path], layout: Layout) -> Reading:
@@ -113,22 +217,26 @@ def _spellings(layout: Layout) -> list[str]:
     ]
 
 
-def _name_persons(reading: Reading) -> None:
+def _name_persons(reading: Reading, folders: str = "folders below the classes") -> None:
     """Gives a person the spelling of their first folder; with too few of them, photos have no person."""
+    spelled = _spell_persons(reading)
+    if len(spelled) >= FEWEST_PERSONS:
+        reading.extra = (PERSON,)
+        count = f"{len(spelled):,} persons ({name_text(spelled)})"
+        reading.notes.append(f"{folders.capitalize()} are read as {count}.")
+        return
+    for row in reading.rows:
+        row.extra = {}
+    if spelled:
+        few = f"fewer than {FEWEST_PERSONS} {folders} ({name_text(spelled)})"
+        reading.notes.append(f"There are {few}: they are not read as persons.")
+
+
+def _spell_persons(reading: Reading) -> list[str]:
+    """Gives each person the first spelling of their name; returns the names."""
     spelled: dict[str, str] = {}
     for row in reading.rows:
         if name := row.extra.get(PERSON):
             key = normalize("NFC", name.strip()).casefold()
             row.extra[PERSON] = spelled.setdefault(key, name)
-    if len(spelled) >= FEWEST_PERSONS:
-        reading.extra = (PERSON,)
-        count = f"{len(spelled):,} persons ({name_text(spelled.values())})"
-        reading.notes.append(f"Folders below the classes are read as {count}.")
-        return
-    for row in reading.rows:
-        row.extra = {}
-    if spelled:
-        few = (
-            f"fewer than {FEWEST_PERSONS} folders below the classes ({name_text(spelled.values())})"
-        )
-        reading.notes.append(f"There are {few}: they are not read as persons.")
+    return list(spelled.values())

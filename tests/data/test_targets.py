@@ -123,7 +123,14 @@ def test_wrong_targets_are_named(
 
 @pytest.mark.parametrize(
     "outputs",
-    [{"gaze": ["x"]}, ["pose"], {"pose": "yaw"}, {"pose": ["tilt"]}, {"movements": ["a", "a"]}],
+    [
+        {"gaze": ["x"]},
+        ["pose"],
+        {"pose": "yaw"},
+        {"pose": ["tilt"]},
+        {"movements": ["a", "a"]},
+        {"movements": ["a", "A"]},
+    ],
 )
 def test_wrong_outputs_in_the_metadata_are_one_line(outputs: object, manifest: Path) -> None:
     table = pq.read_table(manifest)

@@ -1,0 +1,256 @@
+"""A user's table of targets for heads: a row for each photo, a column for each output.
+
+    path,AU1,AU2,AU4,AU12               action units, as lists from DISFA, BP4D and Aff-Wild2 have them
+    SN001/000123.png,0,3,,5
+
+    path,split,label,person,move_mouthSmileLeft,yaw,valence,arousal
+
+Action units become movements: `AU1`, `au_01` and `AU01_r` are `move_AU01`, `AU12L` is `move_AU12Left`. If any of their
+values in a table is above 1, all are intensities from 0 to 5, and are divided by 5. The numbers by which these data
+sets mark a missing annotation are read as unknown (`UNANNOTATED`), and counted.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.errors import FerVitError, TableError, printable, short, suggest
+from fer_vit.evaluation.cells import (
+    AmbiguousMarkError,
+    BadCellError,
+    find_mark,
+    read_names,
+    read_numbers,
+    read_paths,
+)
+from fer_vit.evaluation.join import refuse_twice
+from fer_vit.evaluation.read import PATH, Table, read_table
+from fer_vit.geometry import Array
+from fer_vit.heads import HEADS, outputs_of, target_column
+from fer_vit.listing import counted, name_text
+
+DESCRIBING = ("split", "label", "person")
+"""Columns that describe a photo."""
+
+ACTION_UNIT = re.compile(
+    r"AU[ _-]?0*(?P<number>[1-9]\d?)(?:(?-i:_[rc])|[ _-]?(?P<side>left|right|l|r))?",
+    re.IGNORECASE,
+)
+"""A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity and an occurrence."""
+SIDES = {"l": "Left", "r": "Right"}
+
+MOVEMENTS = "movements"
+MOST_INTENSE = 5.0
+"""The intensity E of an action unit, the largest."""
+
+UNANNOTATED: dict[str, tuple[float, ...]] = {
+    MOVEMENTS: (-1.0, 9.0, 999.0),  # Aff-Wild2; BP4D
+    "affect": (-5.0, -2.0),  # Aff-Wild2; AffectNet
+}
+"""Numbers that mark a face without annotation. For movements, of action units alone."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of targets."""
+
+    name: str  # in the table
+    head: str
+    output: str
+    action_unit: bool = False
+
+    @property
+    def target(self) -> str:
+        """The name of the column in a manifest."""
+        return target_column(self.head, self.output)
+
+    @property
+    def is_verbatim(self) -> bool:
+        """Whether a manifest has the name of the table."""
+        return self.name == self.target
+
+    @property
+    def unannotated(self) -> tuple[float, ...]:
+        """The numbers that mark a face without annotation."""
+        if self.head == MOVEMENTS and not self.action_unit:
+            return ()
+        return UNANNOTATED.get(self.head, ())
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """The targets of N photos."""
+
+    paths: NDArray[np.object_]  # (N,), as the table spells them
+    values: dict[str, Array]  # by column of a manifest (N,); NaN: unknown
+    describing: dict[str, NDArray[np.object_]]  # by column of `DESCRIBING` (N,); None is empty
+    notes: list[str]
+
+    @property
+    def outputs(self) -> dict[str, list[str]]:
+        """The outputs by head."""
+        return outputs_of([*self.values])
+
+    def row(self, index: int) -> dict[str, float]:
+        """Returns the known targets of a photo by column."""
+        cells = {name: float(values[index]) for name, values in self.values.items()}
+        return {name: value for name, value in cells.items() if value == value}
+
+
+def read_targets(path: Path) -> TargetTable:
+    """Reads a table of targets.
+
+    Raises:
+        FerVitError: There is no column `path` or none of targets, two columns name one output, an image has two rows,
+            or a value is out of range.
+    """
+    if not path.is_file():
+        raise FerVitError(f"Expected a table of targets, but there is none at {path}.")
+    table = read_table(path)
+    table.require(PATH)
+    paths = read_paths(table[PATH])
+    empty = paths == np.array(None)
+    if empty.any():
+        raise TableError(
+            f"{table.row_name(int(empty.argmax()))}: expected a {PATH}, but it is empty. "
+            "Fill it in, or leave the row out."
+        )
+    refuse_twice(table, paths.tolist())
+
+    columns = find_columns(table)
+    values, notes = _read_values(table, columns)
+    describing = {name: read_names(table[name])[0] for name in DESCRIBING if name in table.names}
+    notes = [*table.assumption(), *notes, *_unread_note(table, columns)]
+    return TargetTable(paths, values, describing, notes)
+
+
+def find_columns(table: Table) -> list[Column]:
+    """Returns the columns of targets; raises FerVitError without one, or when two name one output."""
+    columns = [column for name in table.names if (column := read_column(name))]
+    if not columns:
+        examples = "AU12, move_mouthSmileLeft, yaw, valence"
+        came = short(", ".join(map(printable, table.names)))
+        raise TableError(
+            f"Expected columns of targets in {table.path}, such as {examples}, but got {came}."
+        )
+    first: dict[str, Column] = {}
+    for column in columns:
+        same = first.setdefault(column.target.casefold(), column)
+        if same is not column:
+            names = f"`{printable(same.name)}` and `{printable(column.name)}`"
+            raise TableError(
+                f"{table.path}, row of the names: the columns {names} are both {column.target}. "
+                "Remove one."
+            )
+    return columns
+
+
+def read_column(name: str) -> Column | None:
+    """Returns what the name of a column means; None if it is not of targets."""
+    unit = ACTION_UNIT.fullmatch(name)
+    if unit:
+        side = SIDES.get((unit["side"] or "").lower()[:1], "")
+        return Column(name, MOVEMENTS, f"AU{int(unit['number']):02d}{side}", action_unit=True)
+    for spelled in (name, name.lower()):
+        for head, outputs in outputs_of([spelled]).items():
+            if outputs[0]:
+                return Column(name, head, outputs[0])
+    return None
+
+
+def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Array], list[str]]:
+    """Returns the values of columns that have any, by column of a manifest (N,), and notes."""
+    file = table.path.name
+    notes = []
+    values, unknown = _read_numbers(table, columns)
+    if unknown:
+        notes.append(f"{file}: {counted(unknown, 'target')} marked as not annotated.")
+
+    units = [column for column in columns if column.action_unit]
+    scale = 1.0
+    if units:
+        scale, meaning = _unit_scale([values[column] for column in units])
+        notes.append(f"{file}: action units are read as {meaning}.")
+    for column in columns:
+        of_column = scale if column.action_unit else 1.0
+        _check_range(table, column, values[column], of_column)
+        values[column] = values[column] / of_column
+
+    empty = [column.name for column in columns if np.isnan(values[column]).all()]
+    if len(empty) == len(columns):
+        raise TableError(f"Expected targets in {table.path}, but all their cells are empty.")
+    if empty:
+        notes.append(f"{file}: left out without any value: {name_text(empty, most=8)}.")
+
+    known = [column for column in columns if column.name not in empty]
+    renamed = [f"{column.name} as {column.target}" for column in known if not column.is_verbatim]
+    if renamed:
+        notes.append(f"{file}: read {name_text(renamed, most=40)}.")
+    return {column.target: values[column] for column in known}, notes
+
+
+def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
+    """Returns the numbers of columns (N,), NaN where unknown, and how many are marked as not annotated."""
+    try:
+        mark = find_mark([table[column.name] for column in columns])
+    except AmbiguousMarkError as error:
+        raise TableError(
+            f"Expected numbers with one decimal mark in {table.path}, but got {error}. "
+            "Save the numbers without marks for thousands."
+        ) from error
+    values = {}
+    count = 0
+    for column in columns:
+        try:
+            cells = read_numbers(table[column.name], mark)
+        except BadCellError as error:
+            raise _bad_cell(table, column, error.row, error.expected, error.cell) from error
+        unannotated = np.isin(cells, column.unannotated)
+        count += int(unannotated.sum())
+        values[column] = np.where(unannotated, np.nan, cells)
+    return values, count
+
+
+def _unit_scale(values: Sequence[Array]) -> tuple[float, str]:
+    """Returns by what action units (N,) each are divided, and what their numbers mean."""
+    cells = np.concatenate(values)
+    cells = cells[np.isfinite(cells)]
+    if (cells > 1).any():
+        return MOST_INTENSE, f"intensities from 0 to {MOST_INTENSE:g}, and divided by that"
+    if np.isin(cells, (0, 1)).all():
+        return 1.0, "occurrences, 0 or 1"
+    return 1.0, "intensities from 0 to 1"
+
+
+def _check_range(table: Table, column: Column, values: Array, scale: float) -> None:
+    """Raises FerVitError for a value (N,) outside of the head's range times `scale`."""
+    low = scale * HEADS[column.head].low
+    high = scale * HEADS[column.head].high
+    wrong = (values < low) | (values > high)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise _bad_cell(table, column, row, f"a number from {low:g} to {high:g}", values[row])
+
+
+def _bad_cell(table: Table, column: Column, row: int, expected: str, cell: object) -> FerVitError:
+    came = printable(short(cell))
+    return TableError(
+        f"{table.row_name(row)}: expected {expected} in `{printable(column.name)}`, but got "
+        f"`{came}`. Correct the cell, or empty it if it is unknown."
+    )
+
+
+def _unread_note(table: Table, columns: Sequence[Column]) -> list[str]:
+    """Returns a line about columns that are not read, with what a misspelled one may mean."""
+    read = {PATH, *DESCRIBING, *(column.name for column in columns)}
+    names = [name for name in table.names if name not in read]
+    if not names:
+        return []
+    known = [*DESCRIBING, *(output for head in HEADS.values() for output in head.outputs)]
+    hints = [f"`{printable(name)}`:{hint}" for name in names if (hint := suggest(name, known))]
+    text = f"{table.path.name}: columns that are no targets are not read: {name_text(names, 8)}."
+    return [" ".join([text, *hints])]

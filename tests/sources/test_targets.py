@@ -1,0 +1,251 @@
+"""Tables of targets as users of DISFA, BP4D, Aff-Wild2 and OpenFace have them, and AffectNet's affect."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources import affectnet, folder
+from fer_vit.sources.targets import read_column, read_targets
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+FRAMES = [f"SN{person:03d}/{frame:03d}.png" for person in range(1, 5) for frame in range(5)]
+
+
+# Names of columns
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("AU1", "move_AU01"),
+        ("au_06", "move_AU06"),
+        ("AU 12", "move_AU12"),
+        ("AU01_r", "move_AU01"),
+        ("AU45_c", "move_AU45"),
+        ("AU12L", "move_AU12Left"),
+        ("AU12_R", "move_AU12Right"),
+        ("AU14_left", "move_AU14Left"),
+        ("move_jawOpen", "move_jawOpen"),
+        ("Valence", "valence"),
+        ("ROLL", "roll"),
+    ],
+)
+def test_spellings_of_a_column(name: str, target: str) -> None:
+    column = read_column(name)
+    assert column is not None
+    assert column.target == target
+
+
+@pytest.mark.parametrize(
+    "name", ["AU", "AU0", "AU123", "author", "move_", "frame", "gaze_x", "val"]
+)
+def test_columns_that_are_no_targets(name: str) -> None:
+    assert read_column(name) is None
+
+
+# Layouts
+
+
+def test_disfa_intensities_are_divided_by_five(tmp_path: Path) -> None:
+    touch(tmp_path / "disfa", *FRAMES)
+    lines = [f"{name},{row % 6},0,{'' if row % 2 else 5}" for row, name in enumerate(FRAMES)]
+    table = write(tmp_path / "aus.csv", "path,AU1,AU2,AU12", *lines)
+    reading = folder.read(tmp_path / "disfa", targets=table)
+    assert reading.names == EXPRESSIONS
+    assert reading.outputs == {"movements": ["AU01", "AU02", "AU12"]}
+    by_name = {row.name: row for row in reading.rows}
+    assert by_name["SN001/003.png"].targets == {"move_AU01": 0.6, "move_AU02": 0.0}
+    assert by_name["SN001/004.png"].targets == {
+        "move_AU01": 0.8,
+        "move_AU02": 0.0,
+        "move_AU12": 1.0,
+    }
+    assert {row.label for row in reading.rows} == {None}
+    assert "divided by" in " ".join(reading.notes)
+
+
+def test_frames_of_a_person_are_in_one_split(tmp_path: Path) -> None:
+    touch(tmp_path / "disfa", *FRAMES)
+    table = write(tmp_path / "aus.csv", "path,AU1", *(f"{name},1" for name in FRAMES))
+    reading = folder.read(tmp_path / "disfa", targets=table)
+    splits = {(row.extra["person"], row.split) for row in reading.rows}
+    assert len(splits) == 4
+    assert {split for _, split in splits} == {"train", "val", "test"}
+
+
+def test_bp4d_and_affwild_marks_are_unknown_and_occurrences_stay(tmp_path: Path) -> None:
+    touch(tmp_path / "frames", *FRAMES)
+    values = ["0,9", "1,0", "-1,1", "1,999"] * 5
+    lines = [f"{name},{cells}" for name, cells in zip(FRAMES, values, strict=True)]
+    table = read_targets(write(tmp_path / "aus.csv", "path,AU6,AU12", *lines))
+    np.testing.assert_array_equal(table.values["move_AU06"][:4], [0, 1, np.nan, 1])
+    np.testing.assert_array_equal(table.values["move_AU12"][:4], [np.nan, 0, 1, np.nan])
+    assert "15 targets marked as not annotated" in " ".join(table.notes)
+    assert "occurrences" in " ".join(table.notes)
+
+
+def test_affwild_valence_and_arousal_with_splits_and_labels(tmp_path: Path) -> None:
+    names = ["train/v1/1.jpg", "train/v2/1.jpg", "train/v3/1.jpg", "val/v4/1.jpg"]
+    touch(tmp_path / "aff", *names)
+    cells = ["0.5,-0.25,Happy", "-5,-5,", "-1,1,sad", "0,0,neutral"]
+    lines = [f"{name},{row}" for name, row in zip(names, cells, strict=True)]
+    table = write(tmp_path / "va.csv", "path,valence,arousal,label", *lines)
+    reading = folder.read(tmp_path / "aff", targets=table)
+    assert reading.names == ("neutral", "happiness", "sadness")
+    assert [(row.split, row.label, row.targets) for row in reading.rows] == [
+        ("train", "happiness", {"valence": 0.5, "arousal": -0.25}),
+        ("train", None, {}),
+        ("train", "sadness", {"valence": -1.0, "arousal": 1.0}),
+        ("val", "neutral", {"valence": 0.0, "arousal": 0.0}),
+    ]
+    assert [row.extra["person"] for row in reading.rows] == ["v1", "v2", "v3", "v4"]
+
+
+def test_openface_columns_and_decimal_commas(tmp_path: Path) -> None:
+    table = write(tmp_path / "of.csv", "path;AU01_r;AU45_r", "a.jpg;2,5;0,25", "b.jpg;0,0;5,0")
+    read = read_targets(table)
+    np.testing.assert_allclose(read.values["move_AU01"], [0.5, 0])
+    np.testing.assert_allclose(read.values["move_AU45"], [0.05, 1])
+    assert any("AU01_r as move_AU01" in note for note in read.notes)
+
+
+def test_columns_split_and_person_decide(tmp_path: Path) -> None:
+    names = ["a.jpg", "b.jpg", "c.jpg"]
+    touch(tmp_path / "photos", *names)
+    lines = ["a.jpg,training,anna,0.5", "b.jpg,Validation,ben,0.25", "c.jpg,test,cleo,1"]
+    table = write(tmp_path / "t.csv", "path,split,person,move_jawOpen", *lines)
+    reading = folder.read(tmp_path / "photos", targets=table)
+    assert [(row.split, row.extra["person"]) for row in reading.rows] == [
+        ("train", "anna"),
+        ("val", "ben"),
+        ("test", "cleo"),
+    ]
+
+
+def test_class_folders_keep_their_labels_and_photos_without_a_row(tmp_path: Path) -> None:
+    names = [f"{label}/{number}.jpg" for label in ("happy", "sad") for number in range(5)]
+    touch(tmp_path / "photos", *names)
+    table = write(tmp_path / "va.csv", "path,valence", "happy/1.jpg,0.5", "sad/2.jpg,-0.5")
+    reading = folder.read(tmp_path / "photos", targets=table)
+    assert len(reading.rows) == 10
+    targets = {row.name: (row.label, row.targets) for row in reading.rows if row.targets}
+    assert targets == {
+        "happy/1.jpg": ("happiness", {"valence": 0.5}),
+        "sad/2.jpg": ("sadness", {"valence": -0.5}),
+    }
+
+
+def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
+    touch(tmp_path / "photos", "a.jpg", "b.jpg", "c.jpg", "notes.pdf")
+    table = write(tmp_path / "t.csv", "path,yaw,valance", "a.jpg,3,1", "b.jpg,4,1", "z.jpg,5,1")
+    reading = folder.read(tmp_path / "photos", targets=table)
+    assert reading.dropped["no row in the table of targets"] == 1
+    text = " ".join(reading.notes)
+    assert "1 of 3 rows name no photo, for example z.jpg" in text
+    assert "Did you mean `valence`?" in text
+    assert "1 file (1 .pdf)" in text
+
+
+def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
+    read = read_targets(write(tmp_path / "t.csv", "path,yaw,AU4", "a.jpg,3,", "b.jpg,4,-1"))
+    assert read.outputs == {"pose": ["yaw"]}
+    assert any("left out without any value: AU4" in note for note in read.notes)
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (["path,AU1,AU01", "a.jpg,1,1"], "`AU1` and `AU01` are both move_AU01"),
+        (["path,AU1_r,AU01_c", "a.jpg,1,1"], "`AU1_r` and `AU01_c`"),
+        (["path,Valence,valence", "a.jpg,1,1"], "`Valence` and `valence`"),
+        (["path,move_jawOpen,move_JawOpen", "a.jpg,1,1"], "both move_JawOpen"),
+        (["path,AU1", "a.jpg,1", "b.jpg,7"], "row 2 .*from 0 to 5 in `AU1`, but got `7"),
+        (["path,AU1", "a.jpg,1", "b.jpg,-0.5"], "row 2 .*from 0 to 1 in `AU1`"),
+        (["path,move_jawOpen", "a.jpg,-1"], "row 1 .*from 0 to 1 in `move_jawOpen`"),
+        (["path,move_jawOpen", "a.jpg,9"], "row 1 .*from 0 to 1 in `move_jawOpen`"),
+        (["path,valence", "a.jpg,0.1", "b.jpg,1.2"], "row 2 .*from -1 to 1 in `valence`"),
+        (["path,yaw", "a.jpg,270"], "row 1 .*from -180 to 180 in `yaw`"),
+        (["path,yaw", "a.jpg,left"], "row 1 .*a number in `yaw`, but got `left`"),
+        (["path,yaw", "a.jpg,inf"], "row 1 .*a finite number in `yaw`"),
+        (["path,age", "a.jpg,3"], "columns of targets.*but got path, age"),
+        (["path,yaw", "a.jpg,"], "all their cells are empty"),
+        (["image,yaw", "a.jpg,3"], "column path"),
+        (["path,yaw", "a.jpg,3", ",4"], "row 2 .*a path, but it is empty"),
+        (["path,yaw", "a.jpg,3", "./a.jpg,4"], "row 2 .*has several"),
+        (["path,yaw,split", "a.jpg,3,fold7"], "train, val or test in the column `split`"),
+    ],
+)
+def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_path: Path) -> None:
+    touch(tmp_path / "photos", "a.jpg", "b.jpg")
+    table = write(tmp_path / "t.csv", *lines)
+    with pytest.raises(FerVitError, match=named) as error:
+        folder.read(tmp_path / "photos", targets=table)
+    assert str(error.value).count("\n") == 0
+
+
+def test_a_missing_table_and_other_photos(tmp_path: Path) -> None:
+    touch(tmp_path / "photos", "a.jpg")
+    with pytest.raises(FerVitError, match="there is none at"):
+        folder.read(tmp_path / "photos", targets=tmp_path / "none.csv")
+    table = write(tmp_path / "t.csv", "path,yaw", "z.jpg,3")
+    with pytest.raises(FerVitError, match=r"Expected all images in .*t\.csv"):
+        folder.read(tmp_path / "photos", targets=table)
+
+
+# AffectNet
+
+
+def draw_affectnet(base: Path, **files: list[object]) -> None:
+    """Touches images 0, 1, ... and writes their annotations by ending; None: there is no file."""
+    count = len(files["exp"])
+    touch(base / "images", *(f"{number}.jpg" for number in range(count)))
+    (base / "annotations").mkdir()
+    for ending, values in files.items():
+        for number, value in enumerate(values):
+            if value is not None:
+                np.save(base / "annotations" / f"{number}_{ending}.npy", np.asarray(value))
+
+
+def test_affectnet_reads_valence_and_arousal(tmp_path: Path) -> None:
+    draw_affectnet(
+        tmp_path / "val_set",
+        exp=["0", "1", "2"],
+        val=["-0.25", 1.0, "-2"],
+        aro=[np.float32(0.5), None, "-2.0"],
+    )
+    reading = affectnet.read(tmp_path)
+    assert reading.outputs == {"affect": ["valence", "arousal"]}
+    assert [row.targets for row in reading.rows] == [
+        {"valence": -0.25, "arousal": 0.5},
+        {"valence": 1.0},
+        {},
+    ]
+
+
+def test_affectnet_without_valence_has_no_head(tmp_path: Path) -> None:
+    draw_affectnet(tmp_path / "val_set", exp=["0", "1"])
+    assert affectnet.read(tmp_path).outputs == {}
+
+
+@pytest.mark.parametrize("value", ["1.5", np.nan, "-3", "much", [0.1, 0.2], np.inf])
+def test_affectnet_wrong_valence(value: object, tmp_path: Path) -> None:
+    draw_affectnet(tmp_path / "val_set", exp=["0", "1"], val=["0", value])
+    with pytest.raises(FerVitError, match=r"1_val\.npy: expected an array .* from -1 to 1"):
+        affectnet.read(tmp_path)
