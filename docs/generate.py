@@ -22,6 +22,7 @@ from fer_vit import cli
 from fer_vit.app import api, uploads
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
+from fer_vit.fields import MANIFEST
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
@@ -207,7 +208,11 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
 
 
 def manifest_page() -> str:
-    """Returns the page of the manifest: the text of `data.schema`, and the targets of further heads."""
+    """Returns the page of the manifest: columns, the text of `data.schema`, targets of further heads."""
+    columns = table(
+        ("column", "type", "unit", "meaning"),
+        [(f"`{field.name}`", field.type, field.unit, field.meaning) for field in MANIFEST],
+    )
     _, _, text = inspect.cleandoc(schema.__doc__ or "").partition("\n\n")
     rows = [
         (
@@ -219,7 +224,7 @@ def manifest_page() -> str:
         for name, head in HEADS.items()
     ]
     targets = table(("head", "columns", "values", "unit"), rows)
-    return f"# Manifest\n\n`fer-vit prepare` writes it.\n\n{text}\n\n## Targets of further heads\n\n{targets}"
+    return f"# Manifest\n\n`fer-vit prepare` writes it.\n\n{columns}\n\n{text}\n\n## Targets of further heads\n\n{targets}"
 
 
 # ---------------------------------------------------------------------------- REST

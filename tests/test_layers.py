@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"conformal", "heads", "labels", "files", "listing", "pickles", "processes"},
+    {"conformal", "fields", "heads", "labels", "files", "listing", "pickles", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},
@@ -62,6 +62,7 @@ FORBIDDEN = {
     "report": HEAVY | {"cv2"},
     "geometry": HEAVY | {"cv2"},
     "conformal": HEAVY,
+    "fields": HEAVY | {"cv2", "pyarrow"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

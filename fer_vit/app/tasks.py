@@ -33,10 +33,10 @@ from fer_vit.face.image import (
     read_bytes,
     read_image,
 )
+from fer_vit.fields import BOX, face_fields
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import BOX, table_columns
 from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualization.writer import write_report
@@ -86,8 +86,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
 
 def column_types() -> dict[str, str]:
     """Returns the types of a table's columns by name, as JSON calls them, without the columns of expressions."""
-    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
-    return {name: names[kind] for name, kind in table_columns((), videos=True).items()}
+    return {field.name: field.type for field in face_fields((), videos=True)}
 
 
 def run_task(task: Task, send: Callable[[Event], None]) -> None:

@@ -13,9 +13,9 @@ from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.faces import Faces
 from fer_vit.evaluation.join import describe_groups
 from fer_vit.evaluation.predictions import CLIP
+from fer_vit.fields import SMOOTHED
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import Interval as Episode, People
-from fer_vit.predict.results import SMOOTHED
 
 NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs

@@ -1,17 +1,5 @@
 """A data set as a manifest: one Parquet table, or a folder of shards; their schema, checks and writing.
 
-| column | type | meaning |
-| --- | --- | --- |
-| image | struct(bytes, path) | the encoded image, or its path below the manifest's folder |
-| split | string | train, val or test |
-| label | string or null | the name of an expression |
-| votes | list of float or null | the weight of every label, in the metadata's order |
-| landmarks | list of (x, y) or null | five points in image pixels, see `geometry.LANDMARKS` |
-| score | float or null | detection score of the face; 0: none was found, so the whole image is the face |
-| face | int | index of the face in its photo |
-| source | string | the data set |
-| near_duplicate | bool or null | whether an image of val or test had a near-duplicate in train; null in train |
-
 A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`, `yaw` or `valence`: the
 metadata names them (`outputs`), and null is an unknown target. It may have more columns after these, strings or null,
 for example age, gender and race in FairFace.
@@ -46,6 +34,7 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.fields import MANIFEST
 from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.heads import HEADS, check_outputs, outputs_of, target_column
@@ -63,19 +52,17 @@ EMBED_BELOW = (
 Embed = Literal["auto", "always"]
 GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
-SCHEMA = pa.schema(
-    [
-        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        ("split", pa.string()),
-        ("label", pa.string()),
-        ("votes", pa.list_(pa.float32())),
-        ("landmarks", pa.list_(pa.list_(pa.float32()))),
-        ("score", pa.float32()),
-        ("face", pa.int32()),
-        ("source", pa.string()),
-        ("near_duplicate", pa.bool_()),
-    ]
-)
+ARROW = {
+    "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+    "string": pa.string(),
+    "numbers": pa.list_(pa.float32()),
+    "points": pa.list_(pa.list_(pa.float32())),
+    "number": pa.float32(),
+    "integer": pa.int32(),
+    "boolean": pa.bool_(),
+}
+"""The types of a manifest's columns in Arrow."""
+SCHEMA = pa.schema([(field.name, ARROW[field.type]) for field in MANIFEST])
 
 
 class CloseUp(NamedTuple):

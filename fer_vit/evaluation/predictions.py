@@ -29,18 +29,11 @@ from fer_vit.evaluation.faces import Columns, Faces
 from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
 from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.heads import outputs_of
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
-from fer_vit.predict.results import (
-    BOX,
-    FEATURE,
-    ORIGIN,
-    PROBABILITY,
-    SMOOTHED,
-    table_columns,
-    table_labels,
-)
+from fer_vit.predict.results import table_columns, table_labels
 from fer_vit.predict.tables import find_tables, format_counts, read_facts
 
 MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
@@ -166,7 +159,8 @@ def _facts(path: Path, columns: Columns) -> dict[str, str]:
 
 def _origins(columns: Columns) -> dict[str, list[str]]:
     """Returns the different values of each column that records what made a row."""
-    return {name: sorted({*columns[name].tolist()} - {None}) for name in ORIGIN if name in columns}
+    names = [field.name for field in ORIGIN if field.name in columns]
+    return {name: sorted({*columns[name].tolist()} - {None}) for name in names}
 
 
 def find_labels(table: Table) -> list[str]:

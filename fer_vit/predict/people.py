@@ -7,9 +7,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.predict.photos import NO_FACE
-from fer_vit.predict.results import SMOOTHED
 from fer_vit.report.table import TableWriter
 
 SHORTEST = 1e-6
@@ -110,17 +110,7 @@ class People:
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
         """Writes a table with a row for each person."""
         self.end()
-        columns: dict[str, type] = {
-            "path": str,
-            "track": int,
-            "first_seen": float,
-            "last_seen": float,
-            "frames": int,
-        }
-        columns |= {f"time_{label}": float for label in labels} | {
-            "longest_run": str,
-            "longest_run_seconds": float,
-        }
+        columns = {field.name: field.kind for field in people_fields(labels)}
         with TableWriter(path, columns, overwrite=overwrite) as table:
             for person in self._persons.values():
                 lengths = [run.end - run.start for run in person.intervals]
@@ -171,14 +161,7 @@ def write_intervals(
         with atomic_write(path, overwrite=overwrite) as file:
             file.write_text(format_textgrid(intervals, end), encoding="utf-8")
         return
-    columns = {
-        "path": str,
-        "track": int,
-        "start": float,
-        "end": float,
-        "label": str,
-        "confidence": float,
-    }
+    columns = {field.name: field.kind for field in INTERVALS}
     with TableWriter(path, columns, overwrite=overwrite) as table:
         table.write([vars(interval) for interval in intervals])
 

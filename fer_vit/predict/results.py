@@ -24,11 +24,12 @@ from fer_vit.face.crop import warp
 from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.face.pose import Pose, head_pose
+from fer_vit.fields import BOX, FEATURE, PROBABILITY, SMOOTHED, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import OK, Photo, Source
 from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces
-from fer_vit.report.table import NUMBER, Cell, TableWriter, arrow_schema, arrow_table
+from fer_vit.report.table import Cell, TableWriter, arrow_schema, arrow_table
 
 PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
 
@@ -337,7 +338,6 @@ def _feature(index: int) -> Callable[[FaceResult], Cell]:
     return lambda face: float(face.features[index])
 
 
-BOX = ("box_left", "box_top", "box_right", "box_bottom")
 SMALL = 30  # size in pixels below which labels are unreliable
 TURNED = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
@@ -350,66 +350,47 @@ WARNINGS = {
 SHOWN = 8  # photos in a notebook
 SEPARATOR = "; "  # between the names in a cell
 
-SHARE = ".4g"  # format of a probability: four significant digits
-PIXELS = "z.1f"  # format of pixels and degrees: 0.0 instead of -0.0
+Reader = Callable[[FaceResult], Cell]
+"""Returns the cell of a column; None is an empty one."""
 
 
 class Column(NamedTuple):
     """A column of the table of faces."""
 
-    kind: type  # str, int, float or bool
-    read: Callable[[FaceResult], Cell]  # None is an empty cell
-    digits: str = NUMBER  # format of a number in text
+    field: Field
+    read: Reader
 
 
-IDENTITY = {
-    "path": Column(str, lambda face: face.path),
-    "status": Column(str, lambda _: OK),  # replaced by the status of the photo
-    "frame": Column(int, lambda face: face.frame),
-    "seconds": Column(float, lambda face: face.seconds),
-    "track": Column(int, lambda face: face.track),
-    "face": Column(int, lambda face: face.face),
+READERS: dict[str, Reader] = {
+    "path": lambda face: face.path,
+    "status": lambda _: OK,  # replaced by the status of the photo
+    "frame": lambda face: face.frame,
+    "seconds": lambda face: face.seconds,
+    "track": lambda face: face.track,
+    "face": lambda face: face.face,
+    "label": lambda face: face.label,
+    "confidence": lambda face: face.confidence,
+    "ambiguous": lambda face: face.ambiguous,
+    "warning": lambda face: _join(face.warnings) or None,
+    "prediction_set": lambda face: _join(face.prediction_set()),
+    "entropy": lambda face: face.entropy,
+    "label_smoothed": lambda face: face.label_smoothed,
+    "size": lambda face: face.size,
+    "blur": lambda face: face.blur if math.isfinite(face.blur) else None,
+    "outside": lambda face: _join(face.outside),
+    "score": lambda face: face.score,
+    "model": lambda face: face.origin.model,
+    "detector": lambda face: face.origin.detector,
+    "fer_vit_version": lambda face: face.origin.fer_vit_version,
+    "predicted_on": lambda face: face.origin.predicted_on,
 }
-"""The columns that identify a face."""
-EXPRESSION = {
-    "label": Column(str, lambda face: face.label),
-    "confidence": Column(float, lambda face: face.confidence, SHARE),
-    "ambiguous": Column(bool, lambda face: face.ambiguous),
-    "warning": Column(str, lambda face: _join(face.warnings) or None),
-}
-"""The columns that most users read. The probabilities of all expressions follow."""
-POSE = {
-    name: Column(float, _entry("pose", index), PIXELS) for index, name in enumerate(Pose._fields)
-}
-ADDED = {
-    "prediction_set": Column(str, lambda face: _join(face.prediction_set())),
-    "entropy": Column(float, lambda face: face.entropy, SHARE),
-    "label_smoothed": Column(str, lambda face: face.label_smoothed),
-}
-"""What some models and videos add. The smoothed probabilities of all expressions follow."""
-QUALITY = {
-    "size": Column(float, lambda face: face.size, PIXELS),
-    "blur": Column(float, lambda face: face.blur if math.isfinite(face.blur) else None, SHARE),
-    "outside": Column(str, lambda face: _join(face.outside)),
-    "score": Column(float, lambda face: face.score, SHARE),
-}
-PLACE = {name: Column(float, _entry("box", index), PIXELS) for index, name in enumerate(BOX)}
-for _landmark in LANDMARKS:
-    PLACE[f"{_landmark}_x"] = Column(float, _entry("landmarks", _landmark, 0), PIXELS)
-    PLACE[f"{_landmark}_y"] = Column(float, _entry("landmarks", _landmark, 1), PIXELS)
-ORIGIN = {
-    "model": Column(str, lambda face: face.origin.model),
-    "detector": Column(str, lambda face: face.origin.detector),
-    "fer_vit_version": Column(str, lambda face: face.origin.fer_vit_version),
-    "predicted_on": Column(str, lambda face: face.origin.predicted_on),
-}
-"""What made the row. Each row has it, since rows of several tables are joined, sorted and sent on."""
-COLUMNS = IDENTITY | EXPRESSION | POSE | ADDED | QUALITY | PLACE | ORIGIN
-"""The columns of the table of faces, besides those with a number for each expression or feature."""
-VIDEO = ("frame", "seconds", "track", "label_smoothed")  # only in tables with videos
-PROBABILITY = "p_"  # prefix of an expression's column, which separates labels from other columns
-SMOOTHED = "smoothed_"  # prefix of the column of a smoothed probability
-FEATURE = "feature_"  # prefix of the column of a feature
+for _index, _name in enumerate(Pose._fields):
+    READERS[_name] = _entry("pose", _index)
+for _index, _name in enumerate(BOX):
+    READERS[_name] = _entry("box", _index)
+for _name in LANDMARKS:
+    READERS[f"{_name}_x"] = _entry("landmarks", _name, 0)
+    READERS[f"{_name}_y"] = _entry("landmarks", _name, 1)
 
 
 def _join(names: Sequence[str] | None) -> str | None:
@@ -426,35 +407,26 @@ def face_columns(
 
     With the columns of videos if `videos`, `features` features, and the `outputs` of further heads.
     """
-    columns = {**IDENTITY, **EXPRESSION}
-    columns |= {
-        PROBABILITY + label: Column(float, _share("probabilities", label), SHARE)
-        for label in labels
-    }
-    columns |= POSE
-    columns |= {name: Column(float, _output(name), SHARE) for name in outputs if name not in POSE}
-    columns |= ADDED
-    if videos:
-        columns |= {
-            SMOOTHED + label: Column(float, _share("smoothed", label), SHARE) for label in labels
-        }
-    columns |= QUALITY | PLACE | ORIGIN
-    columns |= {f"{FEATURE}{index}": Column(float, _feature(index)) for index in range(features)}
-    return {name: column for name, column in columns.items() if videos or name not in VIDEO}
+    readers = dict(READERS)
+    readers |= {PROBABILITY + label: _share("probabilities", label) for label in labels}
+    readers |= {SMOOTHED + label: _share("smoothed", label) for label in labels}
+    readers |= {name: _output(name) for name in outputs if name not in Pose._fields}
+    readers |= {f"{FEATURE}{index}": _feature(index) for index in range(features)}
+    fields = face_fields(labels, outputs, videos, features)
+    return {field.name: Column(field, readers[field.name]) for field in fields}
 
 
 def table_columns(
     labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
 ) -> dict[str, type]:
     """Returns name and type of a table's columns; arguments as for `face_columns`."""
-    columns = face_columns(labels, videos, outputs=outputs)
-    return {name: column.kind for name, column in columns.items()}
+    return {field.name: field.kind for field in face_fields(labels, outputs, videos)}
 
 
 def write_faces(path: Path, columns: Mapping[str, Column], **options: Any) -> TableWriter:
     """Returns the writer of a table of faces; options as for `TableWriter`."""
-    types = {name: column.kind for name, column in columns.items()}
-    formats = {name: column.digits for name, column in columns.items()}
+    types = {name: column.field.kind for name, column in columns.items()}
+    formats = {name: column.field.format for name, column in columns.items()}
     return TableWriter(path, types, formats=formats, **options)
 
 
@@ -509,7 +481,7 @@ def table(faces: Sequence[FaceResult], *, photos: bool = False) -> Any:
     videos = any(frame is not None for frame in frames)
     outputs = list(dict.fromkeys(name for face in faces for name in face.outputs))
     columns = face_columns(labels, videos, outputs=outputs)
-    types = {name: column.kind for name, column in columns.items()}
+    types = {name: column.field.kind for name, column in columns.items()}
     rows: list[dict[str, Cell]] = []
     left = deque(faces)
     for status in statuses:

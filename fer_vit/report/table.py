@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
+from fer_vit.fields import NUMBER
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
 Cell = str | int | float | None
@@ -22,7 +23,6 @@ ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they 
 FACTS = "predictions"  # the metadata that records how predictions were made
 NOTHING = "-"  # cell of a missing result
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
-NUMBER = ".8g"  # format of a number in text: milliseconds within a day
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
     "Tables for spreadsheets (.xlsx) need one more package: "

@@ -27,7 +27,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import OK, Photo
 from fer_vit.predict.recognizer import Recognizer, measure_blur, regions_in_photo, smooth_faces
-from fer_vit.predict.results import COLUMNS, FaceResult, photo_rows
+from fer_vit.predict.results import FaceResult, face_columns, photo_rows
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
 
@@ -128,11 +128,12 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
 
 
 def test_pose_and_warnings(model: Recognizer) -> None:
+    columns = face_columns(model.labels)
     (face,) = model.predict(astronaut())
     assert (max(map(abs, face.pose)) < 10, face.warnings) == (True, [])
     clockwise = {name: (-y, x) for name, (x, y) in face.landmarks.items()}
     face = replace(face, landmarks=clockwise, to_crop=face.to_crop * 10)
-    row = next(photo_rows(Photo("a.jpg", "ok", [face]), COLUMNS))
+    row = next(photo_rows(Photo("a.jpg", "ok", [face]), columns))
     assert (row["yaw"], row["pitch"], row["roll"]) == face.pose
     assert 80 < face.pose.roll < 100
     assert row["warning"] == "small face; turned head"
@@ -141,10 +142,10 @@ def test_pose_and_warnings(model: Recognizer) -> None:
         (0.01, face.label, False),
         (1.0, None, True),
     ):
-        row = next(photo_rows(Photo("a.jpg", "ok", [face]), COLUMNS, least))
+        row = next(photo_rows(Photo("a.jpg", "ok", [face]), columns, least))
         assert (row["label"], row["prediction_set"], row["ambiguous"]) == (label, None, ambiguous)
     for unknown in (replace(face, landmarks=None), replace(face, score=0.0)):
-        row = next(photo_rows(Photo("a.jpg", "ok", [unknown]), COLUMNS))
+        row = next(photo_rows(Photo("a.jpg", "ok", [unknown]), columns))
         assert (row["yaw"], row["warning"]) == (None, "small face")
 
 

@@ -1,0 +1,273 @@
+"""The columns of tables and manifests: one list each, from which writers, readers, help and documentation are made.
+
+A name with an asterisk stands for several columns: one for each expression, movement or feature.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+NUMBER = ".8g"
+"""Usual format of a number in text: milliseconds within a day."""
+FORMATS = {
+    "probability": ".4g",
+    "intensity": ".4g",
+    "[-1, 1]": ".4g",
+    "nats": ".4g",
+    "score": ".4g",
+    "crop pixels": ".4g",
+    "pixels": "z.1f",  # 0.0 instead of -0.0
+    "degrees": "z.1f",
+    "seconds": NUMBER,
+    "": NUMBER,
+}
+"""How numbers are written as text, by unit."""
+CellType: TypeAlias = type
+TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
+"""The types of cells, by the names that JSON has for them. Any cell may be empty."""
+
+PROBABILITY = "p_"
+SMOOTHED = "smoothed_"
+FEATURE = "feature_"
+BOX = ("box_left", "box_top", "box_right", "box_bottom")
+
+
+class Field(NamedTuple):
+    """A column.
+
+    Attributes:
+        name: Its name; with an asterisk, the names of several columns.
+        type: "string", "integer", "number" or "boolean"; a manifest also has "image", "numbers" and
+            "points".
+        unit: Of its numbers, a key of `FORMATS`; empty without a unit.
+        meaning: What a cell contains, as a phrase.
+        when: When a table has the column; empty: always.
+    """
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    when: str = ""
+
+    @property
+    def kind(self) -> CellType:
+        """The Python type of a cell."""
+        return TYPES[self.type]
+
+    @property
+    def format(self) -> str:
+        """How a number of the column is written as text."""
+        return FORMATS[self.unit]
+
+    def named(self, name: str) -> "Field":
+        """Returns one of the columns that an asterisk stands for."""
+        return self._replace(name=self.name.replace("*", name))
+
+
+VIDEOS = "with videos"
+HEADS = "if the model has the head"
+
+IDENTITY = (
+    Field("path", "string", "", "the photo or video"),
+    Field("status", "string", "", "ok, no face, or why the image cannot be read"),
+    Field("frame", "integer", "", "index of the frame in its video", VIDEOS),
+    Field("seconds", "number", "seconds", "time of the frame in its file", VIDEOS),
+    Field("track", "integer", "", "number of the person in the video", VIDEOS),
+    Field("face", "integer", "", "index of the face in its photo; empty without a face"),
+)
+"""What identifies a face."""
+EXPRESSION = (
+    Field("label", "string", "", "the most probable expression"),
+    Field("confidence", "number", "probability", "its probability"),
+    Field(
+        "ambiguous",
+        "boolean",
+        "",
+        "whether the prediction set does not have exactly one expression; empty if the model is "
+        "not calibrated",
+    ),
+    Field("warning", "string", "", "small face, turned head, uncertain face"),
+    Field("p_*", "number", "probability", "the probability of each expression"),
+)
+"""What most users read."""
+POSE = (
+    Field(
+        "yaw",
+        "number",
+        "degrees",
+        "turn of the head, positive to the right of the picture (the person's left)",
+    ),
+    Field("pitch", "number", "degrees", "turn of the head, positive upwards"),
+    Field("roll", "number", "degrees", "turn of the head, positive clockwise in the picture"),
+)
+OUTPUTS = (
+    Field(
+        "move_*", "number", "intensity", "each facial movement, from 0 (none) to 1 (strong)", HEADS
+    ),
+    Field("valence", "number", "[-1, 1]", "from unpleasant to pleasant", HEADS),
+    Field("arousal", "number", "[-1, 1]", "from calm to excited", HEADS),
+)
+"""The outputs of further heads. A head `pose` fills the columns of the pose."""
+UNCERTAINTY = (
+    Field(
+        "prediction_set",
+        "string",
+        "",
+        "the expressions that are possible: 90 % of such sets contain the true one, for faces like "
+        "the calibration faces; empty if the model is not calibrated",
+    ),
+    Field("entropy", "number", "nats", "entropy of the probabilities, from 0 to log C"),
+)
+SMOOTH = (
+    Field("label_smoothed", "string", "", "the expression with the largest average", VIDEOS),
+    Field("smoothed_*", "number", "probability", "average over time of each probability", VIDEOS),
+)
+QUALITY = (
+    Field("size", "number", "pixels", "side of the face's crop in the photo"),
+    Field(
+        "blur",
+        "number",
+        "crop pixels",
+        "width of the face's edges, about 1.1 in FERPlus; empty without contrast",
+    ),
+    Field("outside", "string", "", "regions whose centre is outside the photo"),
+    Field(
+        "score",
+        "number",
+        "score",
+        "the detector's, in [0, 1]; 0 if it found no face and the full image was used, empty "
+        "without a detector",
+    ),
+)
+PLACE = (
+    Field("box_left", "number", "pixels", "left side of the face's box in the photo"),
+    Field("box_top", "number", "pixels", "upper side"),
+    Field("box_right", "number", "pixels", "right side"),
+    Field("box_bottom", "number", "pixels", "lower side"),
+    Field("right_eye_x", "number", "pixels", "the person's right eye in the photo, x to the right"),
+    Field("right_eye_y", "number", "pixels", "y down"),
+    Field("left_eye_x", "number", "pixels", "the person's left eye"),
+    Field("left_eye_y", "number", "pixels", ""),
+    Field("nose_x", "number", "pixels", "tip of the nose"),
+    Field("nose_y", "number", "pixels", ""),
+    Field("right_mouth_x", "number", "pixels", "the mouth's corner on the person's right"),
+    Field("right_mouth_y", "number", "pixels", ""),
+    Field("left_mouth_x", "number", "pixels", "the mouth's corner on the person's left"),
+    Field("left_mouth_y", "number", "pixels", ""),
+)
+ORIGIN = (
+    Field("model", "string", "", "name or path of the model"),
+    Field("detector", "string", "", "the face detector"),
+    Field("fer_vit_version", "string", "", "the version of fer-vit"),
+    Field("predicted_on", "string", "", "the date, YYYY-MM-DD"),
+)
+"""What made the row. Each row has it, since rows of several tables are joined, sorted and sent on."""
+FEATURES = (
+    Field("feature_*", "number", "", "the features before the classifier", "with --features"),
+)
+FACES = (
+    *IDENTITY,
+    *EXPRESSION,
+    *POSE,
+    *OUTPUTS,
+    *UNCERTAINTY,
+    *SMOOTH,
+    *QUALITY,
+    *PLACE,
+    *ORIGIN,
+    *FEATURES,
+)
+"""The table of faces that `predict` and `live` write, in the order of its columns."""
+
+PEOPLE = (
+    Field("path", "string", "", "the video"),
+    Field("track", "integer", "", "number of the person in the video"),
+    Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
+    Field("last_seen", "number", "seconds", "time of the person's last frame"),
+    Field("frames", "integer", "", "number of frames with the person"),
+    Field("time_*", "number", "probability", "fraction of the time with each smoothed expression"),
+    Field("longest_run", "string", "", "expression of the longest interval without a change"),
+    Field("longest_run_seconds", "number", "seconds", "its duration"),
+)
+"""The table of `predict --summary`: a row for each person in a video."""
+INTERVALS = (
+    Field("path", "string", "", "the video"),
+    Field("track", "integer", "", "number of the person in the video"),
+    Field("start", "number", "seconds", "begin, counted from the start of the file"),
+    Field("end", "number", "seconds", "end, counted from the start of the file"),
+    Field("label", "string", "", "the smoothed expression"),
+    Field("confidence", "number", "probability", "mean of its smoothed probability"),
+)
+"""The table of `predict --intervals`: a row for each expression of a person without a change."""
+MANIFEST = (
+    Field("image", "image", "", "the encoded image, or its path below the manifest's folder"),
+    Field("split", "string", "", "train, val or test"),
+    Field("label", "string", "", "the name of an expression; null: unknown"),
+    Field("votes", "numbers", "", "the weight of each label in the metadata's order; null: none"),
+    Field("landmarks", "points", "pixels", "five points (x, y) in the image; null: none"),
+    Field("score", "number", "score", "of the detection; 0: the whole image is the face"),
+    Field("face", "integer", "", "index of the face in its photo"),
+    Field("source", "string", "", "the data set"),
+    Field(
+        "near_duplicate",
+        "boolean",
+        "",
+        "whether an image of val or test had a near-duplicate in train; null in train",
+    ),
+)
+"""A manifest. Columns with targets of further heads follow, named like `OUTPUTS` and `POSE`."""
+
+
+def face_fields(
+    labels: Sequence[str], outputs: Sequence[str] = (), videos: bool = False, features: int = 0
+) -> list[Field]:
+    """Returns the columns of a table of faces, in order.
+
+    Args:
+        labels: The expressions.
+        outputs: The columns of further heads.
+        videos: Whether there are columns for frames of videos.
+        features: Number of columns with features.
+    """
+    fields = [
+        *IDENTITY,
+        *_expand(EXPRESSION, labels),
+        *POSE,
+        *(output_field(name) for name in outputs if not _is_pose(name)),
+        *UNCERTAINTY,
+        *_expand(SMOOTH, labels),
+        *QUALITY,
+        *PLACE,
+        *ORIGIN,
+        *_expand(FEATURES, range(features)),
+    ]
+    return [field for field in fields if videos or field.when != VIDEOS]
+
+
+def people_fields(labels: Sequence[str]) -> list[Field]:
+    """Returns the columns of a table of people, in order, for these expressions."""
+    return _expand(PEOPLE, labels)
+
+
+def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
+    """Returns columns with one for each of the names in the place of each asterisk."""
+    expanded: list[Field] = []
+    for field in fields:
+        if "*" in field.name:
+            expanded += [field.named(str(name)) for name in names]
+        else:
+            expanded.append(field)
+    return expanded
+
+
+def output_field(name: str) -> Field:
+    """Returns the column of an output of a further head. Raises KeyError for other columns."""
+    for field in OUTPUTS:
+        prefix, family, _ = field.name.partition("*")
+        if name == field.name or (family and name.startswith(prefix)):
+            return field._replace(name=name)
+    raise KeyError(name)
+
+
+def _is_pose(name: str) -> bool:
+    return any(name == field.name for field in POSE)

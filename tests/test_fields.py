@@ -1,0 +1,83 @@
+"""The list of columns: complete, without repeats, and what writers use."""
+
+from itertools import chain
+
+import pytest
+
+from fer_vit.data.schema import SCHEMA
+from fer_vit.fields import (
+    FACES,
+    FORMATS,
+    INTERVALS,
+    MANIFEST,
+    PEOPLE,
+    PLACE,
+    POSE,
+    TYPES,
+    Field,
+    face_fields,
+    output_field,
+    people_fields,
+)
+from fer_vit.geometry import LANDMARKS
+from fer_vit.heads import HEADS, target_column
+from fer_vit.predict.results import READERS
+
+LISTS = {"faces": FACES, "people": PEOPLE, "intervals": INTERVALS, "manifest": MANIFEST}
+
+
+@pytest.mark.parametrize("fields", LISTS.values(), ids=LISTS)
+def test_each_column_has_one_entry_with_a_known_unit(fields: tuple[Field, ...]) -> None:
+    names = [field.name for field in fields]
+    assert len({*names}) == len(names)
+    for field in fields:
+        assert field.unit in FORMATS
+        assert field.meaning or field.name.endswith("_y")
+        assert field.type in TYPES or field in MANIFEST
+        format(0.5, field.format)
+
+
+def test_columns_of_a_table_are_in_order_and_only_those_it_needs() -> None:
+    photos = [field.name for field in face_fields(["a", "b"])]
+    assert photos[:8] == [
+        "path",
+        "status",
+        "face",
+        "label",
+        "confidence",
+        "ambiguous",
+        "warning",
+        "p_a",
+    ]
+    assert not {"frame", "track", "smoothed_a", "move_*", "feature_*"} & {*photos}
+    everything = face_fields(["a"], ["move_x", "yaw", "valence"], videos=True, features=2)
+    names = [field.name for field in everything]
+    assert names.index("move_x") == names.index("roll") + 1
+    assert names[-2:] == ["feature_0", "feature_1"]
+    assert names.count("yaw") == 1
+    assert {"frame", "seconds", "track", "label_smoothed", "smoothed_a", "valence"} < {*names}
+    assert [field.name for field in people_fields(["a", "b"])][5:7] == ["time_a", "time_b"]
+
+
+def test_every_output_of_a_head_has_a_column() -> None:
+    for name, head in HEADS.items():
+        for output in head.outputs or ("anything",):
+            column = target_column(name, output)
+            if column not in [field.name for field in POSE]:
+                assert output_field(column).name == column
+    with pytest.raises(KeyError):
+        output_field("unknown")
+
+
+def test_every_column_has_a_reader() -> None:
+    plain = [field.name for field in FACES if "*" not in field.name]
+    assert {*READERS} == {*plain} - {"valence", "arousal"}
+
+
+def test_landmarks_have_two_columns_each() -> None:
+    expected = chain.from_iterable((f"{name}_x", f"{name}_y") for name in LANDMARKS)
+    assert [field.name for field in PLACE[4:]] == [*expected]
+
+
+def test_the_manifest_has_these_columns() -> None:
+    assert SCHEMA.names == [field.name for field in MANIFEST]
