@@ -224,7 +224,8 @@ def manifest_page() -> str:
         for name, head in HEADS.items()
     ]
     targets = table(("head", "columns", "values", "unit"), rows)
-    return f"# Manifest\n\n`fer-vit prepare` writes it.\n\n{columns}\n\n{text}\n\n## Targets of further heads\n\n{targets}"
+    parts = ["# Manifest", "`fer-vit prepare` writes it.", columns, text]
+    return "\n\n".join([*parts, "## Targets of further heads", targets])
 
 
 # ---------------------------------------------------------------------------- REST
