@@ -9,11 +9,8 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from threading import Lock, Thread
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -110,7 +107,7 @@ def opencv_in_one_thread() -> Iterator[None]:
 
 
 def start_worker(_worker: int = 0) -> None:
-    """Prepares a worker process: a DataLoader's `worker_init_fn`, and the initializer of `worker_pool`.
+    """Prepares a worker process: a DataLoader's `worker_init_fn`, and the start of `work_in_processes`.
 
     The main process handles signals sent to all processes of a job and stops its workers. Workers ignore these signals,
     so that `fit` can save its step, but never outlive the main process.
@@ -168,24 +165,25 @@ def work_in_processes(
     """Yields each task with each of its results, in order; worker processes take the tasks in turn.
 
     If a worker dies, a new process does its task again, unless the task had results already. If that process dies, too,
-    the result is None, and the other tasks continue. With 0 processes, this one does the tasks. Raises FerVitError if
-    no worker can start, and the errors of `work`.
+    the result is None, and the other tasks continue. With 0 processes, and in a process of a Pool, which may have no
+    children, this one does the tasks. Raises FerVitError if no worker can start, and the errors of `work`.
     """
-    if not processes:
-        for task in tasks:
-            for result in work(task):
-                yield task, result
-        return
-    workers: list[_Worker[T, R]] = []
-    try:
-        for number in range(min(processes, len(tasks))):
-            workers.append(_Worker(work, tasks[number::processes]))
-        for number, task in enumerate(tasks):
-            for answer in workers[number % processes].do_next():
-                yield task, answer
-    finally:
-        for worker in workers:
-            worker.stop()
+    with opencv_in_one_thread():
+        if not processes or multiprocessing.current_process().daemon:
+            for task in tasks:
+                for result in work(task):
+                    yield task, result
+            return
+        workers: list[_Worker[T, R]] = []
+        try:
+            for number in range(min(processes, len(tasks))):
+                workers.append(_Worker(work, tasks[number::processes]))
+            for number, task in enumerate(tasks):
+                for answer in workers[number % processes].do_next():
+                    yield task, answer
+        finally:
+            for worker in workers:
+                worker.stop()
 
 
 class _Worker(Generic[T, R]):
@@ -266,19 +264,3 @@ def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connect
     except Exception as error:  # its traceback stays in this process
         error.add_note(f"In a worker process: {traceback.format_exc()}")
         sender.send((_Message.FAILED, error))
-
-
-@contextmanager
-def worker_pool(processes: int, chunk: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yields a `map` that keeps the order and, with several processes, uses workers; if one dies, FerVitError."""
-    if processes <= 1:
-        yield map
-        return
-    # Forked processes may inherit locks that other threads hold.
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start_worker)
-    try:
-        yield partial(pool.map, chunksize=chunk)
-    except BrokenProcessPool as error:
-        raise FerVitError(WORKER_DIED) from error
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -18,22 +18,7 @@ import torch
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, check_pickle, load_tensors
 from fer_vit.store.folder import load_checkpoint
-
-PROTOCOL = b"\x80\x02"
-
-
-def packed(path: Path, data: bytes, **more: bytes) -> Path:
-    """Writes a file as torch.save does, with another pickle."""
-    entries = {"data.pkl": data, "byteorder": b"little", "version": b"3\n"} | more
-    with zipfile.ZipFile(path, "w") as file:
-        for name, content in entries.items():
-            file.writestr(f"archive/{name}", content)
-    return path
-
-
-def text(value: str) -> bytes:
-    data = value.encode()
-    return b"X" + struct.pack("<I", len(data)) + data
+from tests.helpers.pickles import HEX, PROTOCOL, packed, text
 
 
 def number(value: int) -> bytes:
@@ -55,14 +40,6 @@ def tensor(numel: int, stride: int = 1, stored: int = 1) -> bytes:
     )
 
 
-HEX = (
-    b"c_codecs\nencode\n" * 32
-    + text("a")
-    + text("latin-1")
-    + b"\x86R"
-    + (text("hex") + b"\x86R") * 31
-)
-"""Each of the 31 calls doubles a string."""
 SAME_HASH = 2**61 - 1
 PICKLES = {
     "names _codecs encode": HEX,

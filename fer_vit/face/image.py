@@ -297,6 +297,8 @@ HEIC = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 )  # an AVIF may have these too
 UNREADABLE = "not an image that can be decoded"
+CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
+"""The status of a file that kills the process that reads it."""
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:

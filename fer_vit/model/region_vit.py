@@ -8,14 +8,12 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import timm
 import torch
 from timm.layers import Attention
-from timm.models import is_model_in_modules, load_state_dict
+from timm.models import is_model_in_modules
 from timm.models.vision_transformer import (
     Block,
     VisionTransformer,
@@ -36,6 +34,7 @@ from fer_vit.model.attention import (
 )
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
+from fer_vit.model.pretrained import read_weights
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 
@@ -301,14 +300,18 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         raise FerVitError(
             f"Expected a plain vision transformer of timm, such as vit_small_patch16_224, but got {config.backbone}."
         )
+    state = read_weights(config.pretrained) if isinstance(config.pretrained, str) else None
     try:
-        vit = timm.create_model(config.backbone, num_classes=num_classes, **_timm_options(config))
-    except (AssertionError, TypeError, ValueError, RuntimeError, OSError, UnpicklingError) as error:
+        vit = timm.create_model(
+            config.backbone, num_classes=num_classes, **_timm_options(config, state)
+        )
+    except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     _check_backbone(vit, config)
-    if isinstance(config.pretrained, str):
-        _check_loaded(vit, config.pretrained, config.backbone)
+    if state is not None:
+        vit.pretrained_cfg["state_dict"] = None  # which takes as much memory as the network
+        _check_loaded(vit, state, config)
     if num_classes and POOLS[config.pool].per_expression:
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
@@ -319,7 +322,7 @@ PLAIN = ("vision_transformer", "deit")
 """The modules of timm whose models have the parts that a RegionViT uses."""
 
 
-def _timm_options(config: RegionViTConfig) -> dict[str, object]:
+def _timm_options(config: RegionViTConfig, state: dict[str, Tensor] | None) -> dict[str, object]:
     """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's default."""
     options: dict[str, object] = {
         **{
@@ -342,12 +345,8 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
     if _replaces_blocks(config):
         block = PostNormBlock if config.block == "post_norm" else Block
         options |= {"attn_layer": ATTENTION[config.attention], "block_fn": block}
-    if isinstance(config.pretrained, str):
-        if not Path(config.pretrained).is_file():
-            raise FerVitError(
-                f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none."
-            )
-        options["pretrained_cfg_overlay"] = {"file": config.pretrained}
+    if state is not None:
+        options["pretrained_cfg_overlay"] = {"state_dict": state}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -387,9 +386,12 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
         )
 
 
-def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
+def _check_loaded(
+    vit: VisionTransformer, state: dict[str, Tensor], config: RegionViTConfig
+) -> None:
     """Raises FerVitError when a file lacks over a tenth of a backbone's tensors, which timm only logs; or warns."""
-    given = checkpoint_filter_fn(load_state_dict(file), vit)
+    file, name = config.pretrained, config.backbone
+    given = checkpoint_filter_fn(state, vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
     missing = [key for key in tensors if key not in given]
     if len(missing) > len(tensors) / 10:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import current_process
 from pathlib import Path
 from typing import (
     Any,
@@ -38,7 +37,7 @@ from fer_vit.errors import FerVitError, check_number, printable
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detectors import Detector, DetectorName
 from fer_vit.face.face import Face
-from fer_vit.face.image import ImageError, decode_image, reduce_depth, to_rgb
+from fer_vit.face.image import CRASHED, ImageError, decode_image, reduce_depth, to_rgb
 from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.geometry import Image
 from fer_vit.listing import (
@@ -49,7 +48,7 @@ from fer_vit.listing import (
     system_entry,
     unread_notes,
 )
-from fer_vit.processes import opencv_in_one_thread, work_in_processes
+from fer_vit.processes import work_in_processes
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -220,7 +219,6 @@ NO_FACE = "no face"
 FIRST_FRAME = (
     "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
 )
-CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 
@@ -434,17 +432,14 @@ def read_batches(
 
     A source that kills its worker process has the status `CRASHED`.
     """
-    if current_process().daemon:  # processes of a Pool may have no children
-        processes = 0
 
     def items() -> Iterator[Item]:
         for index, item in work_in_processes(reading.read_items, indices, processes):
             yield item or (Photo(reading.name(index), CRASHED, [], index), [])
 
-    with opencv_in_one_thread():
-        found = items()
-        while some := [*islice(found, batch_size)]:
-            yield _collate(some)
+    found = items()
+    while some := [*islice(found, batch_size)]:
+        yield _collate(some)
 
 
 def _collate(items: list[Item]) -> PhotoBatch:

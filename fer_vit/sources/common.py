@@ -1,6 +1,7 @@
 """Shared by the sources: held-out splits, text tables, landmarks, and notes about classes."""
 
 import csv
+import math
 import os
 import re
 import zlib
@@ -19,11 +20,11 @@ from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
 from fer_vit.face.detectors import Detector, detect_in_crop
-from fer_vit.face.image import ImageError, decode_image, encode_jpeg, read_image
+from fer_vit.face.image import CRASHED, ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.geometry import apply
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.listing import name_text, system_entry
-from fer_vit.processes import cores, worker_pool
+from fer_vit.processes import cores, work_in_processes
 from fer_vit.sources.duplicates import close_up, thumbnail
 
 PERSON = "person"  # the column with the identity, in data sets that have it
@@ -114,7 +115,7 @@ def missing_splits(rows: list[Row], root: Path) -> list[str]:
     return [f"No {split} split in {root}." for split in SPLITS if split not in found]
 
 
-CHUNK = 100  # images that a worker gets at once
+CHUNK = 100  # images for which a further worker process is worth its start
 
 
 def add_landmarks(
@@ -123,16 +124,33 @@ def add_landmarks(
     """Returns a copy with landmarks and thumbnails, without unreadable images; rows keep their order.
 
     Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images of more than CUT
-    pixels become crops of their face.
+    pixels become crops of their face. Worker processes read the images; one that kills its process is dropped, too,
+    and a note names it.
     """
-    detect, count = partial(_detect, detector, cut), len(reading.rows)
-    with worker_pool(min(workers or cores(), -(-count // CHUNK)), CHUNK) as mapped:
-        results = list(
-            tqdm(mapped(detect, reading.rows), "reading images", count, unit="images", disable=None)
-        )
-    rows = [row for row in results if isinstance(row, Row)]
-    dropped = Counter(reason for reason in results if isinstance(reason, str))
-    return replace(reading, rows=rows, dropped=reading.dropped + dropped)
+    detect = partial(_detect_in_worker, detector, cut)
+    count = len(reading.rows)
+    processes = min(workers or cores(), math.ceil(count / CHUNK))
+    results = work_in_processes(detect, reading.rows, processes)
+    rows: list[Row] = []
+    dropped = Counter[str]()
+    crashed: list[str] = []
+    for row, result in tqdm(results, "reading images", count, unit="images", disable=None):
+        if isinstance(result, Row):
+            rows.append(result)
+        elif result is None:
+            dropped[CRASHED] += 1
+            crashed.append(row.name)
+        else:
+            dropped[result] += 1
+
+    notes = list(reading.notes)
+    if crashed:
+        notes.append(f"The decoder crashed or ran out of memory: {name_text(crashed, most=8)}.")
+    return replace(reading, rows=rows, dropped=reading.dropped + dropped, notes=notes)
+
+
+def _detect_in_worker(detector: Detector | None, cut: bool, row: Row) -> Iterator[Row | str]:
+    yield _detect(detector, cut, row)
 
 
 def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:

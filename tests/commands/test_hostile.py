@@ -11,13 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.errors import FerVitError, as_arguments
 from fer_vit.face.face import Face
-from fer_vit.face.image import encode_png
+from fer_vit.face.image import CRASHED, encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
-from fer_vit.predict.photos import CRASHED, FIRST_FRAME, OK, find_images, is_video
-from fer_vit.processes import WORKER_DIED, worker_pool
+from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
 from tests.helpers.commands import CROPS, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
@@ -142,6 +140,24 @@ def test_a_file_that_kills_its_worker_is_a_row(
     ]
 
 
-def test_a_dead_worker_of_a_pool_is_an_error() -> None:
-    with pytest.raises(FerVitError, match=as_arguments(WORKER_DIED)), worker_pool(2, 1) as run:
-        list(run(signal.raise_signal, [signal.SIGKILL]))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it(
+    workers: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 2)
+    monkeypatch.setattr("fer_vit.commands.prepare.make_detector", lambda *_: kill_at_66)
+    for width in range(62, 70):
+        path = tmp_path / "faces" / "train" / ("sad", "happy")[width % 2] / f"{width}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(np.full((64, width, 3), width, np.uint8)))
+    out = tmp_path / "m.parquet"
+    words = ["--duplicates=keep", f"--workers={workers}", "--embed=always"]
+    run("prepare", "folder", tmp_path / "faces", out, *words)
+    names = [Path(row["image"]["path"]).name for row in pq.read_table(out).to_pylist()]
+    assert sorted(names) == [f"{width}.png" for width in range(62, 70) if width != 66]
+    lines = capsys.readouterr().out.splitlines()
+    assert f"left out: 1 ({CRASHED})" in lines
+    assert [line for line in lines if line.startswith("note: ") and "66.png" in line]

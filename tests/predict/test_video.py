@@ -13,10 +13,10 @@ from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import Detector, FaceDetector
 from fer_vit.face.face import Face
+from fer_vit.face.image import CRASHED
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import (
-    CRASHED,
     NO_FACE,
     OK,
     Photo,

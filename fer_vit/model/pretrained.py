@@ -1,0 +1,53 @@
+"""Pretrained weights of a backbone, from a file of anyone."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from timm.models import clean_state_dict
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.pickles import UnsafeError, load_tensors
+
+PARTS = ("state_dict_ema", "model_ema", "state_dict", "model")
+"""Where timm looks for the weights in a checkpoint, in this order."""
+OPTION = "(network.pretrained)"
+
+
+def read_weights(file: str) -> dict[str, Tensor]:
+    """Reads weights by name from a file of safetensors, or of `torch.save` within the limits of `pickles`.
+
+    Raises FerVitError when there is no file, it does what no checkpoint needs, or it has no weights.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise FerVitError(f"Expected a state dict at {file} {OPTION}, but there is none.")
+    try:
+        content = load_file(path) if path.suffix == ".safetensors" else load_tensors(path)
+    except Exception as error:  # both raise many types for files of another kind
+        reason = f" ({error})" if isinstance(error, UnsafeError) else ""
+        raise FerVitError(
+            f"{file} {OPTION} cannot be read safely{reason}. Save its state dict with `torch.save` "
+            "of torch 1.6 or newer, or as .safetensors."
+        ) from error
+
+    weights = _find_weights(content)
+    if not weights or not all(_is_weight(name, value) for name, value in weights.items()):
+        raise FerVitError(f"Expected weights by name in {file} {OPTION}, but got other values.")
+    cleaned: dict[str, Tensor] = clean_state_dict(weights)
+    return cleaned
+
+
+def _find_weights(content: Any) -> dict[Any, Any]:
+    if not isinstance(content, dict):
+        return {}
+    for name in PARTS:
+        part = content.get(name)
+        if part is not None:
+            return part if isinstance(part, dict) else {}
+    return content
+
+
+def _is_weight(name: object, value: object) -> bool:
+    return isinstance(name, str) and isinstance(value, Tensor)
