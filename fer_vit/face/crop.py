@@ -190,7 +190,10 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
         image = image[start[1] : stop[1], start[0] : stop[0]]  # a face is a small part of a photo
         m = geometry.compose(m, np.column_stack([np.eye(2), start]))
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
-        reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
+        halved = image
+        while min(halved.shape[0] / height, halved.shape[1] / width) >= 4:
+            halved = halve(halved)
+        reduced = cv2.resize(halved, (width, height), interpolation=REDUCTION)
         back = np.diag([image.shape[1] / width, image.shape[0] / height, 1.0])[:2]
         image, m = np.asarray(reduced, np.uint8), geometry.compose(m, back)
     m = m * (drawn / size)
@@ -201,6 +204,12 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     return np.asarray(
         crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8
     )
+
+
+def halve(image: Image) -> Image:
+    """Averages 2 x 2 pixels of an image, in a tenth of the time that averages over parts of pixels take."""
+    half = (image.shape[1] // 2, image.shape[0] // 2)
+    return np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:

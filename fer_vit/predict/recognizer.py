@@ -70,6 +70,7 @@ class Row(NamedTuple):
     probabilities: list[float]  # (C,)
     outputs: list[float]  # of further heads, in the order of `Recognizer.outputs`
     features: Float32Array  # (D,)
+    blur: float
     batch: Batch  # of this face
 
 
@@ -361,7 +362,8 @@ class Recognizer(nn.Module):
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
         probabilities = self.decide(self.net.classify(pooled)).tolist()
         outputs = self._read_heads(tokens, batch).tolist()
-        return map(Row, probabilities, outputs, features, batch.split(1))
+        blurs = measure_blur(batch.image).tolist()
+        return map(Row, probabilities, outputs, features, blurs, batch.split(1))
 
     def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
         """Returns the values (B, K) of all further heads, in the photo: roll is not the aligned crop's."""
@@ -406,7 +408,7 @@ class Recognizer(nn.Module):
             crop_size=spec.size,
             regions=regions if self.net.layout.num_regions else {},
             thresholds=self.thresholds,
-            blur=measure_blur(batch.image).item(),
+            blur=row.blur,
             outside=tuple(name for name in spec.regions if name not in shown),
             link=NetworkLink(self.net),
             frame=photo.frame,
