@@ -2,15 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-lowest reference docs dist shipped-model help
+.PHONY: demo test test-all test-lowest newcomer reference docs links dist audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fourteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
+	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
 	@echo "make reference  write the pages of docs/reference that are made from code"
 	@echo "make docs   build the documentation as a site in build/site"
+	@echo "make links  check the links of the documentation, also into the web"
 	@echo "make dist   build and check the source archive and the wheel in dist"
+	@echo "make audit  look for known vulnerabilities in the pinned dependencies"
+	@echo "make sbom   list what an installation without extras contains, in build/sbom.json"
+	@echo "make release-check TAG=v0.2.0  check that the files fit a tag, and write build/notes.md"
 	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train the shipped model (hours on two cores; resumes)"
 
 # If this is newer than pyproject.toml and constraints.txt, everything is installed.
@@ -28,6 +33,7 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(PYTEST)
 
 test-all: test
@@ -42,12 +48,36 @@ test-lowest:
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e ".[tests]"
 	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile
 
+NEWCOMER := build/newcomer
+newcomer: .venv/installed
+	@mkdir -p build
+	$(BIN)/python -c 'from skimage import data, io; io.imsave("build/photo.jpg", data.astronaut())'
+	PYTHON=$(CURDIR)/$(BIN)/python bash .ci/newcomer.sh build/photo.jpg $(NEWCOMER)
+
 reference: .venv/installed
 	$(BIN)/python -m docs.generate
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -qW --keep-going -c docs -d build/doctrees . build/site
 	@echo "Open build/site/index.html"
+
+links: .venv/installed
+	$(BIN)/python -m sphinx -q -b linkcheck -c docs -d build/doctrees . build/links
+
+# pip-audit has its own environment: its dependencies are not part of fer-vit's.
+build/audit/bin/pip-audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet "pip-audit>=2.10,<3"
+
+audit: build/audit/bin/pip-audit
+	build/audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
+
+sbom: build/audit/bin/pip-audit newcomer
+	build/audit/bin/pip-audit --path $(NEWCOMER)/venv/lib/python*/site-packages \
+		--format cyclonedx-json --output build/sbom.json
+
+release-check:
+	$(PYTHON) .ci/release.py $(TAG) build/notes.md
 
 dist: .venv/installed
 	@rm -rf dist

@@ -13,7 +13,9 @@ root_doc = "README"
 include_patterns = [
     "README.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "data/README.md",
     "docs/**/*.md",
@@ -73,6 +75,8 @@ docs/reference/tables
 docs/reference/glossary
 CHANGELOG
 CONTRIBUTING
+CODE_OF_CONDUCT
+SECURITY
 ```
 
 ```{toctree}
