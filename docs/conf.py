@@ -68,6 +68,7 @@ docs/how-to/export
 
 docs/reference/commands
 docs/reference/settings
+docs/reference/columns
 docs/reference/manifest
 docs/reference/python
 docs/reference/rest

@@ -22,7 +22,7 @@ from fer_vit import cli
 from fer_vit.app import api, uploads
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
-from fer_vit.fields import MANIFEST
+from fer_vit.fields import FACES, INTERVALS, MANIFEST, PEOPLE, Field
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
@@ -204,15 +204,44 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
     return settings
 
 
-# ---------------------------------------------------------------------------- manifest
+# ---------------------------------------------------------------------------- tables
+
+
+def columns_page() -> str:
+    """Returns the page of the columns of all tables that predictions are written to."""
+    parts = {
+        "Faces": ("`predict --output`, `live --output`, `fer_vit.table` and the API", FACES),
+        "People": ("`predict --summary`: a row for each person in a video", PEOPLE),
+        "Intervals": (
+            "`predict --intervals`: a row for each expression of a person without a change",
+            INTERVALS,
+        ),
+    }
+    lines = [
+        "# Columns of tables",
+        "A name with an asterisk stands for several columns: one for each expression, movement or feature. Points and"
+        " boxes are in pixels of the photo, x to the right and y down, from the upper left corner of its first pixel."
+        " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be empty: `None` in"
+        " Python, nothing in CSV. [Uncertainty](../explanation/reliability.md#ambiguous-faces) and"
+        " [head pose](../how-to/predict.md#head-pose) explain how the values are computed.",
+    ]
+    for title, (source, fields) in parts.items():
+        lines += [f"## {title}", f"{source}.", columns_table(fields)]
+    return "\n\n".join(lines)
+
+
+def columns_table(fields: Iterable[Field]) -> str:
+    """Returns a table of columns; what only some tables have is in the meaning."""
+    rows = []
+    for field in fields:
+        condition = f"; only {field.when}" if field.when else ""
+        rows.append((f"`{field.name}`", field.type, field.unit, field.meaning + condition))
+    return table(("column", "type", "unit", "meaning"), rows)
 
 
 def manifest_page() -> str:
     """Returns the page of the manifest: columns, the text of `data.schema`, targets of further heads."""
-    columns = table(
-        ("column", "type", "unit", "meaning"),
-        [(f"`{field.name}`", field.type, field.unit, field.meaning) for field in MANIFEST],
-    )
+    columns = columns_table(MANIFEST)
     _, _, text = inspect.cleandoc(schema.__doc__ or "").partition("\n\n")
     rows = [
         (
@@ -254,7 +283,7 @@ def rest_page() -> str:
         "Each of `files` in JSON:",
         model_table(uploads.EncodedFile),
         "## Tables",
-        "`POST /api/predict` returns the [columns of `predict`](../how-to/predict.md), in the format that the header"
+        "`POST /api/predict` returns the [columns of `predict`](columns.md#faces), in the format that the header"
         f" `Accept` names: {formats}.",
         "## Fields of a report",
         model_table(api.Report),
@@ -279,6 +308,7 @@ def model_table(model: Any) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "settings.md": settings_page,
+    "columns.md": columns_page,
     "manifest.md": manifest_page,
     "rest.md": rest_page,
 }
