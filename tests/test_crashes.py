@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,44 +19,33 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from fer_vit import files
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import atomic_write, remove_stale, remove_stale_below, scratch_folder
+from fer_vit.files import remove_stale, remove_stale_below, scratch_folder
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint
-from fer_vit.train.run import AtomicCheckpointIO
 from tests.helpers.commands import TINY, fails, main
+from tests.helpers.killed import (
+    EXCHANGES,
+    Writer,
+    a_checkpoint,
+    a_file,
+    a_folder,
+    a_table,
+    cannot_exchange,
+    leave_killed,
+)
 from tests.helpers.marks import slow
 
+ROOT = Path(__file__).parents[1]
+
 # Killed at any call
-
-
-def a_file(path: Path, version: int) -> None:
-    with atomic_write(path) as part:
-        part.write_text(str(version) * 1000)
-
-
-def a_folder(path: Path, version: int) -> None:
-    with atomic_write(path) as part:
-        (part / "a").mkdir(parents=True)
-        for name in ("a/text", "b"):
-            (part / name).write_text(str(version) * 1000)
-
-
-def a_table(path: Path, version: int) -> None:
-    with TableWriter(path, {"version": int}) as table:
-        table.write([{"version": version}] * 1000)
-
-
-def a_checkpoint(path: Path, version: int) -> None:
-    AtomicCheckpointIO().save_checkpoint({"version": torch.full((1000,), version)}, path)
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -66,50 +54,65 @@ def content(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path.parent)): file.read_bytes() for file in sorted(files)}
 
 
-Writer = Callable[[Path, int], None]
 writers = pytest.mark.parametrize(
     ("name", "write"),
     [("t.txt", a_file), ("folder", a_folder), ("t.parquet", a_table), ("last.ckpt", a_checkpoint)],
 )
 
 
-def cannot_exchange(new: Path, path: Path) -> bool:
-    """Replaces `files._exchange`, as on a system that cannot exchange two names."""
-    return False
-
-
-@writers
-@pytest.mark.parametrize("exchange", [files._exchange, cannot_exchange])
+@pytest.mark.parametrize(
+    ("name", "write", "exchange"),
+    [
+        ("t.txt", a_file, "at once"),
+        ("t.parquet", a_table, "at once"),
+        ("last.ckpt", a_checkpoint, "at once"),
+        ("folder", a_folder, "at once"),
+        ("folder", a_folder, "moved"),
+    ],
+)
 def test_a_writer_that_is_killed_at_any_call(
-    name: str,
-    write: Writer,
-    exchange: Callable[[Path, Path], bool],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, write: Writer, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_exchange", exchange)
+    monkeypatch.setattr(files, "_exchange", EXCHANGES[exchange])
     states = []
     for version in (1, 2):
         write(tmp_path / str(version) / name, version)
         states.append(content(tmp_path / str(version) / name))
     assert states[0] != states[1]
-    seen = []
-    for number in count():
-        place = tmp_path / f"at-{number}"
-        write(place / name, 1)
-        if killed := killed_at(number, lambda place=place: write(place / name, 2)):
-            seen.append(content(place / name))
-            remove_stale(place / name)
-            assert content(place / name) in states  # nothing is lost, though it was aside
-        write(place / name, 2)  # again, which nothing that was left disturbs
-        assert content(place / name) == states[1]
-        assert [entry.name for entry in place.iterdir()] == [name]
-        if not killed:
-            break
-    assert len(seen) >= 3
-    is_moved_first = name == "folder" and exchange is cannot_exchange
+
+    places = tmp_path / "killed"
+    if write is a_checkpoint:  # which needs PyTorch
+        leave_killed(write, name, places)
+    else:
+        words = [write.__name__, name, str(places), exchange]
+        subprocess.run([sys.executable, "-m", "tests.helpers.killed", *words], cwd=ROOT, check=True)
+    *killed, finished = sorted(places.iterdir(), key=lambda path: int(path.name[3:]))
+    assert len(killed) >= 3
+    assert content(finished / name) == states[1]
+
+    seen = [content(place / name) for place in killed]
+    is_moved_first = name == "folder" and exchange == "moved"
     assert all(state in states or (is_moved_first and not state) for state in seen)
     assert all(state in seen for state in states)
+    for place in killed:
+        remove_stale(place / name)
+        assert content(place / name) in states  # nothing is lost, though it was aside
+        write(place / name, 2)  # again, which nothing that was left disturbs
+        assert content(place / name) == states[1]
+    for place in (*killed, finished):
+        assert [entry.name for entry in place.iterdir()] == [name]
+
+
+def test_files_are_replaced_without_an_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So only folders need a test of systems that cannot exchange two names."""
+    exchange = Mock()
+    monkeypatch.setattr(files, "_exchange", exchange)
+    for name, write in (("t.txt", a_file), ("t.parquet", a_table), ("last.ckpt", a_checkpoint)):
+        for version in (1, 2):
+            write(tmp_path / name, version)
+    exchange.assert_not_called()
 
 
 @writers
@@ -135,29 +138,6 @@ def test_all_is_on_the_disk_first(
     write(tmp_path / name, 2)
     assert moved
     assert flushed[-1] == tmp_path.stat().st_ino
-
-
-def killed_at(number: int, write: Callable[[], None]) -> bool:
-    """Runs a writer in a process that kills itself before its nth change to the disk; returns whether there was one."""
-    pid, calls = os.fork(), count()
-
-    def before(real: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        if next(calls) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **more)
-
-    if pid == 0:
-        signal.alarm(60)
-        for name in ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink"):
-            setattr(os, name, partial(before, getattr(os, name)))
-        files._exchange = partial(before, files._exchange)
-        with suppress(BaseException):
-            write()
-            os._exit(0)
-        os._exit(1)
-    status = os.waitpid(pid, 0)[1]
-    assert status in (0, signal.SIGKILL)
-    return status != 0
 
 
 def test_remains_are_removed_and_folders_in_use_are_not(

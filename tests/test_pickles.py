@@ -1,11 +1,9 @@
 """Checkpoints that do what none needs: calls, keys and sizes are refused before torch runs them."""
 
 import io
+import os
 import pickle
-import resource
 import struct
-import subprocess
-import sys
 import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import torch
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, check_pickle, load_tensors
 from fer_vit.store.folder import load_checkpoint
+from tests.helpers.memory import peak_growth
 from tests.helpers.pickles import HEX, PROTOCOL, packed, text
 
 
@@ -179,24 +178,12 @@ HEAVY = {
 
 def peak(path: Path) -> float:
     """Returns by how many MB the memory of a process grows when it tries to load a file."""
-    program = f"""
-import resource, torch
-from pathlib import Path
-from fer_vit.pickles import load_tensors
-torch.zeros(1)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    load_tensors(Path({str(path)!r}))
-except Exception:
-    pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    command = [sys.executable, "-c", program]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (120, 120))  # noqa: E731
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, preexec_fn=limit, timeout=600
-    )
-    return int(done.stdout) / 1000
+    return peak_growth(lambda: load_tensors(path))
+
+
+def test_peak_growth_counts_memory_that_is_freed_again() -> None:
+    assert peak_growth(lambda: None) < 20
+    assert 190 < peak_growth(lambda: bytearray(os.urandom(2**20)) * 200) < 250
 
 
 @pytest.mark.slow

@@ -107,8 +107,25 @@ def test_every_form_of_a_model(
     assert torch.allclose(found, model(*inputs), atol=1e-4)
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
 
-    assert "exists already" in fails(capsys, *command)
-    main([*command, "--overwrite"])
+
+@pytest.mark.parametrize("name", ["model", "model.onnx", "model.pt2"])
+def test_an_output_is_kept_without_overwrite(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / name
+    older = output if output.suffix else output / "config.json"
+    older.parent.mkdir(exist_ok=True)
+    older.write_text("older")
+    assert str(output) in fails(capsys, "export", output, "--checkpoint", checkpoint)
+    assert older.read_text() == "older"
+
+
+def test_a_folder_is_replaced_with_overwrite(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "model"
+    output.mkdir()
+    (output / "config.json").write_text("older")
+    main(["export", str(output), "--checkpoint", str(checkpoint), "--overwrite"])
+    assert load(output, "cpu").labels == load(checkpoint, "cpu").labels
 
 
 def test_cards_and_foreign_files_stay(

@@ -1,13 +1,17 @@
 """A resumed run ends with the same weights as an uninterrupted one, bit for bit."""
 
+import math
 import shutil
 import signal
+from collections.abc import Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -15,6 +19,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint
+from fer_vit.train.run import LastCheckpoint, plausible_score
 from fer_vit.train.task import FERTask
 from tests.helpers import commands
 from tests.helpers.commands import TINY, newest
@@ -161,32 +166,67 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(
     assert best.exists()
 
 
-@pytest.mark.parametrize("score", [1e9, -1.0, float("nan"), 0.5])
-def test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch(
-    score: float, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+@pytest.mark.parametrize("score", [1e9, -1.0, math.nan, math.inf, "0.5x", None, [1.0, 0.5]])
+def test_plausible_score_is_none_for_what_no_accuracy_can_be(score: object) -> None:
+    assert plausible_score(score, "val/accuracy") is None
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_plausible_score_is_that_of_the_checkpoint(score: float) -> None:
+    assert plausible_score(torch.tensor(score), "val/accuracy") == torch.tensor(score)
+
+
+def test_plausible_score_of_a_loss_has_no_upper_bound() -> None:
+    assert plausible_score(7.5, "val/loss") == torch.tensor(7.5)
+
+
+def resume_untrusted(whole: Path, faces: Path, folder: Path, score: float, beside: bytes) -> Path:
+    """Resumes a checkpoint that names another file as the best, and a score for it.
+
+    `beside` is a file best.ckpt beside the checkpoint; without content there is none. Returns the
+    best checkpoint of the new run.
+    """
     (path,) = whole.rglob("epoch1.ckpt")
     checkpoint = load_checkpoint(path)
     (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
-    (tmp_path / "other").mkdir()
-    secret = tmp_path / "other" / "best.ckpt"
+    secret = folder / "other" / "best.ckpt"
+    secret.parent.mkdir()
     secret.write_bytes(b"secret")
     state["best_model_path"] = str(secret)
     state["best_model_score"] = torch.tensor(score)
-    (tmp_path / "given").mkdir()
-    torch.save(checkpoint, tmp_path / "given" / "evil.ckpt")
-    if score != 0.5:
-        (tmp_path / "given" / "best.ckpt").write_bytes(b"beside, but with an impossible score")
-    stale = tmp_path / "given" / ".best.ckpt.0123abcd.part"
-    stale.mkdir()
-    given = f"--ckpt_path={tmp_path / 'given' / 'evil.ckpt'}"
-    fit(faces / "faces.parquet", tmp_path / "new", *LOGGED, given)
-    (best,) = (tmp_path / "new").rglob("best.ckpt")
+    given = folder / "given"
+    given.mkdir()
+    torch.save(checkpoint, given / "evil.ckpt")
+    if beside:
+        (given / "best.ckpt").write_bytes(beside)
+    fit(faces / "faces.parquet", folder / "new", *LOGGED, f"--ckpt_path={given / 'evil.ckpt'}")
+    (best,) = (folder / "new").rglob("best.ckpt")
+    return best
+
+
+@pytest.mark.parametrize(
+    ("score", "beside"), [(0.5, b""), (1e9, b"beside, but with an impossible score")]
+)
+def test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch(
+    score: float, beside: bytes, whole: Path, faces: Path, tmp_path: Path
+) -> None:
+    best = resume_untrusted(whole, faces, tmp_path, score, beside)
     assert load_checkpoint(best)["epoch"] == 2, "the first epoch after resuming"
-    out = capsys.readouterr().out
-    assert f"--checkpoint {best}" in out
-    assert "the search starts over" in out
+
+
+def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    stale = tmp_path / "given" / ".best.ckpt.0123abcd.part"
+    trainer = Mock(ckpt_path=str(tmp_path / "given" / "last.ckpt"), is_global_zero=True)
+    best = ModelCheckpoint(dirpath=tmp_path / "new", filename="best", monitor="val/accuracy")
+    trainer.checkpoint_callbacks = [best]
+    state = {"best_model_path": "elsewhere/best.ckpt", "best_model_score": torch.tensor(0.5)}
+    stale.mkdir(parents=True)
+    LastCheckpoint().on_load_checkpoint(trainer, Mock(), {"callbacks": {best.state_key: state}})
     assert not stale.exists()
+    assert state["best_model_path"] == ""
+    assert str(tmp_path / "given") in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -235,11 +275,20 @@ def test_ctrl_c(
     assert line in capsys.readouterr().out
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Signals of a terminal end a process, also where `nohup` started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     ("moment", "step"),
     [
         ("epoch=1,batch=1", 6),
-        ("epoch=1,batch=1,name=SIGHUP", 6),
+        *slow(("epoch=1,batch=1,name=SIGHUP", 6)),
         *slow(("epoch=1,batch=3", 8)),  # after the validation, at the end of the epoch
     ],
 )
