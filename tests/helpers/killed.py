@@ -1,6 +1,6 @@
 """Writers that are killed before each of their changes to the disk.
 
-`python -m tests.helpers.killed WRITER NAME FOLDER EXCHANGE` does it in a process of its own: it
+`python -m tests.helpers.killed WRITER NAME FOLDER EXCHANGE` does it in a new process: it
 imports no PyTorch, so that a fork takes milliseconds.
 """
 
