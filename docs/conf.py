@@ -51,15 +51,24 @@ docs/tutorials/quickstart
 docs/how-to/install
 docs/how-to/predict
 docs/how-to/video
+docs/how-to/live
 docs/how-to/app
+docs/how-to/reverse_proxy
+docs/how-to/rest
 docs/how-to/explaining
 docs/how-to/evaluate
 docs/how-to/compare
 data/README
 docs/how-to/training
+docs/how-to/heads
+docs/how-to/crossvalidate
+docs/how-to/distill
+docs/how-to/pretrain
+docs/how-to/symmetry
 docs/how-to/custom
 docs/how-to/scaling
 docs/how-to/export
+docs/how-to/without_pytorch
 ```
 
 ```{toctree}
@@ -70,9 +79,10 @@ docs/reference/commands
 docs/reference/settings
 docs/reference/columns
 docs/reference/manifest
+docs/reference/tables
+docs/reference/video_files
 docs/reference/python
 docs/reference/rest
-docs/reference/tables
 docs/reference/glossary
 CHANGELOG
 CONTRIBUTING
@@ -85,6 +95,8 @@ SECURITY
 :hidden:
 
 docs/explanation/how_it_works
+docs/explanation/finding_faces
+docs/explanation/faithfulness
 docs/explanation/reliability
 ```
 
@@ -96,6 +108,8 @@ docs/explanation/reliability
 fer_vit/weights/*/README
 docs/results/benchmarks
 docs/results/ablation
+docs/results/finetuning
+docs/results/statistics
 benchmarks/README
 ```
 """

@@ -223,7 +223,7 @@ def columns_page() -> str:
         " boxes are in pixels of the photo, x to the right and y down, from the upper left corner of its first pixel."
         " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be empty: `None` in"
         " Python, nothing in CSV. [Uncertainty](../explanation/reliability.md#ambiguous-faces) and"
-        " [head pose](../how-to/predict.md#head-pose) explain how the values are computed.",
+        " [head pose](../explanation/finding_faces.md#head-pose) explain how the values are computed.",
     ]
     for title, (source, fields) in parts.items():
         lines += [f"## {title}", f"{source}.", columns_table(fields)]
@@ -273,7 +273,7 @@ def rest_page() -> str:
     formats = ", ".join(f"`{kind}`" for kind in api.TABLES)
     lines = [
         "# REST API",
-        "`fer-vit app` serves it; [how to use it](../how-to/app.md#from-a-program). `/openapi.json` has the same as an"
+        "`fer-vit app` serves it; [how to use it](../how-to/rest.md). `/openapi.json` has the same as an"
         " OpenAPI schema.",
         table(("request", "result"), rows),
         "## Fields of a request",

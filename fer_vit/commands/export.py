@@ -35,13 +35,13 @@ def export(
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging
     Face hub read it. It also has the networks that find faces and landmarks, with their licences,
-    for the script in docs/how-to/export.md. NAME.onnx: for ONNX Runtime and others (needs `pip install -c
+    for the script in docs/how-to/without_pytorch.md. NAME.onnx: for ONNX Runtime and others (needs `pip install -c
     constraints.txt ".[onnx]"`). NAME.pt2: for `torch.export.load`.
 
     Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has
     regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is present.
     They return probabilities (B, C). Labels and the geometry of crop and regions are in the ONNX
-    metadata and in the .pt2's `fer_vit.json`; docs/how-to/export.md has a script that uses them without
+    metadata and in the .pt2's `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
     fer-vit.
 
     Examples:

@@ -120,7 +120,7 @@ class ModelSettings:
         0.0  # the log of the prior, times this, is subtracted from the logits (Menon et al. 2021)
     )
     # Gain in pixel insertion over random scores, with its interval if it is known, by explanation method and for
-    # "attention" (see docs/how-to/explaining.md); empty: not measured.
+    # "attention" (see docs/explanation/faithfulness.md); empty: not measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
     # The names of the K outputs of each further head of `heads.HEADS`, in the order of its raw outputs.
     outputs: dict[str, list[str]] = field(default_factory=dict)

@@ -56,7 +56,7 @@ def test_what_a_killed_server_leaves_is_removed_at_the_next_start(tmp_path: Path
 def test_the_clients_of_the_documentation(
     server: Server, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (DOCS / "how-to/app.md").read_text().replace("http://localhost:7860", server.address)
+    page = (DOCS / "how-to/rest.md").read_text().replace("http://localhost:7860", server.address)
     monkeypatch.chdir(photo.parent)
     codes = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     outputs = [

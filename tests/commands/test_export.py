@@ -270,7 +270,7 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
-    """The script of docs/how-to/export.md, in an environment that holds only its three packages."""
+    """The script of docs/how-to/without_pytorch.md, in an environment that holds only its three packages."""
     root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
     venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
     environment = {

@@ -58,7 +58,11 @@ def test_every_config_takes_a_step(
 
 @pytest.mark.parametrize(
     "page",
-    ["docs/explanation/how_it_works.md", "docs/results/ablation.md", "docs/how-to/explaining.md"],
+    [
+        "docs/explanation/how_it_works.md",
+        "docs/results/ablation.md",
+        "docs/explanation/faithfulness.md",
+    ],
 )
 def test_options_in_the_documentation_exist(page: str) -> None:
     text = (CONFIGS.parent / page).read_text()
