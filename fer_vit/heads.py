@@ -144,7 +144,7 @@ class Head:
         outputs: The names of the outputs; empty: any that the data has.
         unit: Of the values.
         weight: Of the loss beside the expression's.
-        figures: Measures of a split, see `train.metrics`.
+        figures: Names of `measures.MEASURES` for its outputs.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -157,12 +157,19 @@ class Head:
     outputs: tuple[str, ...] = ()
     unit: str = ""
     weight: float = 1.0
-    figures: tuple[str, ...] = ("r", "mae")
+    figures: tuple[str, ...] = ("r", "MAE")
 
 
 HEADS: dict[str, Head] = {
     "movements": Head(
-        movement_loss, torch.sigmoid, swap_sides, 0.0, 1.0, prefix="move_", weight=5.0
+        movement_loss,
+        torch.sigmoid,
+        swap_sides,
+        0.0,
+        1.0,
+        prefix="move_",
+        weight=5.0,
+        figures=("r", "MAE", "F1", "AUROC"),
     ),
     "pose": Head(
         pose_loss,
@@ -181,7 +188,7 @@ HEADS: dict[str, Head] = {
         -1.0,
         1.0,
         outputs=("valence", "arousal"),
-        figures=("ccc", "rmse", "sign_agreement"),
+        figures=("CCC", "RMSE", "sign agreement"),
     ),
 }
 """The heads beside `expression`, by name."""

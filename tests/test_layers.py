@@ -8,7 +8,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"conformal", "fields", "heads", "labels", "files", "listing", "pickles", "processes"},
+    {
+        *("conformal", "fields", "files", "heads", "labels", "listing"),
+        *("measures", "pickles", "processes"),
+    },
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},

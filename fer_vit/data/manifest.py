@@ -130,6 +130,11 @@ class Manifest:
         return targets
 
     @property
+    def has_labels(self) -> bool:
+        """Whether any row has a label."""
+        return bool(self.table["label"].null_count < len(self))
+
+    @property
     def outputs(self) -> dict[str, list[str]]:
         """The outputs of other heads by head, whose targets the manifest has."""
         return read_outputs(str(self.path), self.table)

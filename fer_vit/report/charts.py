@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -20,6 +21,7 @@ from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR, REGION_COLOUR, Atte
 from fer_vit.report.table import Interval
 
 BARS = 12  # probabilities beside a face, at most
+PANELS = 6  # side by side, at most
 ARCS = 12  # pairs of regions that are joined by an arc, at most
 SHADOW_COLOUR = "#000000aa"
 TEXT_HEIGHT = 0.75  # of the text below a face, in inches
@@ -97,6 +99,57 @@ def intervals_figure(results: Mapping[str, Interval], title: str) -> Image:
     axes.set_yticks(rows, results, parse_math=False)
     axes.set_title(title, fontsize=10, parse_math=False)
     return rasterize(figure)
+
+
+def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
+    """Draws predictions over targets of K outputs, a panel for each; for binary targets a ROC curve.
+
+    Args:
+        names: Of the outputs (K,).
+        preds: Of N faces (N, K).
+        target: The same, NaN where unknown.
+        unit: Of both; empty: there is none.
+
+    Returns:
+        The picture (H, W, 3), RGB uint8.
+    """
+    across = min(PANELS, len(names))
+    down = -(-len(names) // across)
+    figure = Figure(figsize=(2 * across + 0.6, 2.1 * down + 0.6), dpi=90, layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for panel in panels:
+        panel.set_axis_off()
+    for panel, name, value, truth in zip(panels, names, preds.T, target.T, strict=False):
+        known = np.isfinite(truth)
+        panel.set_axis_on()
+        panel.tick_params(labelsize=7)
+        panel.set_title(name, fontsize=8, parse_math=False)
+        if set(np.unique(truth[known]).tolist()) == {0.0, 1.0}:
+            _draw_roc(panel, value[known], truth[known] > 0)
+        else:
+            _draw_agreement(panel, value[known], truth[known])
+    figure.supxlabel(f"target{f' ({unit})' if unit else ''}; false alarms where it is 0 or 1")
+    figure.supylabel("prediction; hits")
+    return rasterize(figure)
+
+
+def _draw_agreement(panel: Axes, value: Array, truth: Array) -> None:
+    """Draws values over targets (N,), which are equal on the line."""
+    panel.plot(truth, value, ".", color=ACCENT_COLOUR, alpha=0.3, markersize=3)
+    if len(truth):
+        low = min(truth.min(), value.min())
+        high = max(truth.max(), value.max())
+        panel.plot([low, high], [low, high], color=FAINT_COLOUR, linewidth=1)
+
+
+def _draw_roc(panel: Axes, value: Array, true: Mask) -> None:
+    """Draws the hits over the false alarms of every threshold for values (N,)."""
+    order = np.argsort(-value, kind="stable")
+    last = np.append(np.diff(value[order]) != 0, True)  # of equal values
+    hits = true[order].cumsum()[last] / true.sum()
+    alarms = (~true[order]).cumsum()[last] / (~true).sum()
+    panel.plot([0, 1], [0, 1], color=FAINT_COLOUR, linewidth=1)
+    panel.plot(np.append(0, alarms), np.append(0, hits), color=ACCENT_COLOUR)
 
 
 def rasterize(figure: Figure) -> Image:

@@ -265,8 +265,9 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     hyper = {
         name: value
         for name, value in checkpoint["hyper_parameters"].items()
-        if name not in ("labels", "init")
+        if name not in ("labels", "init", "outputs")
     }
+    hyper["heads"] = settings["outputs"]  # of the data, there may be others
     return as_options(hyper, settings["config"])
 
 

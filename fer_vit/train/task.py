@@ -5,8 +5,10 @@ width.
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection, classification
 
 from fer_vit.data.dataset import Batch
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE, Align
@@ -37,6 +40,7 @@ from fer_vit.train.module import (
     take_weights,
 )
 from fer_vit.train.run import print_once
+from fer_vit.train.tables import write_expression, write_outputs
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -74,6 +78,48 @@ def expression_metrics(num_classes: int) -> MetricCollection:
 def class_recall(confusion: Tensor) -> Tensor:
     """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows; NaN for one without samples."""
     return confusion.diagonal() / confusion.sum(1)
+
+
+EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
+"""What is logged of the head `expression`, if a face of the split has a label."""
+
+
+def log_name(head: str, figure: str) -> str:
+    """Returns the name by which the mean of a measure over the outputs of a head is logged."""
+    return f"{head}_{figure.lower().replace(' ', '_')}"
+
+
+class Shared(NamedTuple):
+    """The outputs of a head that both the model and the data have."""
+
+    names: list[str]
+    of_model: list[int]  # their indices among the model's
+    of_data: list[int]  # and among the data's
+
+
+def share_outputs(
+    model: Mapping[str, Sequence[str]], data: Mapping[str, Sequence[str]]
+) -> dict[str, Shared]:
+    """Returns the outputs that a model and data share, by head."""
+    shared = {}
+    for head, names in model.items():
+        columns = data.get(head, ())
+        both = [name for name in names if name in columns]
+        if both:
+            of_model = [list(names).index(name) for name in both]
+            of_data = [list(columns).index(name) for name in both]
+            shared[head] = Shared(both, of_model, of_data)
+    return shared
+
+
+def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Returns the outputs by head of several models or data sets, in the order of `HEADS`, each once."""
+    merged: dict[str, list[str]] = {}
+    for head in HEADS:
+        names = [name for part in parts for name in part.get(head, ())]
+        if names:
+            merged[head] = list(dict.fromkeys(names))
+    return merged
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
@@ -145,7 +191,9 @@ class FERTask(RegionViTModule):
         logit_adjust: This number times the logarithm of each class's share of the training faces is added to its logit
             in training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al.
             2020).
-        outputs: The outputs of further heads by head (the command line takes them from the manifest).
+        outputs: The outputs of further heads by head whose targets the data has (the command line takes them from the
+            manifest). The model learns these, and keeps the other heads and outputs of `init`.
+        heads: The outputs of all further heads of the model by head. Default: `outputs` and the ones of `init`.
         head_weights: The weight of each further head's loss beside the expression's; 0 leaves a head out. Default: 5
             for movements, else 1.
         teachers: Models that predict the expression of each augmented training face, for example the included ones.
@@ -174,6 +222,7 @@ class FERTask(RegionViTModule):
         label_smoothing: float = 0.0,
         logit_adjust: float = 0.0,
         outputs: dict[str, list[str]] | None = None,
+        heads: dict[str, list[str]] | None = None,
         head_weights: dict[str, float] | None = None,
         teachers: list[str] | None = None,
         region_dropout: float = 0.0,
@@ -189,11 +238,18 @@ class FERTask(RegionViTModule):
             network = RegionViTConfig(**network)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
-        self.head_weights = choose_heads(outputs or {}, head_weights or {})
-        outputs = {head: list((outputs or {})[head]) for head in self.head_weights}
+        given = outputs or {}
+        self.head_weights = choose_heads(given, head_weights or {})
+        if heads is None:
+            started = source[0].get("outputs", {}) if source else {}
+            heads = merge_outputs(started, {head: given[head] for head in self.head_weights})
+        self.shared = share_outputs(heads, given)
+        self.head_weights = {
+            head: weight for head, weight in self.head_weights.items() if head in self.shared
+        }
         self.save_hyperparameters()
-        self.store_settings(network, init=None, outputs=outputs)
-        self.net = build_model(network, labels, outputs=outputs, align=align, template=template)
+        self.store_settings(network, init=None, outputs=heads, heads=None)
+        self.net = build_model(network, labels, outputs=heads, align=align, template=template)
         self.teachers = Teachers(teachers or [], labels)
         self.starts_from = (
             init if source and source[0]["labels"] else None
@@ -207,8 +263,8 @@ class FERTask(RegionViTModule):
         self.metrics, self.mean_loss = expression_metrics(len(labels)), MeanMetric()
         self.head_metrics = nn.ModuleDict(
             {
-                head: OutputMetrics(len(names), HEADS[head].figures)
-                for head, names in outputs.items()
+                head: OutputMetrics(len(self.shared[head].names), HEADS[head].figures)
+                for head in self.head_weights
             }
         )
         self.without_near_duplicates = MeanMetric()
@@ -225,7 +281,10 @@ class FERTask(RegionViTModule):
         return self
 
     def on_fit_start(self) -> None:
-        """Computes the logit adjustment from the training split."""
+        """Checks that there is something to learn; computes the logit adjustment from the training split."""
+        manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
+        if manifest is not None and not self.trainer.datamodule.streamed:  # type: ignore[attr-defined]
+            self._check_targets(manifest)
         if strength := self.hparams["logit_adjust"]:
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             if not hasattr(data, "class_counts"):
@@ -234,6 +293,32 @@ class FERTask(RegionViTModule):
                     "Set it to 0, or add the method."
                 )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
+
+    def _check_targets(self, manifest: Manifest) -> None:
+        """Raises FerVitError when there is nothing to learn for a head, or to choose the best epoch by."""
+        train = manifest.split("train")
+        targets = train.head_targets()
+        for head in self.head_weights:
+            if not np.isfinite(targets[head][:, self.shared[head].of_data]).any():
+                raise FerVitError(
+                    f"{manifest.path}: expected training faces with targets of {head}, but all its columns "
+                    f"are empty there. Leave it out: `--model.head_weights '{{{head}: 0}}'`."
+                )
+        if not (train.has_labels or self.teachers.names):
+            raise FerVitError(
+                f"{manifest.path} has no training face with a label, so that expressions would be predicted at "
+                "random. Add labelled faces by `fer-vit prepare --add`, or a teacher by `--model.teachers`."
+            )
+        monitored = {callback.monitor for callback in self.trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
+        lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
+        if lacking and not manifest.split("val").has_labels:
+            examples = [
+                f"val/{log_name(head, HEADS[head].figures[0])}" for head in self.head_weights
+            ]
+            raise FerVitError(
+                f"{manifest.path} has no val face with a label, so that {lacking.pop()} does not exist. Choose the "
+                f"best epoch by another measure, such as `--checkpoint.monitor {examples[0]}`."
+            )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch: embed, drop regions, encode, compare with the targets."""
@@ -244,8 +329,16 @@ class FERTask(RegionViTModule):
         logits = outputs[EXPRESSION]
         loss = self.loss(logits + self.adjustment, self.teachers.teach(batch))
         for head, weight in self.head_weights.items():
-            loss = loss + weight * HEADS[head].loss(outputs[head], batch.targets[head])
+            preds, target = self.matched(head, outputs, batch)
+            loss = loss + weight * HEADS[head].loss(preds, target)
         return self.log_loss(loss, logits, batch.path)
+
+    def matched(
+        self, head: str, outputs: Mapping[str, Tensor], batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Returns raw outputs and targets (B, K) of the K outputs that the model and the data share."""
+        shared = self.shared[head]
+        return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face without a label.
@@ -284,8 +377,8 @@ class FERTask(RegionViTModule):
         outputs = self.net(batch.image, batch.boxes, batch.valid)
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         for head, metrics in self.head_metrics.items():
-            preds = HEADS[head].decode(outputs[head].float())
-            metrics.update(preds[once], batch.targets[head][once])
+            preds, target = self.matched(head, outputs, batch)
+            metrics.update(HEADS[head].decode(preds.float())[once], target[once])
         labelled = once & batch.target.isfinite().all(1)
         if labelled.any():
             logits, target = outputs[EXPRESSION].float()[labelled], batch.target[labelled]
@@ -298,34 +391,58 @@ class FERTask(RegionViTModule):
                 )
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the metrics of the split."""
-        results: dict[str, Tensor] = {
-            "loss": self.mean_loss.compute(),
-            **self.metrics.compute(),
-        }  # over all processes
-        check_loss(results["loss"], self.stage)  # before a checkpoint is saved
-        self.confusion = results.pop("confusion")
+        """Logs the metrics of the split; `validate` and `test` also write a table and a picture of each head."""
+        results = self._expression_results()
+        for head, metrics in self.head_metrics.items():
+            for figure, values in metrics.compute().items():
+                if values.isfinite().any():
+                    results[log_name(head, figure)] = values.nanmean().float()
+        if "accuracy" in results:
+            self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
+        self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
+
+        trainer = self.trainer
+        if not trainer.logger or not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        if isinstance(trainer.logger, TensorBoardLogger) and self.confusion.any():
+            picture = draw_confusion(self.confusion.cpu().numpy(), self.labels)
+            name = f"{self.stage}/confusion"
+            writer = trainer.logger.experiment
+            writer.add_image(name, picture, trainer.global_step, dataformats="HWC")
+        if trainer.state.fn != "fit" and trainer.log_dir:
+            self._write_tables(Path(trainer.log_dir))
+
+    def _expression_results(self) -> dict[str, Tensor]:
+        """Returns the metrics of the head `expression` over all processes; none without a labelled face."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*compute.* method of metric", UserWarning)
+            self.confusion = self.metrics["confusion"].compute()
+        if not self.confusion.any():
+            return {}
+        results = self.metrics.compute()
+        del results["confusion"]
+        loss = self.mean_loss.compute()
+        check_loss(loss, self.stage)  # before a checkpoint is saved
+        results["loss"] = loss
         results["uar"] = class_recall(self.confusion).nanmean()
         if self.near_duplicate is not None:
             results["accuracy_without_near_duplicates"] = self.without_near_duplicates.compute()
+        return dict(results)
+
+    def _write_tables(self, folder: Path) -> None:
+        """Writes and prints the outputs of each head, where the split has their targets."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tables = []
+        if self.confusion.any():
+            recall = class_recall(self.confusion).cpu().numpy()
+            counts = self.confusion.cpu().numpy()
+            tables.append(write_expression(folder, self.stage, self.labels, counts, recall))
         for head, metrics in self.head_metrics.items():
-            for figure, values in metrics.compute().items():
-                results[f"{head}_{figure}"] = values.nanmean().float()
-        self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
-        self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
-        trainer = self.trainer
-        if (
-            isinstance(trainer.logger, TensorBoardLogger)
-            and trainer.is_global_zero
-            and not trainer.sanity_checking
-        ):
-            picture, name = (
-                draw_confusion(self.confusion.cpu().numpy(), self.labels),
-                f"{self.stage}/confusion",
-            )
-            trainer.logger.experiment.add_image(
-                name, picture, trainer.global_step, dataformats="HWC"
-            )
+            preds, target = metrics.collected()
+            names = self.shared[head].names
+            tables.append(write_outputs(folder, self.stage, head, names, preds, target))
+        print_once("\n\n".join(tables))
+        print_once(f"Tables and pictures: {folder}")
 
     on_test_start, test_step, on_test_epoch_end = (
         on_validation_start,

@@ -228,6 +228,7 @@ def test_the_confusion_matrix_is_a_picture_in_tensorboard(
         build().eval(), testing=False, sanity_checking=checking, is_global_zero=True, global_step=7
     )
     task.trainer.logger = logger
+    task.trainer.state = SimpleNamespace(fn="fit")
     log_into(task)
     task.validation_step(batch(), 0)
     task.on_validation_epoch_end()

@@ -1,0 +1,157 @@
+"""Measures of one output of a head: how well values agree with targets.
+
+N faces. A measure takes the weight of each face as well, in R sets of weights, so that R bootstrap resamples, which
+weight a face by how often it was drawn, are one call. A measure that is undefined is NaN.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fer_vit.geometry import Array, IntArray, Mask
+
+THRESHOLD = 0.5
+"""A binary output is predicted from this value on."""
+
+CONSTANT = 1e-12
+"""Series with a smaller variance have no correlation."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Values and targets of one output, and weights.
+
+    Attributes:
+        value: What the model returns (N,).
+        target: What is true (N,).
+        weight: R sets of weights (R, N), not negative.
+    """
+
+    value: Array
+    target: Array
+    weight: Array
+
+    def mean(self, of_faces: Array) -> Array:
+        """Returns the weighted means (R,) of numbers (N,)."""
+        return ratio(self.weight @ of_faces, self.weight.sum(1))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether all targets are 0 or 1, and both occur."""
+        return set(np.unique(self.target).tolist()) == {0.0, 1.0}
+
+
+def ratio(numerator: Array, denominator: Array) -> Array:
+    """Returns a quotient, NaN where the denominator is not positive."""
+    missing = np.full(np.broadcast(numerator, denominator).shape, np.nan)
+    return np.asarray(np.divide(numerator, denominator, out=missing, where=denominator > 0))
+
+
+def variance(pairs: Pairs, of_faces: Array) -> Array:
+    """Returns the weighted variances (R,) of numbers (N,); 0 where they are constant."""
+    away = of_faces - of_faces.mean()
+    spread = pairs.mean(away**2) - pairs.mean(away) ** 2
+    return np.where(spread < CONSTANT, 0.0, spread)
+
+
+def covariance(pairs: Pairs) -> Array:
+    """Returns the weighted covariances (R,) of values and targets."""
+    x = pairs.value - pairs.value.mean()
+    y = pairs.target - pairs.target.mean()
+    return pairs.mean(x * y) - pairs.mean(x) * pairs.mean(y)
+
+
+def correlation(pairs: Pairs) -> Array:
+    """Returns Pearson's r (R,)."""
+    x = variance(pairs, pairs.value)
+    y = variance(pairs, pairs.target)
+    return ratio(covariance(pairs), np.sqrt(x * y))
+
+
+def concordance(pairs: Pairs) -> Array:
+    """Returns Lin's concordance correlation coefficient (R,); 1989."""
+    difference = pairs.mean(pairs.value - pairs.target)
+    y = variance(pairs, pairs.target)
+    spread = variance(pairs, pairs.value) + y + difference**2
+    return np.where(y > 0, ratio(2 * covariance(pairs), spread), np.nan)
+
+
+def mean_absolute_error(pairs: Pairs) -> Array:
+    """Returns the mean absolute error (R,)."""
+    return pairs.mean(np.abs(pairs.value - pairs.target))
+
+
+def root_mean_square_error(pairs: Pairs) -> Array:
+    """Returns the root of the mean squared error (R,)."""
+    return np.sqrt(pairs.mean((pairs.value - pairs.target) ** 2))
+
+
+def sign_agreement(pairs: Pairs) -> Array:
+    """Returns the share of faces whose value and target have the same sign (R,)."""
+    same = np.sign(pairs.value) == np.sign(pairs.target)
+    return pairs.mean(same.astype(float))
+
+
+def f1(pairs: Pairs) -> Array:
+    """Returns the F1 score of the faces with `THRESHOLD` or more (R,); NaN unless targets are binary."""
+    if not pairs.is_binary:
+        return undefined(pairs)
+    predicted = pairs.value >= THRESHOLD
+    true = pairs.target > 0
+    hits = pairs.weight @ (predicted & true)
+    both = pairs.weight @ predicted + pairs.weight @ true
+    return ratio(2.0 * hits, both)
+
+
+def auroc(pairs: Pairs) -> Array:
+    """Returns the area under the ROC curve (R,); NaN unless targets are binary.
+
+    It is the chance that a face with the target has the larger value; equal values count half (Mann & Whitney 1947).
+    """
+    if not pairs.is_binary:
+        return undefined(pairs)
+    _, place = np.unique(pairs.value, return_inverse=True)  # equal values have one place
+    positive = _by_place(pairs.weight, place, pairs.target > 0)  # (R, places)
+    negative = _by_place(pairs.weight, place, pairs.target == 0)
+    below = negative.cumsum(1) - negative
+    wins = (positive * (below + negative / 2)).sum(1)
+    return ratio(wins, positive.sum(1) * negative.sum(1))
+
+
+def _by_place(weight: Array, place: IntArray, member: Mask) -> Array:
+    """Returns the weights (R, N) of some faces (N,), added up by their place (N,)."""
+    sums = np.zeros((place.max() + 1, len(weight)))
+    np.add.at(sums, place[member], weight[:, member].T)
+    return sums.T
+
+
+def undefined(pairs: Pairs) -> Array:
+    """Returns NaN (R,)."""
+    return np.full(len(pairs.weight), np.nan)
+
+
+MEASURES: dict[str, Callable[[Pairs], Array]] = {
+    "r": correlation,
+    "MAE": mean_absolute_error,
+    "CCC": concordance,
+    "RMSE": root_mean_square_error,
+    "sign agreement": sign_agreement,
+    "F1": f1,
+    "AUROC": auroc,
+}
+"""The measures (R,) by name, as `heads.Head.figures` names them."""
+
+ERRORS = ("MAE", "RMSE")
+"""The measures that are better when they are smaller, in the unit of the head."""
+
+
+def measure(name: str, value: Array, target: Array) -> float:
+    """Returns a measure of values (N,) for targets (N,), NaN where unknown."""
+    value = np.asarray(value, float)
+    target = np.asarray(target, float)
+    known = np.isfinite(target) & np.isfinite(value)
+    if not known.any():
+        return float("nan")
+    weight = np.ones((1, int(known.sum())))
+    return float(MEASURES[name](Pairs(value[known], target[known], weight))[0])

@@ -1,0 +1,90 @@
+"""What `validate` and `test` write for each head: a table of its outputs and a picture.
+
+K outputs of a head, M faces, C expressions. Targets are NaN where they are unknown.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.measures import measure
+from fer_vit.report.charts import draw_confusion, outputs_figure
+from fer_vit.report.table import NOTHING, TableWriter, align_columns
+
+OUTPUT = "output"
+FACES = "faces"
+
+
+def output_rows(
+    head: str, names: Sequence[str], preds: Array, target: Array
+) -> list[dict[str, str | int | float | None]]:
+    """Returns the number of known faces and the measures of each output, None where undefined.
+
+    Predictions and targets are (M, K).
+    """
+    rows: list[dict[str, str | int | float | None]] = []
+    for name, value, truth in zip(names, preds.T, target.T, strict=True):
+        row: dict[str, str | int | float | None] = {OUTPUT: name}
+        row[FACES] = int(np.isfinite(truth).sum())
+        for figure in HEADS[head].figures:
+            measured = measure(figure, value, truth)
+            row[figure] = measured if np.isfinite(measured) else None
+        rows.append(row)
+    return rows
+
+
+def write_outputs(
+    folder: Path, stage: str, head: str, names: Sequence[str], preds: Array, target: Array
+) -> str:
+    """Writes STAGE_HEAD.csv and STAGE_HEAD.png, and returns the table as text."""
+    rows = output_rows(head, names, preds, target)
+    columns: dict[str, type] = {OUTPUT: str, FACES: int}
+    for figure in HEADS[head].figures:
+        if any(row[figure] is not None for row in rows):
+            columns[figure] = float
+
+    _write_table(folder / f"{stage}_{head}.csv", columns, rows)
+    picture = outputs_figure(names, preds, target, HEADS[head].unit)
+    Pil.fromarray(picture).save(folder / f"{stage}_{head}.png")
+
+    lines = [[head, *list(columns)[1:]]]
+    for row in rows:
+        lines.append([_text(row[column]) for column in columns])
+    return align_columns(lines)
+
+
+def write_expression(
+    folder: Path, stage: str, labels: Sequence[str], confusion: IntArray, recall: Array
+) -> str:
+    """Writes the faces and the recall (C,) of each label as above, and the confusion (C, C)."""
+    rows: list[dict[str, str | int | float | None]] = []
+    for label, counts, share in zip(labels, confusion, recall, strict=True):
+        known = float(share) if np.isfinite(share) else None
+        rows.append({"label": label, FACES: int(counts.sum()), "recall": known})
+
+    columns: dict[str, type] = {"label": str, FACES: int, "recall": float}
+    _write_table(folder / f"{stage}_{EXPRESSION}.csv", columns, rows)
+    Pil.fromarray(draw_confusion(confusion, labels)).save(folder / f"{stage}_{EXPRESSION}.png")
+
+    lines = [[EXPRESSION, FACES, "recall"]]
+    for row in rows:
+        lines.append([_text(row[column]) for column in columns])
+    return align_columns(lines)
+
+
+def _write_table(
+    path: Path, columns: dict[str, type], rows: Sequence[dict[str, str | int | float | None]]
+) -> None:
+    formats = {name: ".4g" for name, kind in columns.items() if kind is float}
+    with TableWriter(path, columns, formats=formats, overwrite=True) as file:
+        file.write(rows)
+
+
+def _text(cell: str | int | float | None) -> str:
+    if cell is None:
+        return NOTHING
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,141 @@
+"""Training and validation of heads from the command line: what is kept, measured, written and refused."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Pil
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.measures import measure
+from fer_vit.predict.recognizer import load
+from fer_vit.sources import drawn
+from fer_vit.store.folder import load_network
+from fer_vit.train.cli import train
+from tests.helpers.commands import TINY, fit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("heads")
+
+
+@pytest.fixture(scope="module")
+def reading(folder: Path) -> Reading:
+    return drawn.read(folder / "faces", count=60, size=32, heads=True)
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, reading: Reading) -> Path:
+    """A checkpoint of all heads."""
+    write_manifest(folder / "all.parquet", reading, "drawn")
+    return fit(folder / "all.parquet", folder / "runs", *TINY)
+
+
+def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = True) -> Path:
+    """Writes a manifest with the targets of some heads, with labels or without."""
+    outputs = {head: names for head, names in drawn.OUTPUTS.items() if head in heads}
+    rows = [row if label else replace(row, label=None) for row in reading.rows]
+    path = folder / f"{'_'.join(heads) or 'none'}_{label}.parquet"
+    if not path.exists():
+        write_manifest(path, replace(reading, rows=rows, outputs=outputs), "drawn")
+    return path
+
+
+def refusal(manifest: Path, folder: Path, *more: str) -> str:
+    """The error of a `fit` that stops at its start."""
+    logger = f"--trainer.logger.init_args.save_dir={folder}"
+    with pytest.raises(FerVitError) as error:
+        train(["fit", f"--data.manifest={manifest}", logger, *TINY, *more])
+    assert not [*folder.rglob("*.ckpt")]
+    return str(error.value)
+
+
+def validate(checkpoint: Path, manifest: Path, folder: Path) -> Path:
+    """Runs `validate`; returns its folder of logs."""
+    logger = json.dumps(
+        {"class_path": "CSVLogger", "init_args": {"save_dir": str(folder), "name": "v"}}
+    )
+    words = ["validate", f"--ckpt_path={checkpoint}", f"--data.manifest={manifest}"]
+    words += [f"--trainer.logger={logger}", "--trainer.limit_val_batches=1.0"]
+    train(words)
+    return max((folder / "v").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_validate_writes_a_table_and_a_picture_of_each_head(
+    trained: Path, folder: Path, tmp_path: Path
+) -> None:
+    logs = validate(trained, folder / "all.parquet", tmp_path)
+    for head in ("expression", *drawn.OUTPUTS):
+        assert np.asarray(Pil.open(logs / f"val_{head}.png")).std() > 5
+    rows = list(csv.DictReader((logs / "val_movements.csv").open()))
+    assert [row["output"] for row in rows] == drawn.OUTPUTS["movements"]
+    assert [*rows[0]] == ["output", "faces", "r", "MAE"]
+
+    faces = Manifest.read(folder / "all.parquet").split("val")
+    predicted = load(trained, "cpu").predict(
+        [faces.image(row) for row in range(len(faces))], face="crop", detector="none"
+    )
+    truth = faces.head_targets()["movements"][:, drawn.MOVEMENTS.index("mouthOpen")]
+    assert int(rows[7]["faces"]) == len(faces) == len(predicted)
+    net = load_network(trained)
+    assert net.settings.align == "landmarks"  # so the crops differ, and so may the values
+    value = np.array([face.outputs["move_mouthOpen"] for face in predicted])
+    assert float(rows[7]["MAE"]) == pytest.approx(measure("MAE", value, truth), abs=0.05)
+
+
+def test_a_model_that_starts_from_another_keeps_its_heads(
+    trained: Path, folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    manifest = write(folder, reading, ["affect"])
+    before = load_network(trained)
+    options = [f"--model.init={trained}", "--model.lr=0.01"]
+    after = load_network(fit(manifest, tmp_path, *TINY, *options))
+    assert after.settings.outputs == before.settings.outputs == drawn.OUTPUTS
+    for name, value in before.heads.state_dict().items():
+        same = torch.equal(value, after.heads.state_dict()[name])
+        assert same != name.startswith("affect"), name
+
+
+@pytest.mark.parametrize("heads", [[], ["pose"]])
+def test_validate_measures_what_model_and_data_share(
+    heads: list[str], trained: Path, folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    logs = validate(trained, write(folder, reading, heads), tmp_path)
+    written = {path.stem for path in logs.glob("val_*.csv")}
+    assert written == {f"val_{head}" for head in ("expression", *heads)}
+
+
+def test_faces_without_labels_need_a_teacher_and_another_measure(
+    trained: Path, folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    manifest = write(folder, reading, ["movements"], label=False)
+    start = f"--model.init={trained}"
+    assert "no training face with a label" in refusal(manifest, tmp_path, start)
+    taught = [start, f"--model.teachers=[{trained}]"]
+    text = refusal(manifest, tmp_path, *taught)
+    assert "val/accuracy does not exist" in text
+    assert "val/movements_r" in text
+    monitor = "--checkpoint.monitor=val/movements_r"
+    best = fit(manifest, tmp_path, *TINY, *taught, monitor)
+    assert load_network(best).settings.outputs == drawn.OUTPUTS
+    logs = validate(best, manifest, tmp_path)
+    assert {path.stem for path in logs.glob("val_*.csv")} == {"val_movements"}
+
+
+def test_a_head_without_training_targets_is_an_error(
+    folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    rows = [
+        replace(row, targets={} if row.split == "train" else row.targets) for row in reading.rows
+    ]
+    path = tmp_path / "faces.parquet"
+    write_manifest(path, replace(reading, rows=rows), "drawn")
+    assert "training faces with targets of movements" in refusal(path, tmp_path / "runs")
