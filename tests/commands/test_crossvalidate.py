@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,30 +17,41 @@ from fer_vit.evaluation.faces import evaluate_logits
 from tests.helpers.commands import TINY, fails
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny network that is trained for two steps, as a config."""
-    pairs = [word.removeprefix("--").split("=") for word in TINY]
-    options = {name: yaml.safe_load(value) for name, value in pairs}
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
-    return tmp_path / "tiny.yaml"
+    options = {}
+    for word in TINY:
+        name, _, value = word.removeprefix("--").partition("=")
+        options[name] = yaml.safe_load(value)
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(options))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(
+    drawn: Path, config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """The output of an uninterrupted run of two folds, and its results."""
+    output = tmp_path_factory.mktemp("whole") / "cv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "RESAMPLES", 100)
+        results = fer_vit.crossvalidate(
+            drawn / "faces.parquet", config=str(config), folds=2, output=output
+        )
+    return output, results
 
 
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
-    drawn: Path,
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    drawn: Path, whole: tuple[Path, dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    output, found = whole
     faces = drawn / "faces.parquet"
-    options = {"config": str(config), "folds": 2, "output": tmp_path / "cv"}
-    found = fer_vit.crossvalidate(faces, **options)
     rows = Manifest.read(faces).split("train")
     truth, guess = [], []
     for fold in range(2):
-        (best,) = (tmp_path / "cv" / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
+        (best,) = (output / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         assert torch.load(best, weights_only=True)["FaceDataModule"]["fold"] == f"{fold}/2"
         logits, targets = evaluate_logits(load(best, "cpu"), faces, "train")
         held_out = in_fold(rows, f"{fold}/2")
@@ -51,20 +63,36 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     every = confusion_matrix(np.concatenate(truth), np.concatenate(guess), labels=range(8))
     assert found["confusion"] == every.tolist()
     assert found["all"]["accuracy"]["mean"] == pytest.approx(every.trace() / len(rows))
-    assert (tmp_path / "cv" / "evaluation" / "index.html").exists()
-    words = ("crossvalidate", faces, "--config", config, "--output", tmp_path / "cv")
-    assert "exists already" in fails(capsys, *words)
-    assert "folds to be from 2 to 100, but got 1" in fails(
-        capsys, *words, "--folds=1", "--overwrite"
-    )
-    assert "but one is empty. Use fewer folds" in fails(
-        capsys, *words, "--folds=100", "--overwrite"
-    )
+    assert (output / "evaluation" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "exists already"),
+        (["--folds=1", "--overwrite"], "from 2 to 100"),
+        (["--folds=100", "--overwrite"], "fewer folds"),
+    ],
+)
+def test_crossvalidate_refuses(
+    words: list[str],
+    part: str,
+    drawn: Path,
+    config: Path,
+    whole: tuple[Path, dict[str, Any]],
+    capsys: pytest.CaptureFixture,
+) -> None:
+    output, _ = whole
+    before = {path for path in output.rglob("*") if path.is_file()}
+    command = ("crossvalidate", drawn / "faces.parquet", "--config", config, "--output", output)
+    assert part in fails(capsys, *command, *words)
+    assert before == {path for path in output.rglob("*") if path.is_file()}
 
 
 def test_an_interrupted_run_resumes_with_the_same_scores(
     drawn: Path,
     config: Path,
+    whole: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -72,7 +100,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     monkeypatch.setattr(scores, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
     options = {"config": str(config), "folds": 2}
-    expected = fer_vit.crossvalidate(faces, output=tmp_path / "whole", **options)
+    _, expected = whole
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -247,18 +247,17 @@ def test_near_duplicates_of_val_are_no_training_images(
     assert "left out: 1 (near-duplicate of a val or test image)" in capsys.readouterr().out
 
 
-def test_real_faces_in_worker_processes(
+def test_landmarks_of_a_crop_are_those_of_the_photo(
     yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One photo, as a crop that is framed like FERPlus' and in full, found by two processes."""
+    """One photo, as a crop that is framed like FERPlus' and in full."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
-    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
     images = {
         "train/happy/crop.png": encode_png(photo[58:176, 166:284]),
         "val/happy/full.png": encode_png(photo),
     }
-    prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=2)
+    prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=1)
     found = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
     # The same face on both ways, within a twentieth of the distance between the eyes (44 pixels).
     assert np.linalg.norm(found["crop.png"] + (166, 58) - found["full.png"], axis=1).mean() < 2.2

@@ -3,11 +3,14 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import encode_png
+from fer_vit.face.detectors import FaceDetector, detect_in_crop
+from fer_vit.face.image import decode_image, encode_png
+from fer_vit.geometry import Image
 from fer_vit.labels import canonical, check_labels
 from fer_vit.sources.common import (
     add_landmarks,
@@ -17,7 +20,6 @@ from fer_vit.sources.common import (
     read_table,
     similar_names,
 )
-from fer_vit.sources.drawn import draw_face
 
 
 def reading(**counts: int) -> Reading:
@@ -96,21 +98,25 @@ def test_not_found_lists_the_content(tmp_path: Path) -> None:
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(
-    monkeypatch: pytest.MonkeyPatch,
+    astronaut: Image, yunet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
-    rows = [
-        Row(
-            b"broken" if i % 5 == 0 else encode_png(draw_face("fear", i, 32)[0]),
-            f"{i}.png",
-            "train",
-            "fear",
-        )
-        for i in range(22)
+    crop = astronaut[58:176, 166:284]
+    rows = []
+    for index in range(22):
+        data = encode_png(np.roll(crop, index, axis=1)) if index % 5 else b"broken"
+        rows.append(Row(data, f"{index}.png", "train", "fear"))
+    given = Reading(("fear",), rows, Counter({"earlier": 1}))
+    reading = add_landmarks(given, FaceDetector(yunet), workers=2)
+    assert [row.name for row in reading.rows] == [
+        f"{index}.png" for index in range(22) if index % 5
     ]
-    reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
-    assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
     assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
+    detector = FaceDetector(yunet)
+    for row in reading.rows:
+        assert isinstance(row.image, bytes)
+        expected = detect_in_crop(detector, decode_image(row.image)).landmarks
+        np.testing.assert_allclose(row.landmarks, expected, atol=1e-3)
 
 
 # Labels
