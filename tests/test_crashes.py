@@ -42,6 +42,7 @@ from tests.helpers.killed import (
     leave_killed,
 )
 from tests.helpers.marks import slow
+from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -323,13 +324,6 @@ def test_remains_of_any_target_are_removed_from_a_folder(tmp_path: Path) -> None
 # Signals
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
@@ -386,8 +380,7 @@ def test_no_process_stays_behind(
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
     command = [
-        "env",
-        "--default-signal=INT,HUP",
+        *DEFAULT_SIGNALS,
         sys.executable,
         "-m",
         "fer_vit",
@@ -399,7 +392,7 @@ def test_no_process_stays_behind(
     time.sleep(0.5)  # in the midst of the work
     started = process.children(recursive=True)
     process.send_signal(number)
-    assert process.wait(300) == status, log.read_text()
+    assert process.wait(PATIENCE) == status, log.read_text()
     assert len(started) >= 2
     wait_until(lambda: not any(map(alive, started)))
     if verb == "parts":
@@ -427,7 +420,7 @@ def remove_slowly(*given, **options):
 shutil.rmtree = remove_slowly
 with exit_on_signals(), scratch_folder(Path(sys.argv[1])) as scratch:
     print(flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -438,13 +431,13 @@ with exit_on_signals(), scratch_folder(Path(sys.argv[1])) as scratch:
 def test_signals_leave_no_file_even_two_of_them(
     number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
-    command = ["env", "--default-signal=INT,HUP", sys.executable, "-c", SLEEPER, tmp_path / "out"]
+    command = [*DEFAULT_SIGNALS, sys.executable, "-c", SLEEPER, tmp_path / "out"]
     with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         process.stdout.readline()
         process.send_signal(number)
         time.sleep(0.2)
         process.send_signal(number)
-        assert process.wait(30) == status
+        assert process.wait(PATIENCE) == status
     assert [*tmp_path.iterdir()] == []
 
 
@@ -456,7 +449,7 @@ def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
         time.sleep(0.2)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(PATIENCE) == 143
 
 
 # Full disks

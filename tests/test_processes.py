@@ -20,6 +20,7 @@ from fer_vit.processes import (
     start_worker,
     work_in_processes,
 )
+from tests.helpers.processes import PATIENCE
 from tests.helpers.videos import write_video
 
 
@@ -76,7 +77,7 @@ def test_a_worker_does_not_free_a_decoder_of_the_main_process(tmp_path: Path) ->
             num_workers=1,
             collate_fn=collect,
             worker_init_fn=start_worker,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert list(loader) == [0]
     finally:

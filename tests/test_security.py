@@ -22,6 +22,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.cli import train
 from tests.helpers.commands import TINY, fails, main
+from tests.helpers.processes import PATIENCE
 
 
 class Payload:
@@ -261,7 +262,11 @@ def test_no_test_uses_the_network(program: str) -> None:
         exec(program)
     assert error.typename == "NetworkAskedError"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert "NetworkAskedError: " in done.stderr
     assert done.returncode

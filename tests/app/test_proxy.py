@@ -14,6 +14,7 @@ from fer_vit.app.guard import public_address
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import create_app, listen, serving
 from tests.helpers.browser import chromium, opened
+from tests.helpers.processes import PATIENCE
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
 
@@ -29,7 +30,7 @@ class Proxy(BaseHTTPRequestHandler):
             return
         length = int(self.headers.get("content-length", 0))
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
-        connection = HTTPConnection(self.behind, timeout=20)
+        connection = HTTPConnection(self.behind, timeout=PATIENCE)
         connection.request(
             self.command, self.path.removeprefix("/fer"), self.rfile.read(length), headers
         )
@@ -65,12 +66,12 @@ def public(queue: Jobs) -> Iterator[str]:
 
 def test_the_api_below_a_path(public: str) -> None:
     own = {"Origin": public.removesuffix("/fer/"), "Sec-Fetch-Site": "same-origin"}
-    answer = requests.post(f"{public}api/report", files=PHOTO, headers=own, timeout=20)
+    answer = requests.post(f"{public}api/report", files=PHOTO, headers=own, timeout=PATIENCE)
     assert answer.status_code == 200
     page = public.removesuffix("/fer/") + answer.json()["html"]
-    assert requests.get(page, timeout=20).text == "<p>Report</p>"
+    assert requests.get(page, timeout=PATIENCE).text == "<p>Report</p>"
     foreign = {"Origin": "http://evil.example"}
-    answer = requests.post(f"{public}api/report", files=PHOTO, headers=foreign, timeout=20)
+    answer = requests.post(f"{public}api/report", files=PHOTO, headers=foreign, timeout=PATIENCE)
     assert answer.status_code == 403
 
 

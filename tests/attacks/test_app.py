@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.app.jobs import MAX_GROWTH, MAX_JOBS
+from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
 
 pytestmark = pytest.mark.slow
@@ -93,7 +93,7 @@ def test_uploads_that_stop_take_no_memory_and_end(server: Server, photo: bytes) 
     body = b"".join(part(f"{number}.jpg", bytes(2**20 - 1)) for number in range(19))
     clients = []
     for _ in range(100):
-        client = socket.create_connection(("127.0.0.1", port_of(server)), timeout=60)
+        client = socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE)
         client.sendall(head(len(body) + 100) + body)
         clients.append(client)
     assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
@@ -137,7 +137,7 @@ def test_a_clip_that_needs_much_memory_is_one_failed_job(
     answer = None
     for route in ("predict", "report"):
         answer = requests.post(
-            f"{server.address}/api/{route}", files={"files": ("a.mp4", bomb)}, timeout=600
+            f"{server.address}/api/{route}", files={"files": ("a.mp4", bomb)}, timeout=PATIENCE
         )
         assert answer.status_code in (200, 422)
         if answer.ok and route == "report":
@@ -196,14 +196,11 @@ def test_a_signal_during_a_job_leaves_no_file(
     os.mkfifo(tmp_path / ".fer-vit-app.00000000.part", 0o644)  # of another user; it stops no start
     server = started(tmp_path)
     body = part("a.jpg", photo)
-    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE) as client:
         client.sendall(head(len(body) + 100) + body)
         folder = next(path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir())
-        end = time.monotonic() + 60
-        while not [*folder.rglob("a.jpg")]:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: [*folder.rglob("a.jpg")])
         server.process.send_signal(number)
-        status = server.process.wait(60)
+        status = server.process.wait(PATIENCE)
     assert status == (0 if number == signal.SIGINT else 128 + number)
     assert not [path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir()]

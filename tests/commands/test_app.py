@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from playwright.sync_api import expect
 from skimage.data import astronaut
 
 from tests.helpers.browser import chromium, opened
+from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
 
+BROWSER_PATIENCE = 1000 * PATIENCE  # milliseconds
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -48,7 +49,7 @@ def test_what_a_killed_server_leaves_is_removed_at_the_next_start(tmp_path: Path
     assert len([*tmp_path.glob(".fer-vit-app.*")]) == 2
     for server in both:
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert not [*tmp_path.glob(".fer-vit-app.*")]
 
 
@@ -91,17 +92,19 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
             ),
         )
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(BROWSER_PATIENCE)
         files, find = (
             page.locator("input[type=file]"),
             page.get_by_role("button", name="Find faces"),
         )
         files.set_input_files([photo, tmp_path / "empty.png"])
         find.click()
-        expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(
+            timeout=BROWSER_PATIENCE
+        )
         expect(page.get_by_text("No face found in empty.png.")).to_be_visible()
         report = page.frame_locator("iframe").locator("dialog[open]")
-        expect(report.locator("svg .region")).to_have_count(11, timeout=60_000)
+        expect(report.locator("svg .region")).to_have_count(11, timeout=BROWSER_PATIENCE)
         expect(page.locator(".pictures img")).to_have_js_property("complete", True)
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 844})
@@ -114,7 +117,7 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
         find.click()
         expect(page.get_by_text("cannot be read: not an image that can be decoded.")).to_be_visible(
-            timeout=60_000
+            timeout=BROWSER_PATIENCE
         )
         files.set_input_files([photo] * 20)
         find.click()
@@ -123,10 +126,9 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         page.get_by_role("button", name="Use the camera").click()
         expect(page.locator(".camera video")).not_to_have_js_property("videoWidth", 0)
         page.get_by_role("button", name="Take photo").click()
-        expect(page.get_by_text("No face found in camera.jpg.")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("No face found in camera.jpg.")).to_be_visible(
+            timeout=BROWSER_PATIENCE
+        )
         page.goto("about:blank")
         assert wrong == []
-    end = time.monotonic() + 10
-    while server.jobs and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not server.jobs, "the page was closed"
+    wait_until(lambda: not server.jobs)  # the page was closed

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from fer_vit.commands import live as command
 from fer_vit.predict.live import Seen
 from fer_vit.predict.results import table_columns
 from tests.helpers.commands import fails, main, run
+from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE, wait_until
 from tests.helpers.videos import Actor, Blobs, scene, write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -113,15 +113,18 @@ def test_a_recording_is_complete_however_it_ends(end: signal.Signals, tmp_path: 
     still = next(scene([Actor(7, lambda t: (320, 180, 200))], [0.0]))[0]
     clip = write_video(tmp_path / "a.mp4", [still] * 150, [n / 5 for n in range(150)])
     table = tmp_path / "live.csv"
-    words = [sys.executable, "-m", "cli", "live", str(clip), "--output", str(table), "--port", "0"]
+    words = ["-m", "cli", "live", str(clip), "--output", str(table), "--port", "0"]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        [*DEFAULT_SIGNALS, sys.executable, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
     )
-    while not (table.exists() and len(rows(table)) >= 3):
-        assert process.poll() is None
-        time.sleep(0.2)
+    wait_until(lambda: process.poll() is not None or (table.exists() and len(rows(table)) >= 3))
+    assert process.poll() is None
     process.send_signal(end)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in err
     assert process.returncode == {signal.SIGINT: 0, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
     found = rows(table)

@@ -264,11 +264,11 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("persons", [6, 30])
-def test_coverage_of_the_mixed_model(persons: int, rng: np.random.Generator) -> None:
-    """In 1,000 studies of persons who differ in their response to the condition, with one to five photos."""
+@pytest.mark.parametrize(("persons", "studies"), [(6, 1000), (30, 500)])
+def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.Generator) -> None:
+    """In studies of persons who differ in their response to the condition, with one to five photos."""
     hits = []
-    for _ in range(1000):
+    for _ in range(studies):
         counts = rng.integers(1, 6, (persons, 2))
         person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
         values = rng.normal(size=persons)[person] + rng.normal(size=len(person)) + 0.3 * condition

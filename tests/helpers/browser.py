@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from tests.helpers.processes import PATIENCE
+
 
 @contextmanager
 def chromium(*args: str) -> Iterator[Browser]:
@@ -33,7 +35,7 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
 def loaded(images: Locator) -> bool:
     """Waits for images, which the page loads as it needs them; returns whether there are some and none is broken."""
     for image in images.all():
-        expect(image).to_have_js_property("complete", True, timeout=30_000)
+        expect(image).to_have_js_property("complete", True, timeout=1000 * PATIENCE)
     return bool(
         images.evaluate_all(
             "images => images.length > 0 && images.every(image => image.naturalWidth > 0)"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.app.jobs import MAX_GROWTH, Event, Task, resident_memory
+from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ def started(temporary: Path, *words: str) -> Server:
     """Starts a server that refuses the network itself; the refusal of the tests is off."""
     log = temporary / "log"
     environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)}
-    command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
+    command = (*DEFAULT_SIGNALS, sys.executable, "-m", "cli", "app", "--port", "0", *words)
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
     while not (found := re.search(r"Open (http://\S+)", log.read_text())):
@@ -61,7 +62,7 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
         yield server
     finally:
         server.process.terminate()
-        status = server.process.wait(30)
+        status = server.process.wait(PATIENCE)
     assert status == 128 + signal.SIGTERM
     assert not [*temporary.glob(".fer-vit-app.*")], "uploads are left behind"
     log = server.log.read_text()

@@ -25,6 +25,7 @@ from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from tests.helpers.marks import slow
+from tests.helpers.processes import PATIENCE
 from tests.helpers.videos import Blobs, number_of, numbered, write_numbered, write_video
 
 UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
@@ -109,7 +110,7 @@ def test_the_reader_ends_with_its_viewer_and_its_errors_are_raised() -> None:
     frames = read_newest(source(10**9))
     next(frames)
     frames.close()
-    assert closed.wait(10)
+    assert closed.wait(PATIENCE)
     frames = read_newest(source(1))
     assert next(frames)[0].number == 0
     with pytest.raises(ImageError, match="gone"):

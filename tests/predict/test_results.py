@@ -21,6 +21,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
 from fer_vit.predict.results import Faces
 from fer_vit.processes import opencv_in_one_thread
+from tests.helpers.processes import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -187,14 +188,14 @@ def test_blocks_that_overlap_in_threads_restore_opencv() -> None:
     def work() -> None:
         with opencv_in_one_thread():
             first.set()
-            second.wait(60)
+            second.wait(PATIENCE)
 
     cv2.setNumThreads(3)
     try:
         thread = threading.Thread(target=work)
         with opencv_in_one_thread():
             thread.start()
-            assert first.wait(60)
+            assert first.wait(PATIENCE)
         assert cv2.getNumThreads() == 1
         second.set()
         thread.join()

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from fer_vit.report.html import Attributed, Evidence, FaceRecord, average_data, heat_maps, save_face
 from fer_vit.report.table import Interval
 from tests.helpers.browser import loaded, opened
+from tests.helpers.processes import PATIENCE
 from tests.helpers.reports import (
     ATTENTION,
     LABELS,
@@ -374,9 +375,9 @@ def test_thousands_of_faces_stay_usable(chrome: Browser, tmp_path: Path) -> None
         for number in range(2000)
     ]
     large, wrong = open_records(chrome, tmp_path, records)
-    expect(large.locator(".card")).to_have_count(2000, timeout=30_000)
+    expect(large.locator(".card")).to_have_count(2000, timeout=1000 * PATIENCE)
     large.get_by_placeholder("contains …").fill("01999")
-    expect(large.locator(".card:visible")).to_have_count(1, timeout=30_000)
+    expect(large.locator(".card:visible")).to_have_count(1, timeout=1000 * PATIENCE)
     large.locator(".card:visible").click()
     assert large.locator("dialog .name").text_content() == "01999.png"
     assert wrong == []

@@ -1,0 +1,17 @@
+"""Processes that tests start, end and wait for."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 300.0
+"""Seconds to wait for what must happen: far more than it takes, since other work may slow it down."""
+DEFAULT_SIGNALS = ("env", "--default-signal=INT,HUP")
+"""Before a command: these signals end it, though `nohup` or `&` of a shell lets the tests ignore them."""
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Waits for a condition; fails after `PATIENCE`."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {PATIENCE:.0f} seconds"
+        time.sleep(0.01)
