@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,14 +21,15 @@ MAX_GROWTH = 500_000_000  # bytes of memory that a job may add to the memory of 
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
 KEPT = 3600.0  # seconds after which results are removed
 STEP = 0.25  # seconds between two checks that the client is still there
-WATCH = 0.005  # seconds between two looks at the memory of a worker with a task
+NEWS = 2.0  # seconds between two reports of the place in the queue
+WATCH = 0.01  # seconds between two looks at the memory of a worker with a task
 FAILED = "These files cannot be processed."
 TOO_MUCH = (
     f"This takes more than {MAX_GROWTH // 10**6} MB of memory. "
     "Send smaller photos or clips, or fewer at a time."
 )
 Event = dict[str, Any]
-Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
+Gone = Callable[[], bool]  # returns whether the client has disconnected
 
 
 class Task(NamedTuple):
@@ -131,7 +132,7 @@ class Worker:
             with self._watched():
                 self._pipe.send(task)
                 while not is_over:
-                    if await gone():
+                    if gone():
                         yield {"state": "cancelled"}
                         return
                     if time.monotonic() > end:
@@ -185,14 +186,14 @@ class Jobs:
             while not turn.is_set():
                 yield {"state": "waiting", "position": self._queue.index(turn)}
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(turn.wait(), 2 * STEP)
-                if await gone():
+                    await asyncio.wait_for(turn.wait(), NEWS)
+                if gone():
                     return
             yield {"state": "running"}
             async with aclosing(self._worker.run(task, gone)) as events:
                 async for event in events:
                     if event["state"] == "done":
-                        if await gone():
+                        if gone():
                             return
                         event = event | self._keep(task.folder)
                     yield event

@@ -83,7 +83,8 @@ async def store(
     try:
         reader = open_reader(content_type, folder)
         async for data in body:
-            await asyncio.to_thread(reader.write, data)
+            if data:  # the last part is empty
+                await asyncio.to_thread(reader.write, data)
         async with one_at_a_time:
             return await asyncio.to_thread(reader.finish)
     except ValidationError as error:

@@ -149,7 +149,7 @@ def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:
     end = time.monotonic() + leave_after
 
-    async def gone() -> bool:
+    def gone() -> bool:
         return time.monotonic() > end
 
     async def events() -> list[Event]:
