@@ -231,11 +231,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     except ArgumentError as error:
         hint = suggest_option(words, parser) or name_default(str(error), parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    # imports OpenCV, which `--help` does not need
-    from fer_vit.processes import report_dead_workers
-
-    with report_dead_workers():
-        result = function(**values)
+    result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
 

@@ -10,10 +10,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from ctypes import c_char
 from enum import Enum, auto
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from threading import Lock, Thread
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -107,7 +109,7 @@ def opencv_in_one_thread() -> Iterator[None]:
 
 
 def start_worker(_worker: int = 0) -> None:
-    """Prepares a worker process: a DataLoader's `worker_init_fn`, and the start of `work_in_processes`.
+    """Prepares a worker process of a DataLoader or of `work_in_processes`.
 
     The main process handles signals sent to all processes of a job and stops its workers. Workers ignore these signals,
     so that `fit` can save its step, but never outlive the main process.
@@ -138,15 +140,57 @@ def _exit_with_parent() -> None:
     os._exit(0)
 
 
-@contextmanager
-def report_dead_workers() -> Iterator[None]:
-    """Replaces torch's error of a dead DataLoader worker by a FerVitError with the remedy."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):  # torch's words
-            raise
-        raise FerVitError(WORKER_DIED) from error
+class WorkerNotes:
+    """What each worker process of a DataLoader reads now, in memory that stays when the process dies."""
+
+    SIZE = 500  # bytes of a note
+    own: ClassVar[Callable[[str], None] | None] = None  # writes the note of this worker process
+
+    def __init__(self, workers: int) -> None:
+        self._notes = multiprocessing.get_context().RawArray(c_char, workers * self.SIZE)
+
+    def start_worker(self, worker: int) -> None:
+        """Prepares a worker process, as a DataLoader's `worker_init_fn`."""
+        start_worker()
+        WorkerNotes.own = partial(self._write, worker)
+
+    def _write(self, worker: int, name: str) -> None:
+        note = f"{os.getpid()} {name}".encode(errors="replace")
+        start = worker * self.SIZE
+        memoryview(self._notes).cast("B")[start : start + self.SIZE] = note[: self.SIZE].ljust(
+            self.SIZE, b"\0"
+        )
+
+    def name_of(self, process: int) -> str | None:
+        """Returns what a process reads, or has read when it died; None if it is no worker of this loader."""
+        notes = bytes(memoryview(self._notes).cast("B"))
+        for start in range(0, len(notes), self.SIZE):
+            note = notes[start : start + self.SIZE].rstrip(b"\0")
+            number, _, name = note.decode(errors="replace").partition(" ")
+            if number == str(process):
+                return name
+        return None
+
+
+def note_in_worker(name: str) -> None:
+    """Notes what this process reads, if it is a worker process with `WorkerNotes`."""
+    if WorkerNotes.own is not None:
+        WorkerNotes.own(name)
+
+
+def dead_worker(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
+    """Returns torch's error of a dead DataLoader worker as one that names what it read; None for other errors."""
+    if "DataLoader worker" not in str(error):  # torch's words
+        return None
+    processes = [int(number) for number in re.findall(r"\d+", str(error))]
+    names = [notes.name_of(process) for process in processes for notes in loaders]
+    read = ", ".join(name for name in names if name)
+    if not read:
+        return FerVitError(WORKER_DIED)
+    return FerVitError(
+        f"A worker process died while it read {read}: its decoder crashed, or memory ended. "
+        "Leave that image out, or try fewer workers (data.num_workers)."
+    )
 
 
 class _Message(Enum):

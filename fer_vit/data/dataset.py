@@ -22,7 +22,7 @@ from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_region
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
-from fer_vit.processes import run_seed
+from fer_vit.processes import note_in_worker, run_seed
 
 
 class Sample(NamedTuple):
@@ -218,6 +218,7 @@ def make_sample(
     face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None = None
 ) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
+    note_in_worker(face.path)
     with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks

@@ -23,6 +23,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.processes import dead_worker
 from fer_vit.store import folder
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import model_settings
@@ -157,7 +158,13 @@ def train(args: list[str]) -> str:
     try:
         cli = build_run(verb, words)
         method = {name: cli.config_init[name] for name in cli.run_options}
-        run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
+        try:
+            run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
+        except RuntimeError as error:
+            named = dead_worker(error, cli.datamodule.worker_notes)
+            if named is None:
+                raise
+            raise named from error
         if verb != "fit":
             return str(cli.config.ckpt_path)
         callbacks: list[Any] = cli.trainer.checkpoint_callbacks

@@ -15,7 +15,7 @@ from fer_vit.data.schema import SPLITS, Split, is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
-from fer_vit.processes import cores, one_thread, run_seed, start_worker
+from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -66,6 +66,7 @@ class FaceDataModule(L.LightningDataModule):
         self.outputs = self.manifest.outputs
         self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
+        self.worker_notes: list[WorkerNotes] = []  # of each loader
 
     def setup(self, stage: str) -> None:
         """Takes the crop from the task; raises FerVitError when the task expects other crops or labels."""
@@ -204,6 +205,8 @@ class FaceDataModule(L.LightningDataModule):
         workers = (
             min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
         )
+        notes = WorkerNotes(workers)
+        self.worker_notes.append(notes)
         return DataLoader(
             dataset,
             self.batch_size,
@@ -213,7 +216,7 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=faces.collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
-            worker_init_fn=start_worker,
+            worker_init_fn=notes.start_worker,
         )
 
 

@@ -9,7 +9,6 @@ import argparse
 import io
 import os
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -49,7 +48,7 @@ def measure(source: Path, photo: bytes, number: int) -> Cost:
                 time.sleep(0.1)
             return load(process, f"{address[1]}/api/predict", photo, number)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait(60)
 
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.face.face import Face
-from fer_vit.face.image import CRASHED, encode_png
+from fer_vit.face.image import CRASHED, decode_image, encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
-from tests.helpers.commands import CROPS, predict, run
+from tests.helpers.commands import CROPS, TINY, fails, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
 
@@ -138,6 +138,35 @@ def test_a_file_that_kills_its_worker_is_a_row(
     assert [(Path(row["path"]).name, row["status"]) for row in rows] == [
         (f"{width}.png", CRASHED if width == 66 else OK) for width in range(60, 60 + count)
     ]
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_training_names_the_image_that_kills_its_worker(
+    verb: str,
+    drawn: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manifest = drawn / "faces.parquet"
+    split = {"fit": "train", "validate": "val"}[verb]
+    rows = pq.read_table(manifest).to_pylist()
+    deadly = next(row["image"] for row in rows if row["split"] == split)
+
+    def decode(data: bytes) -> Image:
+        if data == deadly["bytes"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return decode_image(data)
+
+    monkeypatch.setattr("fer_vit.data.dataset.decode_image", decode)
+    words = [*TINY, f"--data.manifest={manifest}", "--data.num_workers=2"]
+    if verb == "fit":
+        words += [f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.max_steps=20"]
+    else:
+        words = [f"--ckpt_path={checkpoint}", *words[-2:]]
+    line = fails(capsys, verb, *words)
+    assert f"died while it read {deadly['path']}: " in line
 
 
 @pytest.mark.parametrize("workers", [1, 2])
