@@ -40,7 +40,9 @@ CONTENTS = """
 :caption: Tutorials
 :hidden:
 
+docs/tutorials/first_report
 docs/tutorials/own_photos
+docs/tutorials/two_conditions
 docs/tutorials/quickstart
 ```
 
@@ -49,6 +51,7 @@ docs/tutorials/quickstart
 :hidden:
 
 docs/how-to/install
+docs/how-to/migrate
 docs/how-to/predict
 docs/how-to/video
 docs/how-to/live
@@ -83,6 +86,7 @@ docs/reference/tables
 docs/reference/video_files
 docs/reference/python
 docs/reference/rest
+docs/reference/stability
 docs/reference/glossary
 CHANGELOG
 CONTRIBUTING
@@ -94,6 +98,7 @@ SECURITY
 :caption: Explanation
 :hidden:
 
+docs/explanation/labels
 docs/explanation/how_it_works
 docs/explanation/finding_faces
 docs/explanation/faithfulness

@@ -106,7 +106,7 @@ def test_commands_of_the_documentation_run(
     pq.write_table(faces, "data/fairface.parquet")
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
-    pages = [page for page in PAGES if page.name != "own_photos.md"]
+    pages = [page for page in PAGES if page.name not in ("own_photos.md", "two_conditions.md")]
     lines = dict.fromkeys(
         tuple(words) for page in pages for words in commands(page) if words[0] in RUN
     )
@@ -146,6 +146,26 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name).exists()
         for name in (*made, "faces.csv", "report/index.html", "more/index.html")
     )
+
+
+@pytest.mark.slow
+def test_commands_of_the_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn persons show happiness after the joke; the page reports it first among the results."""
+    monkeypatch.chdir(tmp_path)
+    Path("study").mkdir()
+    lines = ["path,condition,subject"]
+    labels = {"rest": "neutral", "joke": "happiness"}
+    for person, (condition, label), number in product(range(6), labels.items(), range(2)):
+        path = Path("study", f"p{person}_{condition}_{number}.png")
+        path.write_bytes(encode_png(draw_face(label, 2 * person + number, 192)[0]))
+        lines.append(f"{path.as_posix()},{condition},p{person}")
+    Path("sessions.csv").write_text("\n".join(lines))
+    for words in commands(DOCS / "tutorials/two_conditions.md"):
+        main(words)
+    results = Path("comparison/results.md").read_text(encoding="utf-8")
+    assert "happiness: the mean probability (0 to 1) is" in results
+    assert "higher in joke than in rest" in results
+    assert Path("comparison/index.html").is_file()
 
 
 @pytest.mark.slow
