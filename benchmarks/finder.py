@@ -21,7 +21,6 @@ from statistics import median
 from typing import NamedTuple
 
 import cv2
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy.random import Generator
 
@@ -195,7 +194,7 @@ def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
     free = list(range(len(found)))
     hits = []
     for box in picture.boxes:
-        matching = [index for index in free if _matches(found[index], box)]
+        matching = [index for index in free if matches(found[index], box)]
         hits.append(bool(matching))
         free = [index for index in free if index not in matching[:1]]
     sizes = tuple((picture.boxes[:, 2] - picture.boxes[:, 0]).tolist())
@@ -204,7 +203,8 @@ def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
     )
 
 
-def _matches(face: Face, box: Array) -> bool:
+def matches(face: Face, box: Array) -> bool:
+    """Returns whether a face is centred in a true face's box (4,), and has half to twice its size."""
     inside = (box[:2] <= face.centre).all() and (face.centre <= box[2:]).all()
     return bool(inside) and 0.5 < face.side / (box[2] - box[0]) < 2
 
@@ -242,6 +242,8 @@ def recall_by_size(results: list[Outcome], score: float) -> dict[str, tuple[int,
 
 def plot(results: list[Outcome], path: Path) -> None:
     """Draws recall by size, and false faces per 100 pictures of clothes, over the minimum score."""
+    import matplotlib.pyplot as plt  # only here: tests read the other parts
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
     by_size = [recall_by_size(results, score) for score in SCORES]
     for name in by_size[0]:

@@ -3,7 +3,6 @@
 Heavy modules are imported when a command needs them, so that `fer-vit --help` is fast.
 """
 
-import gc
 import inspect
 import logging
 import os
@@ -27,6 +26,7 @@ from fer_vit.errors import (
     suggest,
     suggest_option,
 )
+from fer_vit.imports import collector_off
 from fer_vit.signals import exit_on_signals
 from fer_vit.version import __version__
 
@@ -204,18 +204,9 @@ def check_open_files() -> None:
 
 
 def import_verb(module: str) -> Any:
-    """Imports a command's module while the garbage collector is off.
-
-    torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning
-    them repeatedly would take a fifth of the time until `predict` writes its first row.
-    """
-    gc.disable()
-    try:
+    """Imports a command's module."""
+    with collector_off():
         return import_module(module)
-    finally:
-        gc.freeze()  # and unfreeze: moves them to the oldest generation without scanning them
-        gc.unfreeze()
-        gc.enable()
 
 
 def run_plain(verb: str, args: list[str]) -> None:

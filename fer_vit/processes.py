@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from ctypes import c_char
 from enum import Enum, auto
@@ -208,26 +209,62 @@ def work_in_processes(
 ) -> Iterator[tuple[T, R | None]]:
     """Yields each task with each of its results, in order; worker processes take the tasks in turn.
 
-    If a worker dies, a new process does its task again, unless the task had results already. If that process dies, too,
-    the result is None, and the other tasks continue. With 0 processes, and in a process of a Pool, which may have no
-    children, this one does the tasks. Raises FerVitError if no worker can start, and the errors of `work`.
+    The workers start at once, before the first result is taken. If a worker dies, a new process does its task again,
+    unless the task had results already. If that process dies, too, the result is None, and the other tasks continue.
+    With 0 processes, and in a process of a Pool, which may have no children, this one does the tasks. Raises
+    FerVitError if no worker can start, and the errors of `work`.
     """
+    if not processes or multiprocessing.current_process().daemon:
+        return _work_here(work, tasks)
+    workers: list[_Worker[T, R]] = []
     with opencv_in_one_thread():
-        if not processes or multiprocessing.current_process().daemon:
-            for task in tasks:
-                for result in work(task):
-                    yield task, result
-            return
-        workers: list[_Worker[T, R]] = []
+        for number in range(min(processes, len(tasks))):
+            workers.append(_Worker(work, tasks[number::processes]))
+    results = _take_results(workers, tasks)
+    next(results)  # from here on, the end of the generator stops the workers
+    return (result for result in results if result is not None)
+
+
+def _work_here(
+    work: Callable[[T], Iterable[R]], tasks: Sequence[T]
+) -> Iterator[tuple[T, R | None]]:
+    with opencv_in_one_thread():
+        for task in tasks:
+            for result in work(task):
+                yield task, result
+
+
+def _take_results(
+    workers: Sequence["_Worker[T, R]"], tasks: Sequence[T]
+) -> Iterator[tuple[T, R | None] | None]:
+    """Yields None once, then each task with each of its results."""
+    with opencv_in_one_thread():
         try:
-            for number in range(min(processes, len(tasks))):
-                workers.append(_Worker(work, tasks[number::processes]))
+            yield None
             for number, task in enumerate(tasks):
-                for answer in workers[number % processes].do_next():
+                for answer in workers[number % len(workers)].do_next():
                     yield task, answer
         finally:
             for worker in workers:
                 worker.stop()
+
+
+def read_ahead(items: Iterator[T], count: int) -> Iterator[T]:
+    """Yields items, none of which is None, that a thread takes up to `count` ahead.
+
+    Decoders work without Python's lock, so they run beside what is done with the items before.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque[Future[T | None]]()
+        try:
+            for _ in range(count):
+                waiting.append(thread.submit(next, items, None))
+            while (item := waiting.popleft().result()) is not None:
+                waiting.append(thread.submit(next, items, None))
+                yield item
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class _Worker(Generic[T, R]):

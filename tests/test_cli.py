@@ -30,7 +30,12 @@ from tests.helpers.commands import TINY, fails, main
             "torch lightning cv2 pyarrow timm albumentations matplotlib",
         ),
         (
+            # Workers read while the libraries of the network are imported.
             "fer_vit.commands.predict",
+            "av timm torchvision",
+        ),
+        (
+            "fer_vit.commands.predict, fer_vit.predict.tables",
             "av lightning torchmetrics albumentations matplotlib scipy tensorboard litdata",
         ),
     ],

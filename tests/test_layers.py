@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
     {
-        *("conformal", "fields", "files", "heads", "labels", "listing"),
+        *("conformal", "fields", "files", "heads", "imports", "labels", "listing"),
         *("measures", "pickles", "processes"),
     },
     {"model"},

@@ -1,9 +1,11 @@
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import av
@@ -17,6 +19,7 @@ from fer_vit.processes import (
     VARIABLES,
     ProcessRank,
     process_rank,
+    read_ahead,
     start_worker,
     work_in_processes,
 )
@@ -182,3 +185,57 @@ def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(processes_module, "start_worker", fail)
     with pytest.raises(FerVitError, match=r"worker process died"):
         list(work_in_processes(results_of, [1, 2], 2))
+
+
+def test_items_are_taken_ahead_in_order() -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for number in range(10):
+            taken.append(number)
+            yield number
+
+    ahead = read_ahead(items(), 3)
+    first = next(ahead)
+    assert [first, *ahead] == [*range(10)]
+    assert taken == [*range(10)]
+
+
+def test_items_before_an_error_come_first() -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        raise FerVitError("damaged")
+
+    found = []
+    with pytest.raises(FerVitError, match="damaged"):
+        found.extend(read_ahead(items(), 3))
+    assert found == [*range(5)]
+
+
+def test_reading_ahead_ends_with_its_reader() -> None:
+    taken = []
+    ahead = read_ahead((taken.append(number) or number for number in range(1, 100)), 3)  # type: ignore[func-returns-value]
+    assert next(ahead) == 1
+    ahead.close()
+    assert len(taken) <= 5
+
+
+def test_workers_start_before_the_first_result_is_taken(tmp_path: Path) -> None:
+    results = work_in_processes(partial(mark, tmp_path), range(2), 2)
+    for number in range(2):
+        while not (tmp_path / str(number)).exists():
+            time.sleep(0.01)
+    assert [*results] == [(0, 0), (1, 1)]
+
+
+def mark(folder: Path, number: int) -> list[int]:
+    (folder / str(number)).touch()
+    return [number]
+
+
+def test_workers_of_unused_results_end() -> None:
+    before = multiprocessing.active_children()
+    results = work_in_processes(itertools.repeat, [1, 2], 2)
+    assert len(multiprocessing.active_children()) == len(before) + 2
+    del results
+    assert len(multiprocessing.active_children()) == len(before)

@@ -35,9 +35,10 @@ from fer_vit.face.image import (
 )
 from fer_vit.fields import BOX, face_fields
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
+from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualization.writer import write_report
 

@@ -9,11 +9,12 @@ import torch
 
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
+from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.outputs import Outputs, check_videos
 from fer_vit.predict.people import is_textgrid
 from fer_vit.predict.photos import PhotoOptions, find_inputs
-from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import Outputs, check_videos, predict_folder, predict_table
+from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
 from fer_vit.report.table import SUFFIXES
 
@@ -91,6 +92,9 @@ def predict(
     check_number("min_confidence", min_confidence, 0, 1)
     inputs = find_inputs(images, MEDIA_SUFFIXES)  # a wrong input is reported first
     sources = inputs.files
+    options = PhotoOptions(**reading)
+    if options.workers is None:
+        options = replace(options, workers=max(1, cores() // rank.local_world_size))
 
     in_chunks = output.is_dir() or not output.suffix
     outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
@@ -102,9 +106,14 @@ def predict(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )
 
-    options = PhotoOptions(**reading)
-    if options.workers is None:
-        options = replace(options, workers=max(1, cores() // rank.local_world_size))
+    started = None
+    if not in_chunks:
+        started = start_reading(checkpoint, sources, options)
+    # Here, not above: the import of the network's libraries takes two seconds, in which workers read.
+    with collector_off():
+        from fer_vit.predict.recognizer import load
+        from fer_vit.predict.tables import predict_folder, predict_table
+
     gpus = torch.cuda.device_count()  # SLURM may show each process its GPU alone
     device = f"cuda:{rank.local_rank % gpus}" if gpus else None
     model = load(checkpoint, device, prior=prior, classes=classes)
@@ -115,7 +124,7 @@ def predict(
     if in_chunks:
         print(predict_folder(model, sources, options, outputs, part_size, rank))
     else:
-        print(predict_table(model, sources, options, outputs))
+        print(predict_table(model, sources, options, outputs, started))
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:

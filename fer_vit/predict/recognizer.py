@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from itertools import chain, groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.face.crop import CropSpec, check_regions
-from fer_vit.face.detectors import CROP_SCORE, Detector, DetectorName, make_detector
+from fer_vit.face.detectors import DetectorName
 from fer_vit.geometry import (
     LANDMARKS,
     TEMPLATE,
@@ -52,8 +52,8 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     Source,
 )
+from fer_vit.predict.reading import Started, make_photos, read_sources
 from fer_vit.predict.results import FaceResult, Faces, NetworkLink, Origin, PhotoStatus
-from fer_vit.processes import cores
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
@@ -141,7 +141,6 @@ class Recognizer(nn.Module):
         self.crop_spec = CropSpec(
             net.config.img_size, tuple(net.config.regions), net.settings.align, template
         )
-        self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
     @property
     def device(self) -> torch.device:
@@ -298,32 +297,36 @@ class Recognizer(nn.Module):
         return self.recognize(media.as_sources(images), PhotoOptions(**options))
 
     def recognize(
-        self, sources: Sequence[Source], options: PhotoOptions
+        self,
+        sources: Sequence[Source],
+        options: PhotoOptions,
+        started: Started | None = None,
     ) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
-        found = self.find(sources, options)
+        found = self.find(sources, options, started)
         yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
 
-    def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
-        photos = self.open_photos(sources, options)
-        runs = [
-            (video, list(run))
-            for video, run in groupby(range(len(sources)), lambda n: media.is_video(sources[n]))
-        ]
-        if videos := any(map(itemgetter(0), runs)):
-            from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
-        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar:
-            for video, run in runs:
-                reading = VideoDataset(photos, options) if video else photos
-                processes = count_processes(options, len(run), video)
-                for some, batch in media.read_batches(reading, run, options.batch_size, processes):
-                    # A photo may contain hundreds of faces, and recorded attention grows with their number.
-                    yield (
-                        some,
-                        [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else [],
-                    )
-                    bar.update(len(some))
+    def find(
+        self,
+        sources: Sequence[Source],
+        options: PhotoOptions,
+        started: Started | None = None,
+    ) -> Iterator[FoundFaces]:
+        """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar.
+
+        `started` is a reading of the same sources that began before.
+        """
+        if started is None or started.spec != self.crop_spec:
+            batches = read_sources(self.open_photos(sources, options), options)
+        else:
+            batches = started.batches
+        videos = any(map(media.is_video, sources))
+        with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
+            for photos, batch in batches:
+                # A photo may contain hundreds of faces, and recorded attention grows with their number.
+                chunks = batch.split(CHUNK) if batch else []
+                yield photos, [chunk.ready(self.device) for chunk in chunks]
+                bar.update(len(photos))
 
     def classify(
         self, found: Iterable[FoundFaces], sources: Sequence[Source], detector: DetectorName
@@ -421,10 +424,7 @@ class Recognizer(nn.Module):
 
     def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:
         """Returns the photos as a data set that finds and crops faces."""
-        key = (options.detector, CROP_SCORE if options.face == "crop" else options.min_score)
-        if key not in self._detectors:  # loading takes longer than a photo
-            self._detectors[key] = make_detector(*key)
-        return PhotoDataset(sources, self.crop_spec, options.face, self._detectors[key])
+        return make_photos(sources, self.crop_spec, options)
 
 
 @contextmanager
@@ -442,19 +442,6 @@ def few_threads(faces: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
-    """Returns how many worker processes read photos or videos; 0: the main process reads them.
-
-    A file that crashes a decoder ends the process that reads it.
-    """
-    workers = cores() if options.workers is None else options.workers
-    if video:
-        return min(workers, 1)
-    if options.workers is None and photos <= options.batch_size:
-        return 0  # in Python, a few photos are read faster than workers start
-    return min(workers, math.ceil(photos / options.batch_size))
 
 
 def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,10 @@ from tqdm import tqdm
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import as_text, check_output, remove_stale_below
-from fer_vit.predict.people import People, is_textgrid, write_intervals
+from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.people import People
 from fer_vit.predict.photos import Photo, PhotoOptions, is_video
+from fer_vit.predict.reading import Started
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import (
     SEPARATOR,
@@ -39,60 +41,17 @@ REMEDY = "Repeat the first command with the same images and options, or choose a
 Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
 
 
-class Outputs(NamedTuple):
-    """What `predict` writes."""
-
-    table: Path  # of faces, or a folder of tables
-    people: Path | None = None  # a table of the people in videos
-    intervals: Path | None = None  # a table or TextGrid of their expressions
-    copy: Path | None = None  # a copy of the only video with marked faces
-    min_confidence: float = 0.0  # faces below it have no label and are ambiguous
-    overwrite: bool = True  # existing files
-    features: bool = False  # columns with the network's features
-
-    def write_people(self, people: People, labels: list[str]) -> None:
-        """Writes the requested tables of people."""
-        if self.people:
-            people.write(self.people, labels, self.overwrite)
-        if self.intervals:
-            from fer_vit.predict.frames import start_of  # only here: PyAV may not be installed
-
-            people.end()
-            starts = {path: start_of(Path(path)) for path in people.spans}
-            write_intervals(self.intervals, people, starts, self.overwrite)
-
-
-def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
-    """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
-    wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
-    if not wanted:
-        return
-    videos = list(filter(is_video, sources))
-    if copy := outputs.copy:
-        itself = copy.resolve() in map(Path.resolve, videos)
-        if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
-            found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
-            raise FerVitError(
-                f"Expected one video, one table (.csv) and another .mp4, but got {found}."
-            )
-        check_output(copy, outputs.overwrite)
-    if not videos:
-        raise FerVitError(
-            f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out."
-        )
-    if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
-        raise FerVitError(
-            f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead."
-        )
-
-
 def predict_table(
-    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs
+    model: Recognizer,
+    images: Sequence[Path],
+    options: PhotoOptions,
+    outputs: Outputs,
+    started: Started | None = None,
 ) -> str:
     """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary."""
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
-        model, images, options, {outputs.table: images}, facts, outputs
+        model, images, options, {outputs.table: images}, facts, outputs, started
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:
@@ -257,9 +216,10 @@ def _write_tables(
     share: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
+    started: Started | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
-    photos = model.recognize([*chain.from_iterable(share.values())], options)
+    photos = model.recognize([*chain.from_iterable(share.values())], options, started)
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     columns = face_columns(model.labels, videos, features, model.outputs)

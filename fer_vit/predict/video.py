@@ -15,6 +15,9 @@ from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
+from fer_vit.processes import read_ahead
+
+AHEAD = 3  # frames that are decoded before they are needed
 
 
 @dataclass(eq=False)
@@ -32,9 +35,13 @@ class VideoDataset:
         """Yields the frames of a video."""
         options = self.options
         path = self.name(index)
-        frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
+        frames = read_ahead(
+            read_frames(Path(path), options.every, options.fps, options.start, options.end), AHEAD
+        )
         try:
-            yield from track_faces(self.photos, frames, path, index, options.detect_every, FILLED)
+            yield from track_faces(
+                self.photos, frames, path, index, options.detect_every, fill=True
+            )
         except ImageError as error:
             yield Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
@@ -43,7 +50,7 @@ class VideoDataset:
 
 Found = tuple[Frame, list[Face | None], list[int]]
 """A frame, its faces, and the number of each face's person; the lists grow while the frame waits."""
-FILLED = 0.2  # seconds before a face is found, in which it is looked for in the frames already seen
+WAITING = 12  # most frames that wait for faces that are found after them, so that large ones fit into memory
 VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
 
 
@@ -53,17 +60,17 @@ def track_faces(
     path: str,
     index: int,
     detect_every: int,
-    filled: float = 0.0,
+    fill: bool = False,
 ) -> Iterator[Item]:
     """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
 
-    Frames come up to `filled` seconds late, with the faces that were found after them.
+    With `fill`, frames come up to `detect_every` frames late, with the faces that were found after them.
     """
     found: Iterator[Found]
     if photos.face == "crop" or photos.detector is None:  # all crops of a video show one person
         found = ((frame, photos.read(frame.image)[2], [0]) for frame in frames)
     else:
-        found = find_faces(photos.detector, frames, detect_every, filled)
+        found = find_faces(photos.detector, frames, detect_every, fill)
     for (image, number, seconds), faces, tracks in found:
         size = image.shape[1], image.shape[0]
         photo = Photo(
@@ -73,21 +80,19 @@ def track_faces(
 
 
 def find_faces(
-    detector: Detector, frames: Iterable[Frame], detect_every: int, filled: float = 0.0
+    detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool = False
 ) -> Iterator[Found]:
     """Yields each frame with its faces and their tracks.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
-    followed. A new face is followed back into the last `filled` seconds, but not beyond the search before.
+    followed. With `fill`, a new face is also followed back into the frames since the search before, up to WAITING.
     """
     waiting = deque[Found]()
+    most = min(detect_every, WAITING) if fill else 1
     try:
-        for found in search_frames(detector, frames, detect_every, filled, waiting):
+        for found in search_frames(detector, frames, detect_every, waiting):
             waiting.append(found)
-            newest = found[0].seconds
-            while waiting and (
-                len(waiting) >= detect_every or waiting[0][0].seconds <= newest - filled
-            ):
+            if len(waiting) == most:
                 yield waiting.popleft()
     except Exception:  # of a damaged file: the frames before are good
         yield from waiting
@@ -99,7 +104,6 @@ def search_frames(
     detector: Detector,
     frames: Iterable[Frame],
     detect_every: int,
-    filled: float,
     waiting: Sequence[Found],
 ) -> Iterator[Found]:
     """Yields each frame with its faces and their tracks; a new face is also added to the frames that wait."""
@@ -117,17 +121,15 @@ def search_frames(
         tracks = tracker.number_faces(faces, seconds)
         for face, track in zip(faces, tracks, strict=True):
             if track >= known:
-                follow_back(detector, waiting, face, track, seconds - filled)
+                follow_back(detector, waiting, face, track)
         yield frame, [*faces], tracks
 
 
-def follow_back(
-    detector: Detector, waiting: Sequence[Found], face: Face, track: int, earliest: float
-) -> None:
+def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track: int) -> None:
     """Adds a new face to the frames before, from the last one to where it is lost, small, or another one's."""
     for frame, faces, tracks in reversed(waiting):
         before = follow_faces(detector, frame.image, [face])
-        if frame.seconds < earliest or not before:
+        if not before:
             return
         (face,) = before
         height = face.box[3] - face.box[1]

@@ -19,7 +19,9 @@ ARGUMENTS = {
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write=true",
     "movements": "measure faces.parquet movements.npz ferplus-fairface",
+    "opencv_versions": "--data data --other cv5 --count 2",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
+    "second_look": "--data data --count 9",
     "training": "--rounds 1 --compiled=true",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
 }

@@ -21,6 +21,7 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.files import MARK
 from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict import recognizer
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.results import table_columns
 from fer_vit.predict.tables import fingerprint
@@ -193,7 +194,7 @@ def test_each_process_has_its_gpu(
     monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
 ) -> None:
     loading = Mock(side_effect=FerVitError("seen enough"))
-    monkeypatch.setattr(verb, "load", loading)
+    monkeypatch.setattr(recognizer, "load", loading)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     for rank, device in ((1, "cuda:1"), (6, "cuda:2")):
         for name, value in (

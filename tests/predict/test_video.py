@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
+from benchmarks.finder import Archive, paste_head
 from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import Detector, FaceDetector
@@ -24,7 +26,7 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     read_batches,
 )
-from fer_vit.predict.video import FILLED, MAX_GAP, Tracker, VideoDataset, assign, track_faces
+from fer_vit.predict.video import MAX_GAP, WAITING, Tracker, VideoDataset, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 
@@ -111,21 +113,78 @@ def test_every_search_finds_small_faces() -> None:
 
 
 @squares
-@pytest.mark.parametrize(("entry", "rate"), [(1, 25), (4, 25), (5, 25), (7, 25), (2, 10)])
+@pytest.mark.parametrize("rate", [10, 25])
+@pytest.mark.parametrize("entry", [1, 4, 5, 7])
 def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
-    """Also where a search finds the person later, up to 0.2 seconds; at 10 frames a second the rest is missing."""
     images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
     photos = PhotoDataset([], SPEC, "detect", Blobs())
-    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, FILLED)]
+    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, fill=True)]
     assert [photo.frame for photo in found] == [*range(12)]
-    search = -(-entry // 5) * 5
-    first = max(entry, search - round(FILLED * rate))
-    assert [photo.tracks for photo in found] == [(0,)] * first + [(0, 1)] * (12 - first)
-    for number, photo in enumerate(found[first:], first):
+    assert [photo.tracks for photo in found] == [(0,)] * entry + [(0, 1)] * (12 - entry)
+    for number, photo in enumerate(found[entry:], entry):
         newcomer = photo.faces[photo.tracks.index(1)]
         assert newcomer is not None
         assert np.abs(newcomer.box[:2] - (400 - 3 * number, 200)).max() <= 2
+
+
+def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) -> None:
+    """Heads of FairFace stand and drift before a background, from 5 % of the frame's height on."""
+    entries = [0, 3, 7, 11]
+    sides = [160, 40, 60, 90]
+    detector = FaceDetector(yunet)
+    heads = Archive(data_sets / "fairface.zip")
+    rng = np.random.default_rng(0)
+    canvas = Archive(data_sets / "backgrounds.zip").draw(rng, True)
+    canvas = cv2.resize(canvas, (1280, 720), interpolation=cv2.INTER_CUBIC)
+    assert detector(canvas) == []
+
+    actors = []
+    for number, side in enumerate(sides):
+        start = np.array([150 + 280 * number, 200])
+        box = np.concatenate([start, start + side])
+        while True:  # a head that is found at this size
+            shown = canvas.copy()
+            head = heads.draw(rng, True)
+            paste_head(shown, head, box)
+            if len(detector(shown)) == 1:
+                break
+        actors.append((head, box))
+
+    frames = []
+    for number in range(16):
+        image = canvas.copy()
+        for entry, (head, box) in zip(entries, actors, strict=True):
+            if number >= entry:
+                paste_head(image, head, box + 2 * (number - entry))
+        frames.append(Frame(image, number, number / 12.5))
+    photos = PhotoDataset([], SPEC, "detect", detector)
+    first: dict[int, int] = {}
+    rows = 0
+    for photo, _ in track_faces(photos, iter(frames), "a.mp4", 0, 5, fill=True):
+        rows += len(photo.faces)
+        for track in photo.tracks:
+            first.setdefault(track, photo.frame or 0)
+    assert sorted(first.values()) == entries
+    assert rows == sum(16 - entry for entry in entries)
+
+
+@squares
+def test_few_frames_wait_between_rare_searches() -> None:
+    taken = []
+    images = [stage((50, 100)), *[stage((50, 100), (400, 200))] * 40]
+    frames = (
+        taken.append(number) or Frame(image, number, number / 25)  # type: ignore[func-returns-value]
+        for number, image in enumerate(images)
+    )
+    photos = PhotoDataset([], SPEC, "detect", Blobs())
+    waiting = []
+    lengths = []
+    for photo, _ in track_faces(photos, frames, "a.mp4", 0, 30, fill=True):
+        waiting.append(len(taken) - 1 - (photo.frame or 0))
+        lengths.append(len(photo.tracks))
+    assert max(waiting) < WAITING
+    assert lengths.index(2) == 30 - (WAITING - 1)
 
 
 @squares
@@ -135,7 +194,7 @@ def test_a_face_too_small_for_rows_is_not_followed_back() -> None:
         image[100:112, 50:62] = 255  # 12 of 360 pixels
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
     photos = PhotoDataset([], SPEC, "detect", Blobs())
-    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, FILLED)]
+    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, fill=True)]
     assert [len(photo.faces) for photo in found] == [0] * 5 + [1] * 7
 
 
@@ -148,7 +207,7 @@ def test_frames_before_damage_are_kept_and_live_frames_do_not_wait() -> None:
 
     photos = PhotoDataset([], SPEC, "detect", Blobs())
     numbers: list[int | None] = []
-    items = track_faces(photos, damaged(7), "a.mp4", 0, 5, FILLED)
+    items = track_faces(photos, damaged(7), "a.mp4", 0, 5, fill=True)
     with pytest.raises(ImageError, match="damaged"):
         numbers.extend(photo.frame for photo, _ in items)
     assert numbers == [*range(7)]

@@ -1,0 +1,122 @@
+"""Compares what `predict` writes with two versions of OpenCV, in one run.
+
+python -m pip install --target cv5 --no-deps "opencv-python-headless==5.0.*"
+python -m benchmarks.opencv_versions --data DATA --other cv5
+
+`--data` is the folder of `benchmarks.finder`: photos are composed of its pictures, as JPEG and PNG, and its clips are
+read as they are. `--other` is a folder with another OpenCV.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import numpy as np
+
+from benchmarks.finder import CLIPS, Archive, group, portrait
+from benchmarks.machine import machine, run_main
+from fer_vit.face.image import encode_jpeg, encode_png
+
+Row: TypeAlias = Mapping[str, str]
+ENCODERS = {".jpg": encode_jpeg, ".png": encode_png}
+VERSION = "import cv2; print(cv2.__version__)"
+
+
+def write_photos(data: Path, folder: Path, count: int) -> None:
+    """Writes composed portraits and groups, each as JPEG and as PNG."""
+    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
+    backgrounds = Archive(data / "backgrounds.zip")
+    for number in range(count):
+        rng = np.random.default_rng([3, number])
+        shown = {
+            "portrait": portrait(rng, heads, clothes, True, (640, 1350, 3000)[number % 3]),
+            "group": group(rng, heads, backgrounds, True),
+        }
+        for kind, picture in shown.items():
+            for suffix, encode in ENCODERS.items():
+                (folder / f"{kind}{number}{suffix}").write_bytes(encode(picture.image))
+
+
+def environment(other: Path | None) -> dict[str, str]:
+    """Returns the variables of a process that imports the OpenCV of a folder, or the installed one."""
+    if other is None:
+        return {**os.environ}
+    paths = [str(other.resolve()), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def predict(inputs: list[str], table: Path, other: Path | None) -> tuple[str, list[Row]]:
+    """Runs `predict`; returns the version of OpenCV and the rows."""
+    variables = environment(other)
+    command = [sys.executable, "-m", "fer_vit", "predict", *inputs, "--output", str(table)]
+    subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
+    version = subprocess.run(
+        [sys.executable, "-c", VERSION], env=variables, check=True, capture_output=True, text=True
+    )
+    with table.open(newline="") as file:
+        return version.stdout.strip(), list(csv.DictReader(file))
+
+
+def key(row: Row) -> tuple[str, str, str]:
+    """Returns which face of which photo or frame a row has."""
+    return row["path"], row["frame"], row["face"]
+
+
+def largest(pairs: list[tuple[Row, Row]], columns: list[str]) -> float:
+    """Returns the largest difference in some columns."""
+    values = [[[float(row[name]) for name in columns] for row in pair] for pair in pairs]
+    before, after = np.array(values).swapaxes(0, 1)  # (N, C) each
+    return float(np.abs(before - after).max())
+
+
+def compare(before: list[Row], after: list[Row]) -> str:
+    """Returns a table of differences between the rows of two versions, as Markdown."""
+    lines = ["| | faces | same | other label | box, px | score | probability |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    other = {key(row): row for row in after if row["face"]}
+    kinds = {
+        "photos, PNG": lambda row: row["path"].endswith(".png"),
+        "photos, JPEG": lambda row: row["path"].endswith(".jpg"),
+        "clips": lambda row: row["frame"] != "",
+    }
+    for name, belongs in kinds.items():
+        rows = [row for row in before if row["face"] and belongs(row)]
+        pairs = [(row, other[key(row)]) for row in rows if key(row) in other]
+        count = sum(belongs(row) for row in other.values())
+        labels = sum(first["label"] != second["label"] for first, second in pairs)
+        boxes = [column for column in rows[0] if column.startswith("box_")]
+        chances = [column for column in rows[0] if column.startswith("p_")]
+        cells = [
+            f"{len(rows)} and {count}",
+            f"{len(pairs)}",
+            f"{labels}",
+            f"{largest(pairs, boxes):.2f}",
+            f"{largest(pairs, ['score']):.4f}",
+            f"{largest(pairs, chances):.4f}",
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(*, data: Path, other: Path, count: int = 30) -> None:
+    """Prints the versions and the table."""
+    print(machine())
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        photos = folder / "photos"
+        photos.mkdir()
+        write_photos(data, photos, count)
+        inputs = [str(photos), *(str(data / "clips" / clip) for clip in CLIPS)]
+        first, before = predict(inputs, folder / "before.csv", None)
+        second, after = predict(inputs, folder / "after.csv", other)
+    print(f"OpenCV {first} and {second}")
+    print(compare(before, after))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,57 @@
+"""What `predict` writes, and whether it can be written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fer_vit.errors import FerVitError
+from fer_vit.files import check_output
+from fer_vit.predict.people import People, is_textgrid, write_intervals
+from fer_vit.predict.photos import is_video
+
+
+class Outputs(NamedTuple):
+    """What `predict` writes."""
+
+    table: Path  # of faces, or a folder of tables
+    people: Path | None = None  # a table of the people in videos
+    intervals: Path | None = None  # a table or TextGrid of their expressions
+    copy: Path | None = None  # a copy of the only video with marked faces
+    min_confidence: float = 0.0  # faces below it have no label and are ambiguous
+    overwrite: bool = True  # existing files
+    features: bool = False  # columns with the network's features
+
+    def write_people(self, people: People, labels: list[str]) -> None:
+        """Writes the requested tables of people."""
+        if self.people:
+            people.write(self.people, labels, self.overwrite)
+        if self.intervals:
+            from fer_vit.predict.frames import start_of  # only here: PyAV may not be installed
+
+            people.end()
+            starts = {path: start_of(Path(path)) for path in people.spans}
+            write_intervals(self.intervals, people, starts, self.overwrite)
+
+
+def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
+    """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
+    wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
+    if not wanted:
+        return
+    videos = list(filter(is_video, sources))
+    if copy := outputs.copy:
+        itself = copy.resolve() in map(Path.resolve, videos)
+        if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
+            found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
+            raise FerVitError(
+                f"Expected one video, one table (.csv) and another .mp4, but got {found}."
+            )
+        check_output(copy, outputs.overwrite)
+    if not videos:
+        raise FerVitError(
+            f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out."
+        )
+    if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
+        raise FerVitError(
+            f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead."
+        )

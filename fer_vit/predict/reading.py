@@ -1,0 +1,76 @@
+"""Sources as batches of photos and frames, read by worker processes, which can start before the model is loaded."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from typing import NamedTuple
+
+import fer_vit.predict.photos as media
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detectors import CROP_SCORE, make_detector
+from fer_vit.geometry import TEMPLATE
+from fer_vit.predict.photos import PhotoBatch, PhotoDataset, PhotoOptions, Source
+from fer_vit.processes import cores
+from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
+
+
+def read_sources(photos: PhotoDataset, options: PhotoOptions) -> Iterator[PhotoBatch]:
+    """Yields batches of photos and frames, in order. The first worker processes start at once."""
+    sources = photos.sources
+    by_kind = groupby(range(len(sources)), lambda index: media.is_video(sources[index]))
+    runs = (_read_run(photos, options, video, [*run]) for video, run in by_kind)
+    first = next(runs, iter(()))
+    return chain(first, chain.from_iterable(runs))
+
+
+def _read_run(
+    photos: PhotoDataset, options: PhotoOptions, video: bool, run: Sequence[int]
+) -> Iterator[PhotoBatch]:
+    """Yields batches of successive photos, or of successive videos."""
+    processes = count_processes(options, len(run), video)
+    if not video:
+        return media.read_batches(photos, run, options.batch_size, processes)
+    from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
+
+    return media.read_batches(VideoDataset(photos, options), run, options.batch_size, processes)
+
+
+def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
+    """Returns how many worker processes read photos or videos; 0: the main process reads them.
+
+    A file that crashes a decoder ends the process that reads it.
+    """
+    workers = cores() if options.workers is None else options.workers
+    if video:
+        return min(workers, 1)
+    if options.workers is None and photos <= options.batch_size:
+        return 0  # in Python, a few photos are read faster than workers start
+    return min(workers, math.ceil(photos / options.batch_size))
+
+
+def make_photos(sources: Sequence[Source], spec: CropSpec, options: PhotoOptions) -> PhotoDataset:
+    """Returns sources as a data set that finds and crops faces. Raises FerVitError as `make_detector` does."""
+    min_score = CROP_SCORE if options.face == "crop" else options.min_score
+    return PhotoDataset(sources, spec, options.face, make_detector(options.detector, min_score))
+
+
+class Started(NamedTuple):
+    """Reading that began before the model was loaded, whose libraries take two seconds to import."""
+
+    spec: CropSpec  # of the model for which the faces are cropped
+    batches: Iterator[PhotoBatch]
+
+
+def start_reading(
+    model: str | None, sources: Sequence[Source], options: PhotoOptions
+) -> Started | None:
+    """Starts to read for an included model; None for others, whose crops are known when they are loaded."""
+    folder = shipped_models().get(model or DEFAULT)
+    if folder is None or not options.workers:
+        return None
+    settings = json.loads((folder / CONFIG).read_text("utf-8"))
+    config = settings["config"]
+    template = tuple(map(tuple, settings["template"] or TEMPLATE))
+    spec = CropSpec(config["img_size"], tuple(config["regions"]), settings["align"], template)
+    return Started(spec, read_sources(make_photos(sources, spec, options), options))
