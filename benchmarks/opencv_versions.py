@@ -4,7 +4,7 @@ python -m pip install --target cv5 --no-deps "opencv-python-headless==5.0.*"
 python -m benchmarks.opencv_versions --data DATA --other cv5
 
 `--data` is the folder of `benchmarks.finder`: photos are composed of its pictures, as JPEG and PNG, and its clips are
-read as they are. `--other` is a folder with another OpenCV.
+read unaltered. `--other` is a folder with another OpenCV.
 """
 
 import csv

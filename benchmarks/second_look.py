@@ -1,8 +1,8 @@
-"""Measures whether the landmark network could tell faces from clothes by one more output.
+"""Measures whether the landmark network could separate faces from clothes by one more output.
 
 python -m benchmarks.second_look --data DATA
 
-The landmark network stays as it is. A small head reads its last features and the detector's score, and learns from
+The landmark network is not changed. A small head reads its last features and the detector's score, and learns from
 candidates with a low score: true faces in composed portraits and groups, false ones in pictures of clothes and
 backgrounds. A third of all pictures is held back, as in `benchmarks.finder`. The table compares false faces at the
 same recall, without and with the second look.
@@ -136,12 +136,12 @@ def main(*, data: Path, count: int = 210) -> None:
     rows = [*candidates(pictures(data, count), detector, features)]
     more = [*candidates(more_pictures(data, count), detector, features)]
     learned = [row for row in rows + more if not row.held_back]
-    judged = [row for row in rows if row.held_back]
+    tested = [row for row in rows if row.held_back]
     print(f"{len(learned)} candidates to learn from, {sum(row.true for row in learned)} true;")
-    print(f"{len(judged)} held back, {sum(row.true for row in judged)} true")
+    print(f"{len(tested)} held back, {sum(row.true for row in tested)} true")
 
-    truth = np.array([row.true for row in judged])
-    scores = np.array([row.score for row in judged])
+    truth = np.array([row.true for row in tested])
+    scores = np.array([row.score for row in tested])
     heads = {
         "logistic regression": LogisticRegression(C=0.001, max_iter=2000),
         "32 hidden units": MLPClassifier((32,), alpha=1.0, early_stopping=True, random_state=0),
@@ -150,7 +150,7 @@ def main(*, data: Path, count: int = 210) -> None:
     for name, head in heads.items():
         model = make_pipeline(StandardScaler(), head)
         model.fit(inputs(learned), [row.true for row in learned])
-        after = model.predict_proba(inputs(judged))[:, 1]
+        after = model.predict_proba(inputs(tested))[:, 1]
         print(f"\n{name}: AUC {roc_auc_score(truth, after):.3f}")
         print("| minimum score | faces found | false by the score | false with the second look |")
         print("| ---: | ---: | ---: | ---: |")
