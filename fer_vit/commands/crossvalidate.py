@@ -12,7 +12,8 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluation.faces import Faces, as_objects, predict_manifest
+from fer_vit.evaluation.faces import Faces, Outputs, as_objects, predict_manifest
+from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
@@ -84,6 +85,8 @@ def crossvalidate(
 
     everything = concatenate(parts)
     results = evaluate_faces(everything, ["fold", *by])
+    if everything.heads:
+        results["heads"] = score_outputs(everything)
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}
     LOGGER.info(write_results(output / "evaluation", facts, results, everything))
     return results
@@ -130,6 +133,14 @@ def concatenate(parts: Sequence[Faces]) -> Faces:
     columns = {}
     for name in parts[0].columns:
         columns[name] = np.concatenate([part.columns[name] for part in parts])
+    heads = {}
+    for head, outputs in parts[0].heads.items():
+        several = [part.heads[head] for part in parts]
+        heads[head] = Outputs(
+            outputs.names,
+            np.concatenate([part.values for part in several]),
+            np.concatenate([part.targets for part in several]),
+        )
     return replace(
         parts[0],
         paths=joined("paths"),
@@ -138,4 +149,5 @@ def concatenate(parts: Sequence[Faces]) -> Faces:
         targets=joined("targets"),
         rows=joined("rows"),
         columns=columns,
+        heads=heads,
     )

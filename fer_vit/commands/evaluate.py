@@ -10,6 +10,7 @@ from fer_vit.data.schema import Split
 from fer_vit.evaluation.faces import measure_robustness
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
 from fer_vit.evaluation.join import add_columns, describe_groups
+from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces, summarize_robustness
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
@@ -43,7 +44,8 @@ def evaluate(
     resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with
     a near-duplicate in the original training split, scores without them are added. Without labels:
     how often a face was found, confidence, expressions. For a calibrated model: how many faces are
-    ambiguous, and accuracy on the others.
+    ambiguous, and accuracy on the others. With targets of movements, pose or affect: Pearson's r,
+    errors, concordance, and F1 and AUROC of binary ones, for each output.
 
     Examples:
         fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -60,8 +62,9 @@ def evaluate(
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
-        labels: For a table: the true labels, in a manifest or a table with columns path and label.
-            In a photo with several faces, the most confident face is used.
+        labels: For a table: the truth, in a manifest or a table with the column path, and label or
+            columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
+            faces, the most confident face is used.
         split: The split of a manifest.
         merge: For a manifest: new label of each old label. Votes and probabilities of merged labels
             add up; null leaves out the faces of a label. The model may have the old or the new
@@ -101,6 +104,8 @@ def evaluate(
 
     notes = [*faces.notes, *describe_groups(faces, by)]
     results = evaluate_faces(faces, by, other_probabilities)
+    if faces.heads:
+        results["heads"] = score_outputs(faces)
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes

@@ -15,6 +15,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.faces import predict_manifest
 from fer_vit.evaluation.join import align_probabilities
+from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.exporting.calibration import CALIBRATES
@@ -191,6 +192,8 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
         facts["against"] = f"{DEFAULT} with these classes"
 
     results = evaluate_faces(faces, against=against)
+    if faces.heads:
+        results["heads"] = score_outputs(faces)
     # the card before the page, which marks the end of a run
     complete_card(model / CARD_FILE, faces.labels, results, len(rows))
     LOGGER.info(write_results(page, facts, results, faces, against))

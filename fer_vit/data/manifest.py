@@ -27,6 +27,7 @@ from fer_vit.data.schema import (
     read_labels,
     read_numbers,
     read_outputs,
+    target_columns,
 )
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
@@ -139,13 +140,20 @@ class Manifest:
         """The outputs of other heads by head, whose targets the manifest has."""
         return read_outputs(str(self.path), self.table)
 
+    def target_values(self) -> dict[str, Array]:
+        """Returns the targets (M,) of other heads by column; NaN: unknown."""
+        values = {}
+        for name in target_columns(self.outputs):
+            values[name] = pc.fill_null(self.table[name], np.nan).to_numpy().astype(float)
+        return values
+
     def head_targets(self) -> dict[str, Array]:
         """Returns the targets (M, K) of other heads by head, in the order of `outputs`; NaN: unknown."""
+        values = self.target_values()
         targets = {}
         for head, names in self.outputs.items():
-            columns = [self.table[target_column(head, name)] for name in names]
-            values = [pc.fill_null(values, np.nan).to_numpy() for values in columns]
-            targets[head] = np.stack(values, axis=1).astype(float)
+            columns = [values[target_column(head, name)] for name in names]
+            targets[head] = np.stack(columns, axis=1)
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
@@ -179,7 +187,7 @@ class Manifest:
 
     def describing_columns(self) -> dict[str, list[Any]]:
         """Returns the columns by which faces can be grouped."""
-        hidden = ("image", "split", "votes", "landmarks")
+        hidden = ("image", "split", "votes", "landmarks", *target_columns(self.outputs))
         return {name: self.column(name) for name in self.table.column_names if name not in hidden}
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":

@@ -6,7 +6,7 @@ is processed like by `fer-vit predict --face crop`: face and landmarks are detec
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,12 +38,39 @@ from fer_vit.face.detectors import (
 from fer_vit.face.face import Face
 from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
+from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.photos import READ, PhotoDataset, read_batches
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
 Columns = dict[str, NDArray[np.object_]]  # cells by column name (N,); None is empty
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """The K outputs of a head beside the expression, of which a model has values and the data targets."""
+
+    names: list[str]
+    values: Array  # (N, K); NaN for an image without a face
+    targets: Array  # (N, K); NaN where they are unknown
+
+    def take(self, which: NDArray[Any]) -> "Outputs":
+        """Returns the outputs of some of the faces, by a mask or indices."""
+        return Outputs(self.names, self.values[which], self.targets[which])
+
+
+def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[str, Outputs]:
+    """Returns by head the outputs that have values and targets, (N,) each, by column."""
+    heads = {}
+    for head, names in outputs_of([name for name in targets if name in values]).items():
+        columns = [target_column(head, name) for name in names]
+        heads[head] = Outputs(
+            names,
+            np.column_stack([values[name] for name in columns]),
+            np.column_stack([targets[name] for name in columns]),
+        )
+    return heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +87,7 @@ class Faces:
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # what was assumed and left out in reading
+    heads: dict[str, Outputs] = field(default_factory=dict)  # further heads with targets
 
     def take(self, which: NDArray[Any]) -> "Faces":
         """Returns some of the faces, by a mask or indices."""
@@ -71,6 +99,7 @@ class Faces:
             targets=None if self.targets is None else self.targets[which],
             columns={name: cells[which] for name, cells in self.columns.items()},
             rows=self.rows[which],
+            heads={head: outputs.take(which) for head, outputs in self.heads.items()},
         )
 
     @property
@@ -121,10 +150,11 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
     targets = rows.model_targets(model.labels)
 
     dataset = FaceDataset(rows, model.crop_spec)
-    shares: list[Any] = []
-    for batch in face_batches(dataset, range(len(rows)), CHUNK, model.device):
-        shares.extend(model.probabilities(batch))
-    probabilities = np.array(shares)  # (N, C)
+    batches = face_batches(dataset, range(len(rows)), CHUNK, model.device)
+    read = [model.read(batch) for batch in batches]
+    probabilities = np.concatenate([shares for shares, _ in read])  # (N, C)
+    values = np.concatenate([outputs for _, outputs in read])  # (N, K)
+    by_column = dict(zip(model.outputs, values.T, strict=True))
 
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
     if model.thresholds:
@@ -144,6 +174,7 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
         rows=np.arange(len(rows)),
         picture=rows.image,
         facts=model.conditions,
+        heads=pair_outputs(by_column, rows.target_values()),
     )
 
 

@@ -5,17 +5,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, printable, short
-from fer_vit.evaluation.cells import look_alikes, normal_path, read_names, read_paths
-from fer_vit.evaluation.faces import Columns, Faces, as_objects
-from fer_vit.evaluation.predictions import is_owned, missing_note
+from fer_vit.errors import FerVitError, TableError, printable, short
+from fer_vit.evaluation.cells import (
+    BadCellError,
+    find_mark,
+    look_alikes,
+    normal_path,
+    read_names,
+    read_numbers,
+    read_paths,
+)
+from fer_vit.evaluation.faces import Columns, Faces, as_objects, pair_outputs
+from fer_vit.evaluation.predictions import is_output, is_owned, missing_note
 from fer_vit.evaluation.read import PATH, Table, is_table, read_table
 from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import HEADS, outputs_of
 from fer_vit.labels import canonical
 from fer_vit.predict.tables import format_count, format_counts
 
@@ -27,40 +38,102 @@ SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     """Returns the predictions of labelled images with the labels; of each image only the first face of `predict`.
 
-    Labels are in a split of a manifest, or in a table with columns path and label. Raises FerVitError when the model
-    lacks a label, or its predictions lack an image.
+    Labels are in a split of a manifest, or in a table with the column path, and label or outputs of heads (`move_*`,
+    `yaw`, `valence` ...), or both. Raises FerVitError when the model lacks a label, or its predictions lack an image.
     """
-    notes: list[str] = []
-    if is_table(labels):
-        columns, notes = _read_joinable(labels, "label")
+    truth = (
+        _read_truth(faces, labels) if is_table(labels) else _manifest_truth(faces, labels, split)
+    )
+    known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))
+    notes = list(truth.notes)
+    without = len({*faces.paths.tolist()}) - len({*known.paths.tolist()})
+    if without:
+        notes.append(f"{labels.name}: {format_count(without, 'image')} without a label left out.")
+    values = {
+        name: known.columns[name].astype(float) for name in truth.outputs if name in known.columns
+    }
+    lacking = [printable(name) for name in truth.outputs if name not in values]
+    if lacking:
+        notes.append(f"{labels.name}: the predictions have no {short(', '.join(lacking))}.")
+    return replace(
+        known,
+        targets=truth.labels,
+        columns=truth.columns | known.columns,
+        heads=pair_outputs(values, truth.outputs),
+        notes=(*known.notes, *notes),
+    )
+
+
+class Truth(NamedTuple):
+    """What is true of M images."""
+
+    paths: NDArray[np.object_]  # (M,)
+    labels: Array | None  # the fraction of the votes (M, C)
+    outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN: unknown
+    columns: Columns  # everything else
+    notes: Sequence[str] = ()
+
+
+def _manifest_truth(faces: Faces, labels: Path, split: Split) -> Truth:
+    """Reads labels and targets in a split of a manifest."""
+    rows = Manifest.read(labels, [split]).split(split)
+    votes = rows.model_targets(faces.labels)
+    outputs = rows.target_values()
+    if votes is None and not outputs:
+        raise no_label(labels, split)
+    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+    return Truth(as_objects(rows.image_names()), votes, outputs, columns)
+
+
+def _read_truth(faces: Faces, labels: Path) -> Truth:
+    """Reads labels and targets in a table."""
+    table = read_table(labels)
+    outputs = [name for name in table.names if is_output(name)]
+    has_labels = "label" in table.names or not outputs
+    columns, notes = _read_joinable(labels, *(["label"] if has_labels else []))
+    targets = None
+    if has_labels:
         names = [
             name if name in faces.labels else canonical(name) for name in map(str, columns["label"])
         ]
         indices = [find_label(name, faces.labels, labels) for name in names]
-        paths, targets = columns[PATH], np.eye(len(faces.labels))[indices]
-        owned = [name for name in columns if name != PATH and is_owned(name, faces.labels)]
-        ignored = [printable(name) for name in owned if name != "label"]
-        if ignored:
-            notes.append(
-                f"{labels.name}: `predict` has columns of the same name, so that "
-                f"{short(', '.join(ignored))} are not used. Rename them to use them."
-            )
-    else:
-        rows = Manifest.read(labels, [split]).split(split)
-        votes = rows.model_targets(faces.labels)
-        if votes is None:
-            raise no_label(labels, split)
-        columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-        paths, targets = as_objects(rows.image_names()), votes
-    known = faces.take(match_paths(paths, faces.paths, "the table of predictions"))
-    without = len({*faces.paths.tolist()}) - len({*known.paths.tolist()})
-    if without:
-        notes.append(f"{labels.name}: {format_count(without, 'image')} without a label left out.")
-    return replace(
-        known,
-        targets=targets,
-        columns=columns | known.columns,
-        notes=(*known.notes, *notes),
+        targets = np.eye(len(faces.labels))[indices]  # (M, C)
+
+    owned = [name for name in columns if name != PATH and is_owned(name, faces.labels)]
+    ignored = [printable(name) for name in owned if name not in ("label", *outputs)]
+    if ignored:
+        notes.append(
+            f"{labels.name}: `predict` has columns of the same name, so that "
+            f"{short(', '.join(ignored))} are not used. Rename them to use them."
+        )
+    others = {name: cells for name, cells in columns.items() if name not in outputs}
+    return Truth(columns[PATH], targets, read_outputs(table, outputs), others, notes)
+
+
+def read_outputs(table: Table, names: Sequence[str]) -> dict[str, Array]:
+    """Returns the targets in columns of a table (M,), NaN where empty; raises FerVitError when one is out of range."""
+    mark = find_mark([table[name] for name in names])
+    targets = {}
+    for name in names:
+        (head,) = outputs_of([name])
+        low, high = HEADS[head].low, HEADS[head].high
+        expected = f"a number from {low:g} to {high:g}"
+        try:
+            cells = read_numbers(table[name], mark)
+        except BadCellError as error:
+            raise _bad_target(table, name, error.row, expected, error.cell) from error
+        wrong = (cells < low) | (cells > high)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise _bad_target(table, name, row, expected, cells[row])
+        targets[name] = cells
+    return targets
+
+
+def _bad_target(table: Table, name: str, row: int, expected: str, cell: object) -> TableError:
+    return TableError(
+        f"{table.row_name(row)}: expected {expected} in `{printable(name)}`, but got "
+        f"`{printable(short(cell))}`. Correct the cell, or empty it if it is unknown."
     )
 
 

@@ -10,6 +10,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
 from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.outputs import Measured
 from fer_vit.evaluation.scores import (
     FEW,
     FOUND,
@@ -20,6 +21,7 @@ from fer_vit.evaluation.scores import (
 )
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import HEADS
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.html import render
 from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
@@ -175,8 +177,9 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     """Returns the tables of an evaluation."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     rows, text = _score_rows(results)
+    heads = [head_section(head, found) for head, found in results.get("heads", {}).items()]
     if faces.targets is None:
-        return [Section("Scores", text, score_table("", rows)), *groups]
+        return [Section("Scores", text, score_table("", rows)), *heads, *groups]
 
     confusion = np.array(results["confusion"])  # (C, C)
     text += _score_notes(results, confusion, faces.labels)
@@ -185,6 +188,7 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     parts = [
         Section("Scores", text, score_table("", rows), calibration),
         Section("By expression", "", classes),
+        *heads,
         *groups,
     ]
     if votes := results.get("by votes"):
@@ -196,6 +200,39 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
         parts.append(Section("Robustness", ROBUSTNESS, table, picture))
     return parts
 
+
+def head_section(head: str, measured: Measured) -> Section:
+    """Returns the table of the outputs of a head, and a chart of the first measure."""
+    names = HEADS[head].figures
+    shown = [
+        name for name in names if any(row[name]["mean"] is not None for row in measured.values())
+    ]
+    table = [["output", "faces", *shown]]
+    chart_rows = {}
+    for output, row in measured.items():
+        first = row[names[0]]
+        cells = [output, f"{first['faces']:,}"]
+        for name in shown:
+            cells.append(interval_text(row[name], ".3f"))
+        table.append(cells)
+        chart_rows[printable(output)] = first
+    text = f"{MEANINGS[head]} In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}"
+    picture = Pil.fromarray(intervals_figure(chart_rows, names[0])) if shown else None
+    return Section(head.capitalize(), text, table, picture)
+
+
+MEANINGS = {
+    "movements": (
+        "r: Pearson's correlation with the targets. MAE: mean absolute error, of intensities from 0 to 1. Where "
+        "all targets are 0 or 1, F1 counts values from 0.5 on, and AUROC is the area under the ROC curve."
+    ),
+    "pose": "r: Pearson's correlation with the targets. MAE: mean absolute error in degrees.",
+    "affect": (
+        "CCC: Lin's concordance correlation coefficient. RMSE: root mean square error. Both are from -1 to 1."
+    ),
+}
+"""What the measures of each head mean."""
+HEAD_NOTE = "Groups, the other model and robustness are scored by the expression alone."
 
 ROBUSTNESS = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "

@@ -209,6 +209,18 @@ class Recognizer(nn.Module):
         """Returns the probability of every expression for each face of a batch from `Batch.ready`."""
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
+    @torch.inference_mode()
+    def read(self, batch: Batch) -> tuple[Array, Array]:
+        """Reads the faces of a batch from `Batch.ready` with all heads.
+
+        Returns:
+            The probability of every expression (B, C), and the values of the further heads in the photo (B, K), in the
+            order of `outputs`.
+        """
+        tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
+        probabilities = self.decide(self.net.forward_head(tokens))
+        return probabilities.double().cpu().numpy(), self._read_heads(tokens, batch)
+
     def predict(
         self,
         images: Images | Iterable[Images],

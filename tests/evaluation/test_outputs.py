@@ -1,0 +1,157 @@
+"""Evaluation of further heads: of a manifest that a model predicts, and of tables with truth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fer_vit.commands.evaluate import evaluate as command
+from fer_vit.data.dataset import FaceDataset, collate
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation import scores
+from fer_vit.evaluation.faces import Outputs, predict_manifest
+from fer_vit.evaluation.outputs import score_head
+from fer_vit.geometry import rotation
+from fer_vit.heads import POSE_UNIT
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.measures import measure
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.predict.recognizer import load
+from fer_vit.sources import drawn
+from fer_vit.store.folder import save_network
+from tests.helpers.commands import run
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "RESAMPLES", 100)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of all heads with random weights, and drawn faces with targets."""
+    path = tmp_path_factory.mktemp("outputs")
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    config = RegionViTConfig(**size, regions=("mouth", "nose"))
+    net = build_model(config, EXPRESSIONS, outputs=drawn.OUTPUTS)
+    for value in net.heads.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    save_network(net, path / "model")
+    reading = drawn.read(path / "faces", count=80, size=48, heads=True)
+    write_manifest(path / "faces.parquet", reading, "drawn")
+    return path
+
+
+def test_measures_have_intervals_over_persons() -> None:
+    target = RNG.random((90, 2))
+    value = target + RNG.normal(0, 0.2, (90, 2))
+    target[:10, 0] = np.nan
+    units = np.repeat(np.arange(30), 3)
+    measured = score_head("movements", Outputs(["a", "b"], value, target), units)
+    for column, name in enumerate("ab"):
+        r = measured[name]["r"]
+        assert r["mean"] == pytest.approx(measure("r", value[:, column], target[:, column]))
+        assert r["low"] < r["mean"] < r["high"]
+        assert r["faces"] == 90 - 10 * (name == "a")
+        assert measured[name]["AUROC"]["mean"] is None
+    single = score_head("movements", Outputs(["a", "b"], value, target), np.zeros(90, int))
+    assert single["a"]["r"]["low"] is None
+
+
+def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
+    model = load(folder / "model", "cpu")
+    rows = Manifest.read(folder / "faces.parquet").split("val")
+    faces = predict_manifest(model, rows, "val")
+    assert not any(name.startswith("move_") or name == "roll" for name in faces.columns)
+    truth = rows.target_values()
+    np.testing.assert_array_equal(faces.heads["affect"].targets[:, 0], truth["valence"])
+
+    dataset = FaceDataset(rows, model.crop_spec)
+    batch = collate([dataset[row] for row in range(len(rows))])
+    with torch.inference_mode():
+        raw = model.net(batch.image.float() / 255, batch.boxes, batch.valid)["pose"]
+    turned = [rotation(sample) for sample in batch.to_crop.double().numpy()]
+    pose = faces.heads["pose"]
+    roll = POSE_UNIT * raw[:, 1].double().numpy() - turned
+    np.testing.assert_allclose(pose.values[:, pose.names.index("roll")], roll, atol=1e-3)
+
+
+def evaluate(output: Path, *words: object) -> dict[str, Any]:
+    run("evaluate", *words, "--output", output)
+    return json.loads((output / "results.json").read_text())
+
+
+def test_a_manifest(folder: Path, tmp_path: Path) -> None:
+    results = evaluate(
+        tmp_path / "e", folder / "faces.parquet", "--checkpoint", folder / "model", "--split=train"
+    )
+    assert {head: [*rows] for head, rows in results["heads"].items()} == drawn.OUTPUTS
+    model = load(folder / "model", "cpu")
+    rows = Manifest.read(folder / "faces.parquet").split("train")
+    outputs = predict_manifest(model, rows, "train").heads["affect"]
+    for column, name in enumerate(outputs.names):
+        for figure in ("CCC", "RMSE", "sign agreement"):
+            expected = measure(figure, outputs.values[:, column], outputs.targets[:, column])
+            assert results["heads"]["affect"][name][figure]["mean"] == pytest.approx(expected)
+    text = (tmp_path / "e" / "results.md").read_text()
+    assert "## Movements" in text
+    assert "| mouthSmile |" in text
+
+
+NAMES = [f"{number}.png" for number in range(40)]
+
+
+def write_tables(folder: Path, truth: str, cells: list[str]) -> tuple[Path, Path, np.ndarray]:
+    """Writes a table of predictions with a movement and yaw, and one of truth; returns the values (N, 2)."""
+    values = np.column_stack([RNG.random(40), RNG.normal(0, 20, 40)]).round(3)
+    lines = ["path,label,confidence,p_happiness,p_anger,move_jawOpen,yaw"]
+    for name, (jaw, yaw) in zip(NAMES, values, strict=True):
+        lines.append(f"{name},happiness,0.75,0.75,0.25,{jaw},{yaw}")
+    (folder / "p.csv").write_text("\n".join(lines))
+    rows = [f"{name},{row}" for name, row in zip(NAMES, cells, strict=True)]
+    (folder / "t.csv").write_text("\n".join([f"path,{truth}", *rows]))
+    return folder / "p.csv", folder / "t.csv", values
+
+
+def test_a_table_beside_truth_without_labels(tmp_path: Path) -> None:
+    jaw = (RNG.random(40) < 0.5).astype(int)
+    yaw = RNG.normal(0, 20, 40).round(2)
+    cells = [f"{a},{b if row else ''},0.5" for row, (a, b) in enumerate(zip(jaw, yaw, strict=True))]
+    table, truth, values = write_tables(tmp_path, "move_jawOpen,yaw,valence", cells)
+    results = evaluate(tmp_path / "e", table, "--labels", truth)
+    assert {head: [*rows] for head, rows in results["heads"].items()} == {
+        "movements": ["jawOpen"],
+        "pose": ["yaw"],
+    }
+    found = results["heads"]["movements"]["jawOpen"]
+    for name in ("F1", "AUROC", "r"):
+        assert found[name]["mean"] == pytest.approx(measure(name, values[:, 0], jaw))
+    assert results["heads"]["pose"]["yaw"]["MAE"]["faces"] == 39
+    assert any("no valence" in note for note in results["notes"])
+    assert "confusion" not in results
+
+
+def test_a_table_beside_truth_and_labels(tmp_path: Path) -> None:
+    cells = [f"happy,{row / 40}" for row in range(40)]
+    table, truth, _ = write_tables(tmp_path, "label,move_jawOpen", cells)
+    results = evaluate(tmp_path / "e", table, "--labels", truth)
+    assert results["all"]["accuracy"]["mean"] == 1
+    assert [*results["heads"]["movements"]] == ["jawOpen"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), [("move_jawOpen", "1.5"), ("yaw", "200"), ("yaw", "left"), ("valence", "-3")]
+)
+def test_wrong_truth_is_named(name: str, cell: str, tmp_path: Path) -> None:
+    table, truth, _ = write_tables(tmp_path, name, ["0", "1", cell, *["0"] * 37])
+    with pytest.raises(FerVitError, match=rf"t\.csv, row 3 .*`{name}`, but got `{cell}"):
+        command(table, labels=truth, output=tmp_path / "e")
