@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.finder import CLIPS, Archive, group, portrait
 from benchmarks.machine import machine, run_main
 from fer_vit.face.image import encode_jpeg, encode_png
+from fer_vit.geometry import Array
 
 Row: TypeAlias = Mapping[str, str]
 ENCODERS = {".jpg": encode_jpeg, ".png": encode_png}
@@ -62,42 +63,60 @@ def predict(inputs: list[str], table: Path, other: Path | None) -> tuple[str, li
         return version.stdout.strip(), list(csv.DictReader(file))
 
 
-def key(row: Row) -> tuple[str, str, str]:
-    """Returns which face of which photo or frame a row has."""
-    return row["path"], row["frame"], row["face"]
+def find_pairs(before: list[Row], after: list[Row]) -> list[tuple[Row, Row]]:
+    """Returns the rows of the same face of a photo or frame: their boxes differ by less than a fifth of the width."""
+    corners = ["box_left", "box_top", "box_right", "box_bottom"]
+    left = list(after)
+    pairs = []
+    for row in before:
+        for other in left:
+            same_picture = (row["path"], row["frame"]) == (other["path"], other["frame"])
+            width = float(row["box_right"]) - float(row["box_left"])
+            if same_picture and differences([(row, other)], corners).max() < width / 5:
+                pairs.append((row, other))
+                left.remove(other)
+                break
+    return pairs
 
 
-def largest(pairs: list[tuple[Row, Row]], columns: list[str]) -> float:
-    """Returns the largest difference in some columns."""
+def differences(pairs: list[tuple[Row, Row]], columns: list[str]) -> Array:
+    """Returns the differences (N, C) of N pairs in C columns."""
     values = [[[float(row[name]) for name in columns] for row in pair] for pair in pairs]
-    before, after = np.array(values).swapaxes(0, 1)  # (N, C) each
-    return float(np.abs(before - after).max())
+    before, after = np.array(values).swapaxes(0, 1)
+    return np.abs(before - after)
+
+
+def summary(values: Array, digits: int) -> str:
+    """Formats mean and maximum."""
+    return f"{values.mean():.{digits}f} ({values.max():.{digits}f})"
 
 
 def compare(before: list[Row], after: list[Row]) -> str:
     """Returns a table of differences between the rows of two versions, as Markdown."""
-    lines = ["| | faces | same | other label | box, px | score | probability |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    other = {key(row): row for row in after if row["face"]}
+    lines = ["| | faces | same | other label | box, px | landmarks, px | score | probability |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     kinds = {
         "photos, PNG": lambda row: row["path"].endswith(".png"),
         "photos, JPEG": lambda row: row["path"].endswith(".jpg"),
         "clips": lambda row: row["frame"] != "",
     }
     for name, belongs in kinds.items():
-        rows = [row for row in before if row["face"] and belongs(row)]
-        pairs = [(row, other[key(row)]) for row in rows if key(row) in other]
-        count = sum(belongs(row) for row in other.values())
+        rows, others = (
+            [row for row in table if row["face"] and belongs(row)] for table in (before, after)
+        )
+        pairs = find_pairs(rows, others)
         labels = sum(first["label"] != second["label"] for first, second in pairs)
         boxes = [column for column in rows[0] if column.startswith("box_")]
+        points = [column for column in rows[0] if column.endswith(("_x", "_y"))]
         chances = [column for column in rows[0] if column.startswith("p_")]
         cells = [
-            f"{len(rows)} and {count}",
+            f"{len(rows)} and {len(others)}",
             f"{len(pairs)}",
             f"{labels}",
-            f"{largest(pairs, boxes):.2f}",
-            f"{largest(pairs, ['score']):.4f}",
-            f"{largest(pairs, chances):.4f}",
+            summary(differences(pairs, boxes), 2),
+            summary(differences(pairs, points), 2),
+            summary(differences(pairs, ["score"]), 4),
+            summary(differences(pairs, chances), 4),
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -297,6 +297,17 @@ HEIC = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 )  # an AVIF may have these too
 UNREADABLE = "not an image that can be decoded"
+UNREAD = {
+    "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
+    "PNM": rb"P[1-7]\s",
+    "Sun raster": rb"\x59\xa6\x6a\x95",
+    "PSD": rb"8BPS",
+    "OpenEXR": rb"\x76\x2f\x31\x01",
+    "Radiance HDR": rb"#\?(RADIANCE|RGBE)",
+    "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
+}
+"""Formats that are recognized by how their files begin, but reach no decoder; of TGA, photos have no colour map."""
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 """The status of a file that kills the process that reads it."""
 
@@ -337,14 +348,19 @@ def _decode(data: bytes, flags: int) -> NDArray[Any]:
     return image
 
 
-def reduce_depth(image: NDArray[np.uint16]) -> NDArray[np.uint8]:
-    """Reduces 16 bits to 8: the highest ones of the 8, 10, 12, 14 or 16 bits that are used.
+def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
+    """Reduces 16 bits to 8: the highest ones of the lowest `bits`. None: of those that the image uses.
 
     Infrared and depth cameras use 10 to 14 bits; their images would be black.
     """
-    used = max(8, int(image.max()).bit_length())
-    used += used % 2
+    used = used_bits(image) if bits is None else bits
     return np.asarray(image >> (used - 8), np.uint8)
+
+
+def used_bits(image: NDArray[np.uint16]) -> int:
+    """Returns how many of its 16 bits an image uses: 8, 10, 12, 14 or 16."""
+    used = max(8, int(image.max()).bit_length())
+    return used + used % 2
 
 
 def _avif_orientation(data: bytes) -> int:
@@ -378,7 +394,9 @@ def check_cost(data: bytes) -> None:
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
     known = _format(data)
     size = image_size(data)
-    if known is None or size is None:
+    if known is None:
+        raise ImageError(_reason_unread(data))
+    if size is None:
         raise ImageError(UNREADABLE)
     check_size(size, known.most_heavy if known.is_heavy(data) else known.most)
     if (scans := count_scans(data)) > MAX_SCANS:
@@ -386,6 +404,14 @@ def check_cost(data: bytes) -> None:
     texts = data.count(b"zTXt") + data.count(b"iTXt") if data.startswith(b"\x89PNG") else 0
     if texts > MAX_TEXTS:
         raise ImageError(f"too many texts in a PNG: {texts:,}, the limit is {MAX_TEXTS}")
+
+
+def _reason_unread(data: bytes) -> str:
+    """Returns why an encoded image of no known format is not read, with the remedy for other formats of images."""
+    for name, signature in UNREAD.items():
+        if re.match(signature, data, re.DOTALL):
+            return f"{name}, which is not read: save it as JPEG"
+    return UNREADABLE
 
 
 def check_size(size: Size, most: int = MAX_PIXELS) -> None:

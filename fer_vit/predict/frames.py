@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, check_size, rotate_upright
+from fer_vit.face.image import ImageError, check_size, reduce_depth, rotate_upright, used_bits
 from fer_vit.geometry import Image
 from fer_vit.predict.hdr import to_sdr
 
@@ -49,6 +49,7 @@ ABSOLUTE = frozenset(("matroska,webm", "asf"))
 HEAD = 2**16  # bytes at the start of a file in which its size is looked for
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
+DEEP = 16  # bits of a format of which infrared and depth cameras use 10 to 14
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
 JOINT = 1.0  # seconds by which times fall back where files were joined, beyond swapped frames; there they continue
 
@@ -326,6 +327,7 @@ class _Converter:
 
     stream: av.VideoStream
     orientations: dict[float, int] = field(default_factory=dict)  # by PyAV's angle of a frame
+    bits: int = 8  # most that frames of 16 bits have used so far
 
     def to_rgb(self, frame: av.VideoFrame) -> Image:
         """Returns a frame as RGB uint8 (H, W, 3)."""
@@ -333,9 +335,20 @@ class _Converter:
         check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
         if frame.colorspace == UNTAGGED and frame.height >= HD:
             frame.colorspace = Colorspace.ITU709
-        image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
-        image = to_sdr(np.asarray(image, np.uint8), frame.color_trc)
+        if frame.format.components[0].bits == DEEP:
+            image = self._reduce_depth(frame, width)
+        else:
+            shown = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
+            image = np.asarray(shown, np.uint8)
+        image = to_sdr(image, frame.color_trc)
         return rotate_upright(image, self._orientation(frame))
+
+    def _reduce_depth(self, frame: av.VideoFrame, width: int) -> Image:
+        """Returns a frame of 16 bits as RGB uint8 (H, W, 3), by the bits that the frames so far have used."""
+        deep = frame.to_ndarray(format="rgb48le", width=width, height=frame.height)
+        image = np.asarray(deep, np.uint16)
+        self.bits = max(self.bits, used_bits(image))
+        return reduce_depth(image, self.bits)
 
     def _orientation(self, frame: av.VideoFrame) -> int:
         """Returns the EXIF orientation of a frame.

@@ -19,6 +19,7 @@ from fer_vit.face.image import (
     read_bytes,
     read_image,
 )
+from fer_vit.listing import PHOTO_SUFFIXES
 from fer_vit.predict.photos import from_pil
 from tests.helpers.hostile import (
     BOMBS,
@@ -208,7 +209,53 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("data", [*SHORT, b"P6 2 2 255 " * 9, b"#?RADIANCE\n"])
+OTHERS = {"ppm": "PNM", "jp2": "JPEG 2000", "j2k": "JPEG 2000", "tga": "TGA"}
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("suffix", OTHERS)
+def test_formats_that_are_not_read_are_named_with_the_remedy(suffix: str, mode: str) -> None:
+    buffer = io.BytesIO()
+    buffer.name = f"a.{suffix}"
+    Image.fromarray(drawing()).convert(mode).save(buffer)
+    with pytest.raises(ImageError, match=f"^{OTHERS[suffix]}, which is not read: save it as JPEG$"):
+        decode_image(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        ("ras", b"\x59\xa6\x6a\x95" + bytes(28)),
+        ("pam", b"P7\nWIDTH 2\nHEIGHT 2\n"),
+        ("jxl", b"\xff\x0a" + bytes(20)),
+        ("hdr", b"#?RADIANCE\n"),
+        ("psd", b"8BPS\0\1" + bytes(20)),
+        ("exr", b"\x76\x2f\x31\x01" + bytes(20)),
+    ],
+)
+def test_headers_of_other_formats_are_named(suffix: str, data: bytes) -> None:
+    with pytest.raises(ImageError, match="which is not read: save it as JPEG"):
+        decode_image(data)
+
+
+def test_every_listed_suffix_is_read_or_has_a_remedy() -> None:
+    """Pillow writes each format that it has; the others are those of the headers above."""
+    by_hand = {".heic", ".heif", ".hif", ".ras", ".sr", ".pam", ".jpm"}
+    known = Image.registered_extensions()
+    for suffix in PHOTO_SUFFIXES - by_hand:
+        kind = known[".jpg" if suffix in (".jif", ".jfi") else suffix]
+        buffer = io.BytesIO()
+        buffer.name = f"a{suffix}"
+        picture = Image.fromarray(drawing())
+        picture.save(buffer, kind)
+        if image_size(buffer.getvalue()):
+            assert decode_image(buffer.getvalue()).shape == (24, 40, 3)
+            continue
+        with pytest.raises(ImageError, match="which is not read: save it as JPEG"):
+            decode_image(buffer.getvalue())
+
+
+@pytest.mark.parametrize("data", [*SHORT, b"P8 2 2 255 " * 9])
 def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
     assert image_size(data) is None
     with pytest.raises(ImageError, match=r"^(not an image that can be decoded|the file is empty)$"):

@@ -348,6 +348,24 @@ def test_hdr_frames_look_as_in_sdr(transfer: int, tmp_path: Path) -> None:
     assert np.median(read_back.image[bright]) > 190
 
 
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_the_bits_that_frames_use_become_eight(bits: int, tmp_path: Path) -> None:
+    """As for images: cameras of 12 bits write 16, of which the highest four are 0."""
+    path = tmp_path / "deep.mkv"
+    pictures = [numbered(number)[..., 0] for number in range(3)]  # (H, W), up to 255
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("ffv1", 25)
+        stream.width, stream.height, stream.pix_fmt = 160, 120, "gray16le"
+        for number, picture in enumerate(pictures):
+            deep = picture.astype(np.uint16) << (bits - 8)
+            frame = av.VideoFrame.from_ndarray(deep, format="gray16le")
+            frame.pts = number
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    for picture, frame in zip(pictures, read_frames(path), strict=True):
+        assert np.abs(frame.image.astype(int) - picture[..., None]).max() <= 1
+
+
 @pytest.mark.parametrize("name", ["index first.mp4", *slow("vp9.webm", "h264.mkv")])
 def test_cut_off_files_keep_their_frames(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
