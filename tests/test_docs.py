@@ -16,6 +16,7 @@ from skimage import data, io
 import fer_vit
 from docs import generate
 from fer_vit import cli
+from fer_vit.commands import finetune
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import shipped_configs
@@ -124,8 +125,13 @@ def test_commands_of_the_documentation_run(
 
 @pytest.mark.slow
 def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, as they stand there."""
+    """One after the other, as they stand there; models are trained for two epochs."""
     monkeypatch.chdir(tmp_path)
+    train = finetune.fit
+    quick = {"trainer.max_epochs": 2}
+    monkeypatch.setattr(
+        finetune, "fit", lambda *given, **options: train(*given, **options, **quick)
+    )
     for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
         Path(folder, name).mkdir(parents=True)
         for number in range(10):

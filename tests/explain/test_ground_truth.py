@@ -1,6 +1,6 @@
 """Explanations against what is known: drawn faces differ in the regions that `differing_regions` names."""
 
-from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,7 +33,8 @@ TRAINING, NEW = range(1600), range(10_000, 10_160)
 CLASSES = len(EXPRESSIONS)
 
 
-def drawn_faces(seeds: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+@cache
+def drawn_faces(seeds: range) -> tuple[Tensor, Tensor, Tensor]:
     """Draws crops (B, 3, S, S), boxes (B, R, 4) and labels (B,), each of another person.
 
     The landmarks of the neutral face define the crop, so that a moving mouth does not turn or scale the face.

@@ -1,12 +1,13 @@
 """FERPlus: the label rules by hand, against their text step by step, and on the real data."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 
+from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
@@ -146,21 +147,27 @@ def test_malformed_line(tmp_path: Path, line: str) -> None:
         ferplus.read(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def readings(ferplus_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
+    """The real FERPlus with thumbnails, by the kind of its labels."""
+    place = tmp_path_factory.mktemp("ferplus") / "m.parquet"
+    with unpacked(ferplus_zip, place) as (base, _):
+        soft = add_landmarks(ferplus.read(base, "soft"), None, 1)
+        majority = ferplus.read(base, "majority")
+    thumbnails = {row.name: row.thumbnail for row in soft.rows}  # of all faces with a majority, too
+    rows = [replace(row, thumbnail=thumbnails[row.name]) for row in majority.rows]
+    return {"soft": soft, "majority": replace(majority, rows=rows)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "before", "dropped", "marked"),
     [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)],
 )
 def test_real_near_duplicates(
-    ferplus_zip: Path,
-    labels: Literal["majority", "soft"],
-    before: int,
-    dropped: int,
-    marked: int,
-    tmp_path: Path,
+    labels: str, before: int, dropped: int, marked: int, readings: dict[str, Reading]
 ) -> None:
-    with unpacked(ferplus_zip, tmp_path / "m.parquet") as (base, _):
-        given = add_landmarks(ferplus.read(base, labels), None, 1)
+    given = readings[labels]
     found = handle_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
     assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
