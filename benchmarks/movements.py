@@ -32,6 +32,15 @@ CONSTANT = 0.01  # outputs with a smaller standard deviation are left out
 BATCH = 64
 
 
+GROUPED = {
+    "smile": ["mouthSmileLeft", "mouthSmileRight"],
+    "brows up": ["browInnerUp"],
+    "brows down": ["browDownLeft", "browDownRight"],
+}
+"""Movements whose results are given for each group; those of both sides are averaged."""
+GROUPS = ("gender", "race", "age")
+
+
 class Targets(NamedTuple):
     """Targets of the faces of a manifest (M,), NaN where unknown."""
 
@@ -96,10 +105,12 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
     preds = {head: np.concatenate(parts) for head, parts in values.items()}
 
     known = np.isfinite(targets.pose[targets.held_out]).all(1)
-    movements = targets.movements[targets.held_out][known]
+    learned = recognizer.net.settings.outputs["movements"]
+    columns = [targets.names.index(name) for name in learned]
+    movements = targets.movements[targets.held_out][known][:, columns]
     rows = []
-    for index, name in enumerate(recognizer.net.settings.outputs["movements"]):
-        x, y = preds["movements"][known, index], movements[:, targets.names.index(name)]
+    for index, name in enumerate(learned):
+        x, y = preds["movements"][known, index], movements[:, index]
         rows.append([name, f"{np.corrcoef(x, y)[0, 1]:.3f}", f"{np.abs(x - y).mean():.3f}"])
     rows.sort(key=lambda row: row[1], reverse=True)
 
@@ -110,13 +121,42 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
         r = np.corrcoef(preds["pose"][known, index], targets.pose[targets.held_out][known, index])
         spread = np.abs(error - offset).mean()
         angles.append([name, f"{r[0, 1]:.3f}", f"{spread:.2f}", f"{offset:.2f}"])
+    groups = measure_groups(held.select(known), learned, preds["movements"][known], movements)
+    heading = ["group", "faces"]
+    for name in GROUPED:
+        heading.extend([f"{name}: r", f"{name}: bias"])
     return "\n\n".join(
         [
             f"{known.sum():,} held-out faces, {machine()}",
             markdown([["movement", "r", "mean absolute error"], *rows]),
             markdown([["angle", "r", "MAE after the median", "median error"], *angles]),
+            markdown([heading, *groups]),
         ]
     )
+
+
+def measure_groups(
+    faces: Manifest, names: list[str], preds: Array, targets: Array
+) -> list[list[str]]:
+    """Returns rows of a table by group of faces: the group, its size, and r and bias of movements.
+
+    `preds` and `targets` (M, K) are of the movements `names` of M faces. The bias is the mean of prediction minus
+    target, so a group whose smiles are underestimated has a negative one.
+    """
+    rows = []
+    for column in GROUPS:
+        values = np.array(faces.column(column))
+        for value in sorted(set(values)):
+            members = values == value
+            row = [f"{column}: {value}", f"{members.sum():,}"]
+            for movements in GROUPED.values():
+                indices = [names.index(name) for name in movements]
+                x = preds[members][:, indices].mean(1)
+                y = targets[members][:, indices].mean(1)
+                row.append(f"{np.corrcoef(x, y)[0, 1]:.3f}")
+                row.append(f"{(x - y).mean():+.3f}")
+            rows.append(row)
+    return rows
 
 
 def main(

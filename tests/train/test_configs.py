@@ -16,6 +16,7 @@ LAID_OVER = {
     "ddp": "drawn",
     "attention_is_all_you_need": "ferplus_teacher",
     "ferplus_fairface_finish": "ferplus_fairface_small",
+    "ferplus_fairface_last": "ferplus_fairface",
 }
 """Configs that change a part of another one."""
 QUICK = [
