@@ -77,7 +77,7 @@ def evaluate(
         by: Columns to group by. Groups of fewer than 30 persons or photos get no scores.
         against: Another model, or a table of its predictions for the same images.
         robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred,
-            downscaled, and with wrong landmarks.
+            downscaled, and with wrong landmarks. With another model `--against`, both are.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 
@@ -98,8 +98,9 @@ def evaluate(
 
     facts = {"data": str(data)} | faces.facts
     other_probabilities = None
+    other_model = None
     if against:
-        other_probabilities = read_other(faces, against, rows, conditions)  # (N, C)
+        other_probabilities, other_model = read_other(faces, against, rows, conditions)  # (N, C)
         facts["against"] = against
 
     notes = [*faces.notes, *describe_groups(faces, by)]
@@ -110,7 +111,9 @@ def evaluate(
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
     if robustness and model and rows and faces.targets is not None:
-        hits = measure_robustness(model, rows, faces.targets.argmax(1))
-        results["robustness"] = summarize_robustness(hits, faces.units)
+        truth = faces.targets.argmax(1)
+        hits = measure_robustness(model, rows, truth)
+        other_hits = measure_robustness(other_model, rows, truth) if other_model else None
+        results["robustness"] = summarize_robustness(hits, faces.units, other_hits)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
     return results

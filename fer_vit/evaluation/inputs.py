@@ -70,15 +70,18 @@ def read_faces(
     return *conditions.predict(checkpoint, rows), rows
 
 
-def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Conditions) -> Array:
-    """Returns the probabilities of another table, or of another model for the same rows (N, C)."""
+def read_other(
+    faces: Faces, against: str, rows: Manifest | None, conditions: Conditions
+) -> tuple[Array, Recognizer | None]:
+    """Returns the probabilities of another table, or of another model for the same rows (N, C), and the model."""
     if is_predictions(Path(against)):
-        return align_probabilities(faces, read_predictions(Path(against)), against)
+        return align_probabilities(faces, read_predictions(Path(against)), against), None
     if rows is None:
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
-    return align_probabilities(faces, conditions.predict(against, rows)[0], against)
+    predicted, model = conditions.predict(against, rows)
+    return align_probabilities(faces, predicted, against), model
 
 
 def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_images: bool) -> None:

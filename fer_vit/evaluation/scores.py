@@ -538,11 +538,15 @@ def compare_models(faces: Faces, against: Array) -> dict[str, Any]:
 
 
 def summarize_robustness(
-    hits: dict[str, Array], units: IntArray | None = None
+    hits: dict[str, Array],
+    units: IntArray | None = None,
+    other_hits: dict[str, Array] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Returns the number of faces, the accuracy and its difference from the unaltered faces.
 
-    All are by corruption; `hits` are (N,), NaN where a face does not count.
+    All are by corruption; `hits` are (N,), NaN where a face does not count. With the hits of
+    another model, also its accuracy, the difference from it, and the p-value of that difference
+    with Holm's correction for the number of corruptions.
     """
     columns = np.column_stack([*hits.values()])  # (N, corruptions)
     changes = columns - hits[UNALTERED][:, None]
@@ -554,4 +558,15 @@ def summarize_robustness(
         results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
         if name not in (UNALTERED, MOST_TURNED):
             results[name]["difference"] = difference
+    if other_hits is None:
+        return results
+
+    others = np.column_stack([other_hits[name] for name in hits])  # (N, corruptions)
+    accuracies = mean_intervals(others, units, binary=True)
+    differences = mean_intervals(columns - others, units)
+    p_values = holm([normal_p(difference) for difference in differences])
+    for name, accuracy, difference, p in zip(hits, accuracies, differences, p_values, strict=True):
+        results[name]["the other model"] = accuracy
+        results[name]["difference from it"] = difference
+        results[name]["p"] = p
     return results

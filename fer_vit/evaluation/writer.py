@@ -236,7 +236,9 @@ HEAD_NOTE = "Groups, the other model and robustness are scored by the expression
 
 ROBUSTNESS = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
-    "another change. Difference: from the unaltered faces. Turns are the mean of both directions."
+    "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "
+    "p: of the difference from the other model on the same faces, by the bootstrap, with Holm's "
+    "correction for the number of rows."
 )
 
 
@@ -314,7 +316,7 @@ def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[s
     for title, row in rows.items():
         cells = [title]
         for name in names:
-            signed = "difference" in (name, title)
+            signed = name.startswith("difference") or title == "difference"
             cells.append(cell(row.get(name), loss=name == "cross-entropy", signed=signed))
         table.append(cells)
     return table

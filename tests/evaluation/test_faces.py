@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
@@ -219,6 +220,24 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
     assert difference["mean"] == pytest.approx((hard - clean).mean())
     width = 2 * 1.96 * (hard - clean).std() / 20
     assert difference["high"] - difference["low"] == pytest.approx(width, rel=0.1)
+
+
+def test_robustness_is_paired_with_the_other_model() -> None:
+    rng = np.random.default_rng(0)
+    clean = (rng.random(400) < 0.9).astype(float)
+    worse = np.where(np.arange(400) < 9, 0.0, clean)
+    hits = {UNALTERED: clean, "covered": worse}
+    results = summarize_robustness(hits, other_hits={UNALTERED: clean, "covered": clean})
+    assert results[UNALTERED]["difference from it"]["mean"] == 0
+    assert results[UNALTERED]["p"] == 1
+    covered = results["covered"]
+    assert covered["the other model"]["mean"] == pytest.approx(clean.mean())
+    assert covered["difference from it"]["mean"] == pytest.approx((worse - clean).mean())
+    changes = worse - clean
+    z = changes.mean() / (changes.std() / 20)
+    expected = 2 * 2 * scipy.stats.norm.sf(abs(z))  # two-sided, times two tests
+    assert covered["p"] == pytest.approx(expected, rel=0.25)
+    assert expected < 0.05
 
 
 @pytest.mark.slow
