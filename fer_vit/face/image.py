@@ -300,6 +300,7 @@ UNREADABLE = "not an image that can be decoded"
 UNREAD = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
+    "DIB without the header of a file": rb"\x28\0\0\0.{8}\x01\0",
     "PNM": rb"P[1-7]\s",
     "Sun raster": rb"\x59\xa6\x6a\x95",
     "PSD": rb"8BPS",
