@@ -115,6 +115,12 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
             "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
             "freedom (Bell & McCaffrey 2002)"
         )
+    heads = study.heads
+    if heads:
+        text += (
+            f". {listed(heads)} are outputs of the model or, for the pose, of the landmarks, and are averaged and "
+            "compared in the same way; ICC, mixed models and series are of the expressions alone"
+        )
     if study.rest:
         text += (
             f". From the probabilities of a clip their mean from {study.rest.start:g} up to "

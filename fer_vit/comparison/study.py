@@ -1,6 +1,6 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby, product, zip_longest
 from operator import itemgetter
@@ -15,6 +15,7 @@ from fer_vit.evaluation.join import describe_groups
 from fer_vit.evaluation.predictions import CLIP
 from fer_vit.fields import SMOOTHED
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import HEADS, outputs_of, target_column
 from fer_vit.predict.people import Interval as Episode, People
 
 NONE = np.array(None)  # compares with the cells of a column
@@ -61,6 +62,12 @@ class Study:
     rest: Rest | None = None  # the interval that was subtracted
     without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
     notes: tuple[str, ...] = ()  # what was assumed and left out in reading
+
+    @property
+    def heads(self) -> list[str]:
+        """The titles of the measures that are outputs of further heads."""
+        titles = {words.title for words in HEAD_WORDS.values()}
+        return [kind.title for kind in self.kinds if kind.title.split(", ")[0] in titles]
 
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
@@ -126,9 +133,9 @@ def make_study(
     seconds = _seconds(faces)
     probabilities = _smoothed_probabilities(faces)
     without_rest: tuple[str, ...] = ()
+    clip = np.full(len(used), -1)
     if rest:
         named = faces.predicted & (faces.columns[person] != NONE)
-        clip = np.full(len(named), -1)
         clip[named] = _indices(_text(faces.columns[person][named], faces.paths[named]))
         probabilities = change_from_rest(probabilities, seconds, clip, rest)
         rested = np.isfinite(probabilities).all(1)
@@ -153,6 +160,7 @@ def make_study(
     else:
         kinds = [_probability_kind(faces.labels, known.probabilities)]
     kinds.append(_share_kind(label_shares(known)))
+    kinds += head_kinds(read_heads(faces, clip, rest), used, rest)
     kinds = [_observed(kind, index, len(observed)) for kind in kinds]
     if "label_smoothed" in faces.columns:
         observations = np.full(len(used), -1)
@@ -247,6 +255,56 @@ def _share_kind(values: dict[str, Array]) -> Kind:
     return Kind(
         "Share of faces with the label", phrase, ".1%", " percentage points", values, most=1
     )
+
+
+def read_heads(faces: Faces, clip: IntArray, rest: Rest | None) -> dict[str, dict[str, Array]]:
+    """Returns the outputs of further heads of all faces by head and name (N,), or their change from rest."""
+    heads: dict[str, dict[str, Array]] = {}
+    for head, names in outputs_of([*faces.columns]).items():
+        heads[head] = {}
+        for name in names:
+            values = faces.columns[target_column(head, name)].astype(float)
+            if rest:
+                values = change_from_rest(values[:, None], _seconds(faces), clip, rest)[:, 0]
+            heads[head][name] = values
+    return heads
+
+
+class Words(NamedTuple):
+    """How a comparison describes a head."""
+
+    title: str
+    phrase: str
+    form: str
+    unit: str = ""
+
+
+HEAD_WORDS = {
+    "movements": Words("Movements", "the mean intensity (0 to 1)", ".3f"),
+    "pose": Words("Head pose", "the mean angle", ".1f", " degrees"),
+    "affect": Words("Valence and arousal", "the mean (-1 to 1)", ".3f"),
+}
+
+
+def head_kinds(
+    heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
+) -> list[Kind]:
+    """Returns the outputs of each head that any of the `used` faces (N,) has, as measures of these faces."""
+    kinds = []
+    for head, outputs in heads.items():
+        values = {name: cells[used] for name, cells in outputs.items()}
+        known = {name: cells for name, cells in values.items() if np.isfinite(cells).any()}
+        if not known:
+            continue
+        title, phrase, form, unit = HEAD_WORDS[head]
+        least, most = HEADS[head].low, HEADS[head].high
+        if rest:
+            title = f"{title}, change from rest"
+            phrase = f"{phrase}, as the change from rest ({rest} s),"
+            form = f"+{form}"
+            least, most = least - most, most - least
+        kinds.append(Kind(title, phrase, form, unit, known, least, most))
+    return kinds
 
 
 def label_shares(faces: Faces) -> dict[str, Array]:

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import ttest_ind
 
 from fer_vit.comparison.results import compare_kind
+from fer_vit.comparison.series import Rest
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
@@ -215,3 +216,37 @@ def test_too_many_conditions_are_refused(tmp_path: Path) -> None:
     table = pd.concat([clip(f"a{part}.mp4", "ch", f"c{part}") for part in range(51)])
     with pytest.raises(FerVitError, match="got 51"):
         study(table, tmp_path)
+
+
+def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.Generator) -> None:
+    table = photos(rng)
+    table["move_jawOpen"] = rng.uniform(size=len(table)) + 0.3 * (table["condition"] == "film")
+    table["yaw"] = np.where(
+        rng.uniform(size=len(table)) < 0.3, np.nan, rng.normal(0, 20, len(table))
+    )
+    table["valence"] = np.nan
+    found = study(table, tmp_path, baseline="rest")
+    kinds = {kind.title: kind for kind in found.kinds[2:]}
+    assert [*kinds] == ["Movements", "Head pose"]
+    for title, column in {"Movements": "move_jawOpen", "Head pose": "yaw"}.items():
+        by_photo = table.groupby(["subject", "condition", "path"])[column].mean()
+        expected = by_photo.groupby(["subject", "condition"]).mean().unstack()
+        (values,) = kinds[title].values.values()
+        for condition, means in found.cells(values).items():
+            assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
+    (comparison,) = compare_kind(found, kinds["Movements"]).comparisons
+    assert not isinstance(comparison.test, Missing)
+    assert comparison.measure == "jawOpen"
+
+
+def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
+    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
+    table["roll"] = np.where(table["seconds"] < 1, 5.0, 12.0)
+    path = tmp_path / "faces.csv"
+    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
+    faces = read_predictions(path, videos=True)
+    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
+    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Head pose")]
+    # of seven frames after the first, four are turned by 7 degrees more
+    assert kind.values["roll"] == pytest.approx([4, 4])
+    assert kind.form == "+.1f"
