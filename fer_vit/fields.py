@@ -6,6 +6,8 @@ A name with an asterisk stands for several columns: one for each expression, mov
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+Cell: TypeAlias = str | int | float | None
+"""A cell of a table; None is an empty one."""
 NUMBER = ".8g"
 """Usual format of a number in text: milliseconds within a day."""
 FORMATS = {

@@ -27,7 +27,7 @@ from fer_vit.evaluation.read import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import Faces
+from fer_vit.predict.results import FaceResults
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.models import small_model
 
@@ -125,7 +125,7 @@ def test_a_table_has_the_columns_and_cells_of_predict(
 def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
     photos = [np.full((80, 100, 3), grey, np.uint8) for grey in (60, 120)]
     faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
-    assert isinstance(faces, Faces)
+    assert isinstance(faces, FaceResults)
     html = faces._repr_html_()
     pictures = [
         Image.open(io.BytesIO(b64decode(data))) for data in re.findall('base64,([^"]+)"', html)

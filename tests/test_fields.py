@@ -5,11 +5,13 @@ from itertools import chain
 import pytest
 
 from fer_vit.data.schema import SCHEMA
+from fer_vit.faces import Origin, Scheme, no_faces
 from fer_vit.fields import (
     FACES,
     FORMATS,
     INTERVALS,
     MANIFEST,
+    ORIGIN,
     PEOPLE,
     PLACE,
     POSE,
@@ -21,7 +23,6 @@ from fer_vit.fields import (
 )
 from fer_vit.geometry import LANDMARKS
 from fer_vit.heads import HEADS, target_column
-from fer_vit.predict.results import READERS
 
 LISTS = {"faces": FACES, "people": PEOPLE, "intervals": INTERVALS, "manifest": MANIFEST}
 
@@ -69,9 +70,12 @@ def test_every_output_of_a_head_has_a_column() -> None:
         output_field("unknown")
 
 
-def test_every_column_has_a_reader() -> None:
-    plain = [field.name for field in FACES if "*" not in field.name]
-    assert {*READERS} == {*plain} - {"valence", "arousal"}
+def test_faces_have_every_column() -> None:
+    scheme = Scheme(("a",), ("move_x", "valence", "arousal"))
+    columns = no_faces(scheme=scheme).columns()
+    fields = face_fields(scheme.labels, scheme.outputs, videos=True)
+    assert {field.name for field in fields} == {*columns}
+    assert Origin._fields == tuple(field.name for field in ORIGIN)
 
 
 def test_landmarks_have_two_columns_each() -> None:

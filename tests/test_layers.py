@@ -12,6 +12,7 @@ LAYERS = [
         *("conformal", "fields", "files", "heads", "imports", "labels", "listing"),
         *("measures", "pickles", "processes"),
     },
+    {"faces"},
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},
@@ -65,7 +66,8 @@ FORBIDDEN = {
     "report": HEAVY | {"cv2"},
     "geometry": HEAVY | {"cv2"},
     "conformal": HEAVY,
-    "fields": HEAVY | {"cv2", "pyarrow"},
+    "faces": HEAVY | {"cv2", "pyarrow", "PIL"},
+    "fields": HEAVY | {"cv2", "pyarrow", "PIL"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

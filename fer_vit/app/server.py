@@ -33,7 +33,7 @@ from fer_vit.app.guard import HERE, Guard, PublicAddress
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.uploads import problems
 from fer_vit.errors import FerVitError
-from fer_vit.report.draw import draw_faces
+from fer_vit.report.draw import draw_faces, mark
 from fer_vit.version import __version__
 
 if TYPE_CHECKING:  # this process needs no PyTorch
@@ -64,7 +64,7 @@ class LivePage:
 
     def show(self, seen: "Seen") -> None:
         """Counts a frame and replaces the picture on the page."""
-        now, faces = time.perf_counter(), seen.photo.faces
+        now, faces = time.perf_counter(), seen.faces
         self.frames += 1
         self.labels.update(str(face.label_smoothed) for face in faces)
         self._recent.append((now, now - seen.arrived, len(faces)))
@@ -73,7 +73,7 @@ class LivePage:
         median, high = np.percentile(latencies, (50, 95)) * 1000
         self.speed = (
             f"{rate:.1f} frames/s, {rate * float(np.mean(counts)):.1f} faces/s, latency {median:.0f} ms "
-            f"(95 %: {high:.0f}), {(seen.photo.frame or 0) + 1 - self.frames:,} skipped"
+            f"(95 %: {high:.0f}), {(faces.infos[0].frame or 0) + 1 - self.frames:,} skipped"
         )
         self._newest = self.frames, seen, self.speed
 
@@ -84,8 +84,8 @@ class LivePage:
             await asyncio.sleep(0.01)
         number, seen, status = self._newest
         if seen and number != self._drawn["number"]:  # once for all viewers
-            faces, buffer = seen.photo.faces, io.BytesIO()
-            Pil.fromarray(draw_faces(seen.image, [face.marked for face in faces])).save(
+            faces, buffer = seen.faces, io.BytesIO()
+            Pil.fromarray(draw_faces(seen.image, [mark(face) for face in faces])).save(
                 buffer, "JPEG", quality=85
             )
             picture = b64encode(buffer.getvalue()).decode()

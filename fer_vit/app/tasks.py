@@ -33,10 +33,11 @@ from fer_vit.face.image import (
     read_bytes,
     read_image,
 )
+from fer_vit.faces import NO_FACE, OK
 from fer_vit.fields import BOX, face_fields
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
-from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions, is_video
+from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces

@@ -15,8 +15,9 @@ from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.detectors import DetectorName
+from fer_vit.face.finder import FaceMode
 from fer_vit.files import atomic_write, check_output, json_text
-from fer_vit.predict.photos import FaceMode, PhotoOptions, find_inputs
+from fer_vit.predict.photos import PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table
 from fer_vit.store.hub import DEFAULT

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
+from fer_vit.faces import Faces
+from fer_vit.fields import face_fields
 from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import FaceResult, face_columns, photo_rows, write_faces
-from fer_vit.predict.tables import format_counts
-from fer_vit.report.draw import percent
+from fer_vit.predict.tables import format_counts, write_faces
+from fer_vit.report.draw import mark, percent
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -68,29 +69,28 @@ def live(
         stack.enter_context(server)
         stack.enter_context(serving(create_app(page, host, behind_proxy), server))
 
-        columns = face_columns(model.labels, videos=True, outputs=model.outputs)
-        origin = model.origin()
-        table = stack.enter_context(write_faces(output, columns, live=True)) if output else None
+        fields = face_fields(model.labels, model.outputs, videos=True)
+        table = stack.enter_context(write_faces(output, fields, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
         with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:
             for seen in frames:
                 if table:
-                    table.write([*photo_rows(seen.photo, columns, origin=origin)])
+                    table.write(seen.faces.rows(fields))
                 page.show(seen)
-                line.set_description_str(f"{page.speed}; {describe_faces(seen.photo.faces)}")
+                line.set_description_str(f"{page.speed}; {describe_faces(seen.faces)}")
                 if page.stopped:
                     break
         page.stopped = True  # viewers who wait for the next picture
 
 
-def describe_faces(faces: Sequence[FaceResult]) -> str:
+def describe_faces(faces: Faces) -> str:
     """Returns track, label and probability of each face as text."""
     people = []
     for face in faces:
-        mark = face.marked
-        people.append(f"{mark.track} {mark.label} {percent(mark.probability)}")
+        marked = mark(face)
+        people.append(f"{marked.track} {marked.label} {percent(marked.probability)}")
     return ", ".join(people) or "no face"
 
 

@@ -35,12 +35,14 @@ from fer_vit.face.detectors import (
     make_detector,
     resized,
 )
-from fer_vit.face.face import Face
+from fer_vit.face.finder import FaceFinder
+from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
+from fer_vit.faces import READ, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
-from fer_vit.predict.photos import READ, PhotoDataset, read_batches
+from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
@@ -277,37 +279,59 @@ SIDE = 48  # blur and shifts of landmarks are given for a longer side of SIDE pi
 Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
 
 
-@dataclass(eq=False)
-class CorruptedPhotos(PhotoDataset):
-    """The crops of a manifest, by the index of their row, changed when they are read."""
+@dataclass(frozen=True, eq=False)
+class CorruptedCrops:
+    """Reads the crops of a manifest by the index of their row, changes them and finds their faces.
+
+    Attributes:
+        rows: The manifest.
+        landmarks: Of its rows (M, 5, 2); those of an average face replace NaN.
+        finder: Finds the face in a crop.
+        change: Changes the image.
+        shift: Of each landmark in a random direction, as a fraction of the image's longer side.
+    """
 
     rows: Manifest
-    landmarks: Array  # (M, 5, 2); an average face replaces NaN
+    landmarks: Array
+    finder: FaceFinder
     change: Change | None = None
-    shift: float = 0.0  # of each landmark in a random direction, as a fraction of the longer side
+    shift: float = 0.0
 
-    def read(self, content: Any) -> tuple[Image, int, list[Face | None]]:
-        """Returns the image of a row, its reduction, and its face.
+    def name(self, index: int) -> str:
+        """Returns the name of a row in messages."""
+        return f"image {index}"
 
-        The same image gets the same shifts.
-        """
-        image = self.rows.image(content)
-        points = self.landmarks[content]  # (5, 2)
-        if self.change:
-            if not np.isfinite(points).all():
-                points = np.array(TEMPLATE) * image.shape[1::-1]
-            image = self.change(image, points)
+    def read_items(self, index: int) -> Iterator[Item]:
+        """Yields the face of a row as a crop; the status has the reason if there is none."""
+        info = PhotoInfo(self.name(index), index=index)
+        try:
+            yield self.read(info)
+        except ImageError as error:
+            yield no_faces([replace(info, status=str(error))]), []
+        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+            yield no_faces([replace(info, status="the image cannot be processed")]), []
 
-        image, reduction, faces = super().read(image)
-        if not self.shift:
-            return image, reduction, faces
+    def read(self, info: PhotoInfo) -> Item:
+        """Returns the face of a row, and its crop. The same image gets the same shifts."""
+        image = self.changed_image(info.index)
+        faces = self.finder.find(image, info)
+        if self.shift:
+            rng = np.random.default_rng(zlib.crc32(image.tobytes()))
+            angle = rng.uniform(0, 2 * np.pi, 5)
+            direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
+            steps = self.shift * max(image.shape[:2]) * direction
+            faces = replace(faces, landmarks=faces.landmarks + steps)
+        return faces, as_samples(self.finder.crop(image, faces), info.path)
 
-        rng = np.random.default_rng(zlib.crc32(image.tobytes()))
-        angle = rng.uniform(0, 2 * np.pi, 5)
-        direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
-        step = self.shift * max(image.shape[:2]) * direction
-        moved = [face and face._replace(landmarks=face.landmarks + step) for face in faces]
-        return image, reduction, moved
+    def changed_image(self, index: int) -> Image:
+        """Returns the image of a row after the change."""
+        image = self.rows.image(index)
+        if self.change is None:
+            return image
+        points = self.landmarks[index]  # (5, 2)
+        if not np.isfinite(points).all():
+            points = np.array(TEMPLATE) * image.shape[1::-1]
+        return self.change(image, points)
 
 
 def turn(image: Image, landmarks: Array, degrees: float) -> Image:
@@ -335,7 +359,7 @@ class Corruption(NamedTuple):
 
     changes: Sequence[Change | None]  # their results are averaged; None changes nothing
     detector: Detector | None
-    shift: float = 0.0  # see `CorruptedPhotos`
+    shift: float = 0.0  # see `CorruptedCrops`
 
 
 def corruptions(detector: Detector | None) -> dict[str, Corruption]:
@@ -372,24 +396,15 @@ def measure_robustness(
     known = np.isfinite(landmarks).all((1, 2))  # (N,)
     table = corruptions(make_detector(DEFAULT, CROP_SCORE))
     names = [name for name in table if not only or name in only]
-    numbers: Any = range(len(rows))  # what `CorruptedPhotos` reads instead of files
 
     hits: dict[str, Array] = {}
     for name in tqdm(names, "robustness", disable=None):
         corruption = table[name]
         correct = []
         for change in corruption.changes:
-            photos = CorruptedPhotos(
-                sources=numbers,
-                spec=model.crop_spec,
-                face="crop",
-                detector=corruption.detector,
-                rows=rows,
-                landmarks=landmarks,
-                change=change,
-                shift=corruption.shift,
-            )
-            correct.append(predict_labels(model, photos) == truth)
+            finder = FaceFinder(model.crop_spec, "crop", corruption.detector)
+            crops = CorruptedCrops(rows, landmarks, finder, change, corruption.shift)
+            correct.append(predict_labels(model, crops, len(rows)) == truth)
         hits[name] = np.mean(correct, axis=0)
 
         if name == UNALTERED and known.any():
@@ -409,13 +424,13 @@ def _yaw(landmarks: Array) -> float:
     return np.nan if pose is None else abs(pose.yaw)
 
 
-def predict_labels(model: Recognizer, photos: PhotoDataset) -> IntArray:
-    """Returns the index of the predicted label of each photo, a crop of one face (N,)."""
+def predict_labels(model: Recognizer, reader: Reader, number: int) -> IntArray:
+    """Returns the index of the predicted label of each of N crops of one face (N,)."""
     labels: list[int] = []
-    for read, batch in read_batches(photos, range(len(photos)), CHUNK, cores() - 1):
-        for photo in read:
-            if photo.status not in READ:
-                raise FerVitError(f"{photo.path}: {photo.status}.")
+    for faces, batch in read_batches(reader, range(number), CHUNK, cores() - 1):
+        for info in faces.infos:
+            if info.status not in READ:
+                raise FerVitError(f"{info.path}: {info.status}.")
         if batch is not None:
             for face in model.probabilities(batch.ready(model.device)):
                 labels.append(int(np.argmax(face)))

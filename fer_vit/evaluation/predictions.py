@@ -27,8 +27,8 @@ from fer_vit.evaluation.cells import (
 )
 from fer_vit.evaluation.faces import Columns, Faces
 from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
-from fer_vit.face.face import SURE, is_uncertain
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.faces import SURE, is_uncertain
 from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.heads import outputs_of

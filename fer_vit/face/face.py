@@ -1,18 +1,12 @@
 """A face in an image: its box, five landmarks and the detector's score."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from fer_vit.faces import Faces, PhotoInfo, found_faces
 from fer_vit.geometry import Array
-
-SURE = 0.8
-"""Score below which a face is uncertain: in docs/results/benchmarks.md, nearly all false faces are below it."""
-
-
-def is_uncertain(score: float | None) -> bool:
-    """Returns whether a detector found a face, but may be wrong; not without a detector, or where it found none."""
-    return score is not None and 0 < score < SURE
 
 
 class Face(NamedTuple):
@@ -53,3 +47,25 @@ def box_iou(face: Face, other: Face) -> float:
     sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
     common = float(np.prod(sides.clip(0)))
     return common / (face.side**2 + other.side**2 - common)
+
+
+def to_faces(
+    info: PhotoInfo, faces: Sequence[Face | None], tracks: Sequence[int] | None = None
+) -> Faces:
+    """Returns what was found in a photo or frame as faces.
+
+    Args:
+        info: The photo.
+        faces: The N faces; None stands for a crop that was not searched.
+        tracks: The number of each face's person in a video (N,).
+    """
+    box = np.full((len(faces), 4), np.nan)
+    landmarks = np.full((len(faces), 5, 2), np.nan)
+    score = np.full(len(faces), np.nan)
+    for row, face in enumerate(faces):
+        if face is not None:
+            box[row] = face.box
+            landmarks[row] = face.landmarks
+            score[row] = face.score
+    photo = np.zeros(len(faces), np.int64)
+    return found_faces([info], photo, box=box, landmarks=landmarks, score=score, track=tracks)

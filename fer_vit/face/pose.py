@@ -1,10 +1,10 @@
 """The pose of a head from its five landmarks."""
 
-from typing import NamedTuple
-
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike
+
+from fer_vit.faces import Pose
 
 EYE, NOSE, MOUTH = np.array([(3.177, -2.629, -3.826), (0.0, 1.127, -7.476), (2.456, 4.343, -4.284)])
 HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
@@ -14,14 +14,6 @@ Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Googl
 vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
 """
 DISTANCE = 60.0  # of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4
-
-
-class Pose(NamedTuple):
-    """Angles in degrees, relative to the line from the camera to the face; 0 for a frontal, upright face."""
-
-    yaw: float  # [-90, 90], positive if the face turns to the right of the picture (the person's left)
-    pitch: float  # [-180, 180], positive if the face looks up
-    roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
 
 def head_pose(landmarks: ArrayLike) -> Pose | None:

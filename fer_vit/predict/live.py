@@ -16,11 +16,14 @@ import numpy as np
 from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
+from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import Frame, play
-from fer_vit.predict.photos import Photo, PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, smooth_faces
-from fer_vit.predict.results import FaceResult
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.reading import make_finder
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResults
+from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.video import track_faces
 
 
@@ -29,7 +32,7 @@ class Seen(NamedTuple):
 
     image: Image  # (H, W, 3)
     arrived: float  # by `time.perf_counter`
-    photo: Photo[FaceResult]
+    faces: FaceResults  # of the frame
 
 
 def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
@@ -44,26 +47,27 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
             read_newest(camera_frames(int(source)) if is_camera(source) else play(address))
         ) as frames:
             shown, read = tee(frames)
-            for (frame, arrived), photo in zip(
+            for (frame, arrived), faces in zip(
                 shown, recognize_frames(model, (f for f, _ in read), name), strict=True
             ):
-                yield Seen(frame.image, arrived, photo)
+                yield Seen(frame.image, arrived, faces)
     except ImageError as error:
         raise FerVitError(f"{name}: {error}.") from error
 
 
 def recognize_frames(
     model: Recognizer, frames: Iterable[Frame], name: str
-) -> Iterator[Photo[FaceResult]]:
-    """Yields each frame with its faces, without delay; `smoothed` averages the past."""
+) -> Iterator[FaceResults]:
+    """Yields the faces of each frame, without delay; `smoothed` averages the past."""
     options = PhotoOptions()
-    items = track_faces(model.open_photos([], options), frames, name, 0, options.detect_every)
-    found = (
-        ([photo], [collate(samples).ready(model.device)] if samples else [])
-        for photo, samples in items
+    items = track_faces(
+        make_finder(model.crop_spec, options), frames, PhotoInfo(name), options.detect_every
     )
-    photos = model.classify(found, [Path(name)], options.detector)
-    return smooth_faces(photos, options.smooth, causal=True)
+    found = (
+        (faces, [collate(crops).ready(model.device)] if crops else []) for faces, crops in items
+    )
+    classified = model.classify(found, [Path(name)], options.detector)
+    return smooth_faces(classified, options.smooth, causal=True)
 
 
 def shown_name(source: str) -> str:

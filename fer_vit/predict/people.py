@@ -7,9 +7,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from fer_vit.faces import NO_FACE
 from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
 from fer_vit.files import as_text, atomic_write
-from fer_vit.predict.photos import NO_FACE
 from fer_vit.report.table import TableWriter
 
 SHORTEST = 1e-6

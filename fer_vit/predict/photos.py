@@ -8,37 +8,34 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import (
-    Any,
-    BinaryIO,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-)
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pil, ImageOps
 from torch import Tensor
-from torch.utils.data import Dataset
 
 import fer_vit.face.detectors as detectors
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number, printable
-from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
-from fer_vit.face.detectors import Detector, DetectorName
-from fer_vit.face.face import Face
-from fer_vit.face.image import CRASHED, ImageError, decode_image, reduce_depth, to_rgb
-from fer_vit.face.landmarks import refine_landmarks
+from fer_vit.face.detectors import DetectorName
+from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
+from fer_vit.face.image import CRASHED, ImageError, reduce_depth, to_rgb
+from fer_vit.faces import (
+    FIRST_FRAME,
+    NO_FACE,
+    OK,
+    Faces,
+    PhotoInfo,
+    Source,
+    join,
+    no_faces,
+)
 from fer_vit.geometry import Image
 from fer_vit.listing import (
     MEDIA_SUFFIXES,
@@ -52,8 +49,6 @@ from fer_vit.processes import work_in_processes
 
 LOGGER = logging.getLogger("fer_vit")
 
-Source: TypeAlias = Path | bytes | Image
-"""A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
 Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
 """A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's or an array
 (H, W), (H, W, 3) or (H, W, 4)."""
@@ -213,15 +208,6 @@ def _match(pattern: str) -> list[Path]:
     return sorted({os.path.realpath(match): Path(match) for match in matches}.values())
 
 
-FaceMode = Literal["detect", "crop"]
-OK = "ok"
-NO_FACE = "no face"
-FIRST_FRAME = (
-    "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
-)
-READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
-
-
 @dataclass(frozen=True)
 class PhotoOptions:
     """How photos and videos are read.
@@ -292,130 +278,61 @@ class PhotoOptions:
         }
 
 
-FaceT = TypeVar("FaceT")
+Item: TypeAlias = tuple[Faces, list[Sample]]
+"""A photo or frame with its faces, and these as crops."""
+PhotoBatch: TypeAlias = tuple[Faces, Batch | None]
+"""Photos or frames with their faces, and all these as crops in the same order."""
 
 
-class Photo(NamedTuple, Generic[FaceT]):
-    """An image or a frame of a video with its faces."""
-
-    path: str  # the image or video; "image 0" and so on for images in memory
-    status: str  # `OK`, `NO_FACE`, or why it cannot be read
-    faces: list[FaceT]  # in pixels of the image; None stands for a crop without landmarks
-    source: int = 0  # index of the image or video among the inputs
-    frame: int | None = (
-        None  # index of the frame in its video; None for an image, and for the end of a damaged video
-    )
-    seconds: float | None = None  # the frame's time in its file
-    tracks: tuple[int, ...] = ()  # the number of each face's person in a video
-    size: tuple[int, int] = (0, 0)  # width and height
-    taken_whole: bool = False  # taken as the crop of one face, but it shows small or several faces
-
-    @property
-    def reason(self) -> str:
-        """The status without details, or a warning for `taken_whole`."""
-        return (
-            "taken as a single face (leave out `--face crop`)"
-            if self.taken_whole
-            else self.status.partition(":")[0]
-        )
-
-
-FoundPhoto: TypeAlias = Photo[Face | None]  # a photo with detected faces
-Item: TypeAlias = tuple[FoundPhoto, list[Sample]]  # a photo, and its faces as crops
-PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
-"""Photos, and all their faces in the same order; `row` is a face's index in its photo."""
-
-
-@dataclass(eq=False)
-class PhotoDataset(Dataset[Item]):
-    """Images as faces, framed like the template without a detector; the status of an unreadable image is the reason."""
+@dataclass(frozen=True, eq=False)
+class PhotoReader:
+    """Reads photos, finds their faces and cuts them out."""
 
     sources: Sequence[Source]
-    spec: CropSpec
-    face: FaceMode
-    detector: Detector | None
-
-    def __len__(self) -> int:
-        return len(self.sources)
+    finder: FaceFinder
 
     def name(self, index: int) -> str:
-        """Returns the name of an image in results."""
+        """Returns the name of a photo in results."""
         return source_name(self.sources[index], index)
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields an image with its faces as crops."""
-        yield self[index]
+        """Yields a photo with its faces as crops."""
+        yield self.read(index)
 
-    def __getitem__(self, index: int) -> Item:
-        """Reads an image and crops its faces."""
+    def read(self, index: int) -> Item:
+        """Reads a photo and cuts out its faces; the status of an unreadable one is the reason."""
         source = self.sources[index]
-        path = self.name(index)
+        info = PhotoInfo(self.name(index), index=index)
         try:
             content = image_file.read_bytes(source) if isinstance(source, Path) else source
-            image, reduction, faces = self.read(content)
-            samples = self.crop_faces(image, reduction, faces, path)
-            animated = isinstance(content, bytes) and image_file.is_animated(content)
-            taken_whole = (
-                self.face == "crop"
-                and self.detector is not None
-                and detectors.is_photo(self.detector, image)
-            )
+            if isinstance(content, bytes):
+                search = self.finder.find_in_file(content, info)
+                animated = image_file.is_animated(content)
+            else:
+                search = Search(content, 1, self.finder.find(content, info))
+                animated = False
+            crops = self.finder.crop(search.image, search.faces, search.reduction)
+            taken_whole = self.finder.shows_photo(search.image)
         except ImageError as error:
-            return Photo(path, str(error), [], index), []
+            return no_faces([replace(info, status=str(error))]), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
-            return Photo(path, "the image cannot be processed", [], index), []
-        size = image.shape[1] * reduction, image.shape[0] * reduction
-        status = FIRST_FRAME if animated else OK if faces else NO_FACE
-        return Photo(path, status, faces, index, size=size, taken_whole=taken_whole), samples
-
-    def read(self, content: bytes | Image) -> tuple[Image, int, list[Face | None]]:
-        """Returns an encoded or decoded image, its reduction, and its faces in pixels of the image at full size."""
-        if self.face == "crop" or self.detector is None:
-            image = decode_image(content) if isinstance(content, bytes) else content
-            return (
-                image,
-                1,
-                [detectors.detect_in_crop(self.detector, image) if self.detector else None],
-            )
-        if not isinstance(content, bytes):
-            return content, 1, [*refine_landmarks(content, self.detector(content))]
-        image_file.check_cost(content)  # before the header is read by Pillow
-        reduction = image_file.reduction_to(content, detectors.MAX_SIDE)
-        image = decode_image(content, reduction)
-        faces = self.detector(image)
-        crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
-        if reduction > 1 and any(
-            np.linalg.det(matrix[:, :2]) > 1 for matrix in crops
-        ):  # a crop has more pixels
-            image, reduction, faces = (
-                decode_image(content),
-                1,
-                [face.moved(reduction) for face in faces],
-            )
-        return (
-            image,
-            reduction,
-            [face.moved(reduction) for face in refine_landmarks(image, faces)],
-        )
-
-    def crop_faces(
-        self, image: Image, reduction: int, faces: Sequence[Face | None], path: str
-    ) -> list[Sample]:
-        """Returns the crops of an image's faces, which are in pixels of the image at full size."""
-        samples = []
-        for number, face in enumerate(faces):
-            landmarks = None if face is None else face.landmarks / reduction
-            crop, points, to_crop = crop_face(
-                image, landmarks, self.spec, framed=self.face == "crop"
-            )
-            to_crop[:, :2] /= reduction
-            samples.append(
-                Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop, {})
-            )
-        return samples
+            return no_faces([replace(info, status="the image cannot be processed")]), []
+        status = OK if len(search.faces) else NO_FACE
+        if animated:
+            status = FIRST_FRAME
+        info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
+        return replace(search.faces, infos=(info,)), as_samples(crops, info.path)
 
 
-class Reading(Protocol):
+def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
+    """Returns the crops of a photo's faces as a model's input."""
+    return [
+        Sample(crop.image, crop.boxes, crop.valid, None, row, path, crop.to_crop, {})
+        for row, crop in enumerate(crops)
+    ]
+
+
+class Reader(Protocol):
     """Reads sources by their index."""
 
     def read_items(self, index: int) -> Iterator[Item]:
@@ -426,7 +343,7 @@ class Reading(Protocol):
 
 
 def read_batches(
-    reading: Reading, indices: Sequence[int], batch_size: int, processes: int
+    reader: Reader, indices: Sequence[int], batch_size: int, processes: int
 ) -> Iterator[PhotoBatch]:
     """Yields batches of photos or frames in order, read by worker processes (0: this one).
 
@@ -434,14 +351,14 @@ def read_batches(
     """
 
     def items() -> Iterator[Item]:
-        for index, item in work_in_processes(reading.read_items, indices, processes):
-            yield item or (Photo(reading.name(index), CRASHED, [], index), [])
+        for index, item in work_in_processes(reader.read_items, indices, processes):
+            yield item or (no_faces([PhotoInfo(reader.name(index), CRASHED, index)]), [])
 
-    found = items()
-    while some := [*islice(found, batch_size)]:
-        yield _collate(some)
+    stream = items()
+    while batch := list(islice(stream, batch_size)):
+        yield _collate(batch)
 
 
-def _collate(items: list[Item]) -> PhotoBatch:
-    samples = [sample for _, faces in items for sample in faces]
-    return [photo for photo, _ in items], collate(samples) if samples else None
+def _collate(items: Sequence[Item]) -> PhotoBatch:
+    samples = [sample for _, crops in items for sample in crops]
+    return join([faces for faces, _ in items]), collate(samples) if samples else None

@@ -9,31 +9,40 @@ from typing import NamedTuple
 import fer_vit.predict.photos as media
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import CROP_SCORE, make_detector
+from fer_vit.face.finder import FaceFinder
+from fer_vit.faces import Source
 from fer_vit.geometry import TEMPLATE
-from fer_vit.predict.photos import PhotoBatch, PhotoDataset, PhotoOptions, Source
+from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader
 from fer_vit.processes import cores
 from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
 
 
-def read_sources(photos: PhotoDataset, options: PhotoOptions) -> Iterator[PhotoBatch]:
+def read_sources(
+    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions
+) -> Iterator[PhotoBatch]:
     """Yields batches of photos and frames, in order. The first worker processes start at once."""
-    sources = photos.sources
     by_kind = groupby(range(len(sources)), lambda index: media.is_video(sources[index]))
-    runs = (_read_run(photos, options, video, [*run]) for video, run in by_kind)
+    runs = (_read_run(sources, finder, options, video, [*run]) for video, run in by_kind)
     first = next(runs, iter(()))
     return chain(first, chain.from_iterable(runs))
 
 
 def _read_run(
-    photos: PhotoDataset, options: PhotoOptions, video: bool, run: Sequence[int]
+    sources: Sequence[Source],
+    finder: FaceFinder,
+    options: PhotoOptions,
+    video: bool,
+    run: Sequence[int],
 ) -> Iterator[PhotoBatch]:
     """Yields batches of successive photos, or of successive videos."""
     processes = count_processes(options, len(run), video)
     if not video:
+        photos = PhotoReader(sources, finder)
         return media.read_batches(photos, run, options.batch_size, processes)
-    from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
+    from fer_vit.predict.video import VideoReader  # only here: PyAV may not be installed
 
-    return media.read_batches(VideoDataset(photos, options), run, options.batch_size, processes)
+    videos = VideoReader(sources, finder, options)
+    return media.read_batches(videos, run, options.batch_size, processes)
 
 
 def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
@@ -49,10 +58,10 @@ def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
     return min(workers, math.ceil(photos / options.batch_size))
 
 
-def make_photos(sources: Sequence[Source], spec: CropSpec, options: PhotoOptions) -> PhotoDataset:
-    """Returns sources as a data set that finds and crops faces. Raises FerVitError as `make_detector` does."""
+def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
+    """Returns what finds and crops faces. Raises FerVitError as `make_detector` does."""
     min_score = CROP_SCORE if options.face == "crop" else options.min_score
-    return PhotoDataset(sources, spec, options.face, make_detector(options.detector, min_score))
+    return FaceFinder(spec, options.face, make_detector(options.detector, min_score))
 
 
 class Started(NamedTuple):
@@ -73,4 +82,4 @@ def start_reading(
     config = settings["config"]
     template = tuple(map(tuple, settings["template"] or TEMPLATE))
     spec = CropSpec(config["img_size"], tuple(config["regions"]), settings["align"], template)
-    return Started(spec, read_sources(make_photos(sources, spec, options), options))
+    return Started(spec, read_sources(sources, make_finder(spec, options), options))

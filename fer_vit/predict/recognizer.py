@@ -4,79 +4,67 @@ Its stages find faces, classify them, and smooth their probabilities over time. 
 one after another; sinks, such as tables, take the results.
 """
 
-import math
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from itertools import chain, groupby
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image as Pil
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import fer_vit.explain.methods as methods
 import fer_vit.predict.photos as media
 from fer_vit.conformal import Thresholds
-from fer_vit.data.dataset import Batch
+from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, ImageError
-from fer_vit.face.crop import CropSpec, check_regions
+from fer_vit.explain.trace import attention_views, trace
+from fer_vit.face.crop import CropSpec, check_regions, warp
 from fer_vit.face.detectors import DetectorName
-from fer_vit.geometry import (
-    LANDMARKS,
-    TEMPLATE,
-    Array,
-    Float32Array,
-    apply,
-    invert,
-    rotation,
+from fer_vit.face.finder import FaceMode
+from fer_vit.face.pose import head_pose
+from fer_vit.faces import (
+    READ,
+    Face,
+    Faces,
+    Origin,
+    Photo,
+    PhotoInfo,
+    Pose,
+    Scheme,
+    Source,
+    join,
+    no_faces,
 )
+from fer_vit.geometry import TEMPLATE, Array, Float32Array, Mask, apply, invert, rotation
 from fer_vit.heads import HEADS, target_column
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import Tokens
-from fer_vit.predict.photos import (
-    FaceMode,
-    FoundPhoto,
-    Images,
-    Photo,
-    PhotoDataset,
-    PhotoOptions,
-    Source,
-)
-from fer_vit.predict.reading import Started, make_photos, read_sources
-from fer_vit.predict.results import FaceResult, Faces, NetworkLink, Origin, PhotoStatus
+from fer_vit.predict.photos import Images, PhotoOptions
+from fer_vit.predict.plot import plot_attention, read_photo
+from fer_vit.predict.reading import Started, make_finder, read_sources
+from fer_vit.predict.results import FaceResults
+from fer_vit.predict.smoothing import smooth_faces
+from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
 
 CHUNK = 64  # faces in one forward pass
 FEW = 8  # faces that one thread computes as fast as two: together about 60 ms
-FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
-"""Photos or frames, and all their faces in batches for the network."""
+EXPLAINED = 8  # faces that are explained together
+FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
+"""Photos or frames with their faces, and these in batches for the network."""
 
 
-class Row(NamedTuple):
-    """A classified face."""
-
-    probabilities: list[float]  # (C,)
-    outputs: list[float]  # of further heads, in the order of `Recognizer.outputs`
-    features: Float32Array  # (D,)
-    blur: float
-    batch: Batch  # of this face
-
-
-Timed: TypeAlias = tuple[float, Photo[FaceResult]]  # a frame after its time in seconds
-REACH = 3.0  # half the width of the smoothing window in time constants: 99.7 % of the weight
-FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
 SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
@@ -230,10 +218,10 @@ class Recognizer(nn.Module):
         batch_size: int = 32,
         workers: int | None = None,
         **video: Any,
-    ) -> Faces:
+    ) -> FaceResults:
         """Finds and classifies every face in photos and videos; returns the faces, photo by photo and frame by frame.
 
-        Photos that cannot be read give a warning; `photos` of the result has the status of each. The logger `fer_vit`
+        Photos that cannot be read give a warning; `photos()` of the result has the status of each. The logger `fer_vit`
         reports files of folders that are not read.
 
         Args:
@@ -251,70 +239,92 @@ class Recognizer(nn.Module):
         """
         sources = media.as_sources(images)
         options = PhotoOptions(face, detector, batch_size, workers, **video)
-        photos = list(self.recognize(sources, options))
-        wrong = [
-            f"{photo.path}: {photo.status}" for photo in photos if photo.status not in media.READ
-        ]
-        if wrong and len(photos) == 1:
-            raise ImageError(f"{wrong[0]}.")
-        if wrong:
-            warnings.warn(
-                f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.",
-                stacklevel=2,
-            )
-        if whole := [photo.path for photo in photos if photo.taken_whole]:
-            hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
-            warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
-        faces = (face for photo in photos for face in photo.faces)
-        statuses = [
-            PhotoStatus(photo.path, photo.status, len(photo.faces), photo.frame, photo.seconds)
-            for photo in photos
-        ]
-        return Faces(faces, statuses, self.origin(options.detector))
+        parts = list(self.recognize(sources, options))
+        scheme = self.scheme(options.detector)
+        faces = join([results(no_faces(scheme=scheme)), *parts])
+        report_photos(faces.infos)
+        return faces
 
-    def explain(self, face: FaceResult, method: str = "pixels") -> methods.Explanation:
-        """Explains the prediction of this model for a face, also for a face of another process.
+    def explain(self, faces: Face | Faces, method: str = "pixels") -> methods.Explanation:
+        """Explains the predictions of this model, also for faces of another process.
 
         Args:
-            face: The face; its photo is read again.
+            faces: A face, or N of them; their photos are read again.
             method: "pixels", "relevance" or "ablation", the methods of `fer-vit visualize`.
 
         Returns:
-            `heat` (1, S, S) of the pixels and `shares` (1, R) of the regions `crop_spec.regions`.
+            `heat` (N, S, S) of the pixels and `shares` (N, R) of the regions `crop_spec.regions`.
 
         Raises:
-            ImageError: The photo can no longer be read.
-            FerVitError: The method is unknown, or the face was cropped for another model.
+            ImageError: A photo can no longer be read.
+            FerVitError: The method is unknown, the faces were cropped for another model, or there
+                are none.
         """
-        if face.crop_size != self.crop_spec.size:
+        faces = faces.alone if isinstance(faces, Face) else faces
+        if not len(faces):
+            raise FerVitError("Expected one or more faces to explain, but got none.")
+        parts = []
+        for chunk in self._crop_again(faces).split(EXPLAINED):
+            parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
+        return methods.Explanation(*map(torch.cat, zip(*parts, strict=True)))
+
+    def attend(self, face: Face) -> Attention:
+        """Returns the attention of this model on a face, whose photo is read again."""
+        batch = self._crop_again(face.alone)
+        views = attention_views(trace(self.net, batch.image, batch.boxes, batch.valid))
+        return Attention(*(values[0].double().cpu().numpy() for values in views))
+
+    def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
+        """Draws the attention of this model between the regions of a face, and from them to the output.
+
+        Args:
+            face: The face; its photo is read again.
+            file: Where to save the picture (.svg, .pdf or .png).
+        """
+        return plot_attention(face, self.attend(face), self.crop_spec.regions, file)
+
+    def _crop_again(self, faces: Faces) -> Batch:
+        """Returns faces as the network gets them, from photos that are read again."""
+        if faces.scheme.crop_size != self.crop_spec.size:
             raise FerVitError(
-                f"Expected a face of {self.crop_spec.size} pixels, but got one of {face.crop_size}. "
-                "Predict the photo with this model."
+                f"Expected faces of {self.crop_spec.size} pixels, but got some of "
+                f"{faces.scheme.crop_size}. Predict the photos with this model."
             )
-        crop = face.crop(face.read_photo(), self.crop_spec.regions)
-        image, boxes, valid = (values.to(self.device) for values in crop)
-        return methods.explain(self.net, image, boxes, valid, method)
+        samples = []
+        for photo in faces.photos():
+            if not len(photo.faces):
+                continue
+            image = read_photo(photo.faces[0])
+            for row, to_crop in enumerate(photo.faces.to_crop):
+                sample = Sample(
+                    image=warp(image, to_crop, self.crop_spec.size),
+                    boxes=photo.faces.boxes[row].astype(np.float32),
+                    valid=photo.faces.visible[row],
+                    target=None,
+                    row=row,
+                    path=photo.path,
+                    to_crop=to_crop,
+                    targets={},
+                )
+                samples.append(sample)
+        return collate(samples).ready(self.device)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
-        faces = self.predict(images, **options)
-        return np.array([face.features for face in faces], np.float32).reshape(
-            len(faces), self.net.vit.embed_dim
-        )
+        return self.predict(images, **options).features
 
-    def stream(
-        self, images: Images | Iterable[Images], **options: Any
-    ) -> Iterator[Photo[FaceResult]]:
+    def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
         """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
-        return self.recognize(media.as_sources(images), PhotoOptions(**options))
+        for faces in self.recognize(media.as_sources(images), PhotoOptions(**options)):
+            yield from faces.photos()
 
     def recognize(
         self,
         sources: Sequence[Source],
         options: PhotoOptions,
         started: Started | None = None,
-    ) -> Iterator[Photo[FaceResult]]:
-        """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
+    ) -> Iterator[FaceResults]:
+        """Yields each photo and frame, in order, with its faces: finds, classifies and smooths."""
         found = self.find(sources, options, started)
         yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
 
@@ -329,56 +339,59 @@ class Recognizer(nn.Module):
         `started` is a reading of the same sources that began before.
         """
         if started is None or started.spec != self.crop_spec:
-            batches = read_sources(self.open_photos(sources, options), options)
+            batches = read_sources(sources, make_finder(self.crop_spec, options), options)
         else:
             batches = started.batches
         videos = any(map(media.is_video, sources))
         with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
-            for photos, batch in batches:
+            for faces, batch in batches:
                 # A photo may contain hundreds of faces, and recorded attention grows with their number.
                 chunks = batch.split(CHUNK) if batch else []
-                yield photos, [chunk.ready(self.device) for chunk in chunks]
-                bar.update(len(photos))
+                yield faces, [chunk.ready(self.device) for chunk in chunks]
+                bar.update(len(faces.infos))
 
     def classify(
         self, found: Iterable[FoundFaces], sources: Sequence[Source], detector: DetectorName
-    ) -> Iterator[Photo[FaceResult]]:
+    ) -> Iterator[FaceResults]:
         """Classifies the faces that a detector has found in `sources`."""
-        origin = self.origin(detector)
-        for photos, chunks in found:
-            with few_threads(sum(len(chunk.image) for chunk in chunks)):
-                classified = self._classify_photos(photos, chunks, sources, origin)
-            yield from classified
-
-    def _classify_photos(
-        self,
-        photos: Sequence[FoundPhoto],
-        chunks: Sequence[Batch],
-        sources: Sequence[Source],
-        origin: Origin,
-    ) -> list[Photo[FaceResult]]:
-        """Returns photos with their faces, which lie one after another in the chunks."""
-        rows = chain.from_iterable(self._classify(chunk) for chunk in chunks)
-        classified = []
-        for photo in photos:
-            source = sources[photo.source]
-            faces = [
-                self._result(photo, source, index, next(rows), origin)
-                for index in range(len(photo.faces))
-            ]
-            classified.append(Photo[FaceResult](photo.path, photo.status, faces, *photo[3:]))
-        return classified
+        scheme = self.scheme(detector)
+        for faces, chunks in found:
+            infos = tuple(replace(info, source=sources[info.index]) for info in faces.infos)
+            faces = results(replace(faces, infos=infos, scheme=scheme))
+            if not chunks:
+                empty = no_faces(infos, scheme)
+                yield results(empty)
+                continue
+            with few_threads(len(faces)):
+                parts = [self._classify(chunk) for chunk in chunks]
+            columns: dict[str, Any] = {}
+            for name in parts[0]:
+                columns[name] = np.concatenate([part[name] for part in parts])
+            faces = replace(faces, **columns)
+            yield replace(
+                faces,
+                angles=head_angles(faces),
+                in_photo=regions_in_photo(faces),
+                smoothed=np.full_like(faces.probabilities, np.nan),
+                smoothed_outputs=np.full_like(faces.outputs, np.nan),
+            )
 
     @torch.inference_mode()
-    def _classify(self, batch: Batch) -> Iterator[Row]:
-        """Returns the rows of faces; features per expression are averaged."""
+    def _classify(self, batch: Batch) -> dict[str, Array]:
+        """Returns what the network reads from B faces, by attributes of `Faces`."""
         tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
         pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
-        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
-        probabilities = self.decide(self.net.classify(pooled)).tolist()
-        outputs = self._read_heads(tokens, batch).tolist()
-        blurs = measure_blur(batch.image).tolist()
-        return map(Row, probabilities, outputs, features, blurs, batch.split(1))
+        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)
+        valid = batch.valid.cpu().numpy()
+        return {
+            "probabilities": self.decide(self.net.classify(pooled)).double().cpu().numpy(),
+            "outputs": self._read_heads(tokens, batch),
+            "features": features.cpu().numpy(),
+            "blur": measure_blur(batch.image).double().cpu().numpy(),
+            "to_crop": batch.to_crop.double().cpu().numpy(),
+            "boxes": batch.boxes.double().cpu().numpy(),
+            "visible": valid if self.net.layout.num_regions else np.zeros_like(valid),
+        }
 
     def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
         """Returns the values (B, K) of all further heads, in the photo: roll is not the aligned crop's."""
@@ -399,44 +412,56 @@ class Recognizer(nn.Module):
             for name in names
         ]
 
-    def _result(
-        self, photo: FoundPhoto, source: Source, index: int, row: Row, origin: Origin
-    ) -> FaceResult:
-        face, batch, spec = photo.faces[index], row.batch, self.crop_spec
-        probabilities = dict(zip(self.labels, row.probabilities, strict=True))
-        label = max(probabilities, key=probabilities.__getitem__)
-        to_crop, regions = batch.to_crop[0].double().numpy(), visible_regions(spec, batch, 0)
-        shown = regions_in_photo(regions, to_crop, photo.size)
-        return FaceResult(
-            label=label,
-            confidence=probabilities[label],
-            probabilities=probabilities,
-            path=photo.path,
-            face=index,
-            box=None if face is None else face.box,
-            landmarks=None
-            if face is None
-            else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
-            score=None if face is None or math.isnan(face.score) else face.score,
-            source=source,
-            to_crop=to_crop,
-            crop_size=spec.size,
-            regions=regions if self.net.layout.num_regions else {},
+    def scheme(self, detector: DetectorName) -> Scheme:
+        """Returns what the numbers of faces mean that this model classifies and a detector finds."""
+        return Scheme(
+            labels=tuple(self.labels),
+            outputs=tuple(self.outputs),
+            regions=self.crop_spec.regions,
+            crop_size=self.crop_spec.size,
             thresholds=self.thresholds,
-            blur=row.blur,
-            outside=tuple(name for name in spec.regions if name not in shown),
-            link=NetworkLink(self.net),
-            frame=photo.frame,
-            seconds=photo.seconds,
-            track=photo.tracks[index] if photo.tracks else None,
-            features=row.features,
-            origin=origin,
-            outputs=dict(zip(self.outputs, row.outputs, strict=True)),
+            origin=self.origin(detector),
         )
 
-    def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:
-        """Returns the photos as a data set that finds and crops faces."""
-        return make_photos(sources, self.crop_spec, options)
+
+def results(faces: Faces) -> FaceResults:
+    """Returns faces as Python users get them."""
+    return FaceResults(**vars(faces))
+
+
+def report_photos(infos: Sequence[PhotoInfo]) -> None:
+    """Warns about photos that cannot be read, or were taken as one face; raises ImageError for the only one."""
+    sources = len({info.index for info in infos})
+    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
+    if wrong and len(infos) == 1:
+        raise ImageError(f"{wrong[0]}.")
+    if wrong:
+        warnings.warn(
+            f"{len(wrong)} of {sources} images cannot be read, the first {wrong[0]}.",
+            stacklevel=3,
+        )
+    whole = [info.path for info in infos if info.taken_whole]
+    if whole:
+        warnings.warn(
+            f"{len(whole)} of {sources} images are photos, but each was taken as one face, the "
+            f'first {whole[0]}. Leave out face="crop".',
+            stacklevel=3,
+        )
+
+
+def head_angles(faces: Faces) -> Array:
+    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks; NaN without both."""
+    angles = np.full((len(faces), len(Pose._fields)), np.nan)
+    by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
+    if by_landmarks:
+        for row, points in enumerate(faces.landmarks):
+            pose = None if faces.score[row] == 0 else head_pose(points)
+            if pose is not None:
+                angles[row] = pose
+    for index, name in enumerate(Pose._fields):
+        if name in faces.scheme.outputs:
+            angles[:, index] = faces.outputs[:, faces.scheme.outputs.index(name)]
+    return angles
 
 
 @contextmanager
@@ -456,12 +481,6 @@ def few_threads(faces: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
-    """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
-    boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
-    return {name: box for name, box, seen in zip(spec.regions, boxes, valid, strict=True) if seen}
-
-
 def measure_blur(crops: Tensor) -> Tensor:
     """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
 
@@ -473,67 +492,12 @@ def measure_blur(crops: Tensor) -> Tensor:
     return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
 
 
-def regions_in_photo(
-    regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]
-) -> list[str]:
-    """Returns the regions, boxes (4,) in crop pixels, whose centre lies in a photo of width and height `size`."""
-    boxes = np.array([*regions.values()]).reshape(-1, 4)  # also without regions
-    centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
-    return [
-        name
-        for name, centre in zip(regions, centres, strict=True)
-        if ((centre >= 0) & (centre < size)).all()
-    ]
-
-
-def smooth_faces(
-    photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False
-) -> Iterator[Photo[FaceResult]]:
-    """Yields photos unchanged, and frames with `smoothed` probabilities: averages of log-probabilities over time.
-
-    The average is Gaussian, without a shift in time, so frames come half a window later. If `causal`, for live video,
-    it is exponential over the past, and frames come at once. `constant` is the time constant in seconds; 0: no average.
-    """
-    for _, frames in groupby(photos, attrgetter("source")):
-        yield from _smooth_video(frames, constant, causal)
-
-
-def _smooth_video(
-    frames: Iterable[Photo[FaceResult]], constant: float, causal: bool
-) -> Iterator[Photo[FaceResult]]:
-    window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
-    reach, delay = REACH * constant, -math.inf if causal else REACH * constant
-    for frame in chain(frames, [None]):
-        now = (
-            math.inf
-        )  # after the last frame, and for a photo or the end of a damaged video, which have no time
-        if frame and frame.seconds is not None:
-            now = frame.seconds
-            window.append((now, frame))
-        while done < len(window) and now - window[done][0] > delay:
-            yield _smooth_frame(window[done], window, constant, causal)
-            done += 1
-        while done and now - window[0][0] > 2 * reach:
-            window.popleft()
-            done -= 1
-        if frame and now == math.inf:
-            yield frame
-
-
-def _smooth_frame(
-    timed: Timed, window: Iterable[Timed], constant: float, causal: bool
-) -> Photo[FaceResult]:
-    seconds, frame = timed
-    near = [
-        (seconds - time, other) for time, other in window if abs(seconds - time) <= REACH * constant
-    ]
-    faces = []
-    for face in frame.faces:
-        same = [(age, one) for age, other in near for one in other.faces if one.track == face.track]
-        ages = np.array([age for age, _ in same]) / max(constant, 1e-9)
-        weights = np.exp(-ages if causal else -0.5 * ages**2)
-        logs = np.log(np.maximum([[*one.probabilities.values()] for _, one in same], FLOOR))
-        average = np.exp(weights @ logs / weights.sum())
-        values = (average / average.sum()).tolist()
-        faces.append(replace(face, smoothed=dict(zip(face.probabilities, values, strict=True))))
-    return frame._replace(faces=faces)
+def regions_in_photo(faces: Faces) -> Mask:
+    """Returns which visible regions have their centre in the photo (N, R)."""
+    in_photo = faces.visible.copy()
+    for row, to_crop in enumerate(faces.to_crop):
+        boxes = faces.boxes[row]  # (R, 4)
+        centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)  # (R, 2)
+        size = faces.infos[int(faces.photo[row])].size or (0, 0)
+        in_photo[row] &= ((centres >= 0) & (centres < size)).all(1)
+    return in_photo

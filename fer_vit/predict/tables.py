@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,23 +17,17 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
+from fer_vit.faces import SEPARATOR, WARNINGS, PhotoInfo
+from fer_vit.fields import Cell, Field, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.people import People
-from fer_vit.predict.photos import Photo, PhotoOptions, is_video
+from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.reading import Started
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import (
-    SEPARATOR,
-    WARNINGS,
-    FaceResult,
-    face_columns,
-    photo_rows,
-    write_faces,
-)
 from fer_vit.processes import ProcessRank
-from fer_vit.report.draw import Marked
-from fer_vit.report.table import FACTS, Cell
+from fer_vit.report.draw import Marked, mark
+from fer_vit.report.table import FACTS, TableWriter
 from fer_vit.version import __version__
 
 NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
@@ -222,22 +216,29 @@ def _write_tables(
     photos = model.recognize([*chain.from_iterable(share.values())], options, started)
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
-    columns = face_columns(model.labels, videos, features, model.outputs)
-    origin = model.origin(options.detector)
+    fields = face_fields(model.labels, model.outputs, videos, features)
     counts, people = Counts(), People(outputs.min_confidence)
     marks: list[list[Marked]] = []
-    by_source = (some for _, some in groupby(photos, attrgetter("source")))
+    by_source = (part for _, part in groupby(photos, lambda faces: faces.infos[0].index))
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
-        with write_faces(path, columns, overwrite=outputs.overwrite, facts=facts) as table:
-            for photo in chain.from_iterable(islice(by_source, len(chunk))):
-                rows = list(photo_rows(photo, columns, outputs.min_confidence, origin))
+        with write_faces(path, fields, overwrite=outputs.overwrite, facts=facts) as table:
+            for faces in chain.from_iterable(islice(by_source, len(chunk))):
+                rows = faces.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)
-                counts.add(photo, rows)
+                (info,) = faces.infos
+                counts.add(info, rows)
                 people.add(rows)
-                if outputs.copy and photo.frame is not None:
-                    marks.append([face.marked for face in photo.faces])
+                if outputs.copy and info.frame is not None:
+                    marks.append([mark(face) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
+
+
+def write_faces(path: Path, fields: Sequence[Field], **options: Any) -> TableWriter:
+    """Returns the writer of a table of faces with some columns; options as for `TableWriter`."""
+    types = {field.name: field.kind for field in fields}
+    formats = {field.name: field.format for field in fields}
+    return TableWriter(path, types, formats=formats, **options)
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
@@ -263,12 +264,18 @@ class Counts:
         self.kinds, self.statuses, self.labels, self.warnings = (Counter[str]() for _ in range(4))
         self.ambiguous = Counter[bool]()
 
-    def add(self, photo: Photo[FaceResult], rows: Sequence[Mapping[str, Cell]]) -> None:
+    def add(self, info: PhotoInfo, rows: Sequence[Mapping[str, Cell]]) -> None:
         """Adds a photo or frame and its rows in the table."""
-        image = "failed video" if photo.frame is None and is_video(Path(photo.path)) else "photo"
-        self.kinds[image if photo.frame is None else "frame"] += 1
-        self.statuses[photo.reason] += 1
-        for row in rows if photo.faces else ():
+        kind = "photo"
+        if info.frame is not None:
+            kind = "frame"
+        elif is_video(Path(info.path)):
+            kind = "failed video"
+        self.kinds[kind] += 1
+        self.statuses[info.reason] += 1
+        for row in rows:
+            if row.get("face") is None:  # a photo without a face
+                continue
             self.labels[str(row["label"] or "without a label")] += 1
             self.warnings.update(str(row["warning"] or "").split(SEPARATOR))
             if row["ambiguous"] is not None:

@@ -2,81 +2,95 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from fer_vit.face.detectors import SAME, Detector, follow_faces
-from fer_vit.face.face import Face, box_iou
+from fer_vit.face.face import Face, box_iou, to_faces
+from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.face.landmarks import refine_landmarks
+from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
-from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
+from fer_vit.predict.photos import Item, PhotoOptions, as_samples, source_name
 from fer_vit.processes import read_ahead
 
 AHEAD = 3  # frames that are decoded before they are needed
 
 
-@dataclass(eq=False)
-class VideoDataset:
-    """Frames of videos with their faces. For an unreadable video, the status of the last item has the reason."""
+@dataclass(frozen=True, eq=False)
+class VideoReader:
+    """Reads the frames of videos, finds their faces and cuts them out."""
 
-    photos: PhotoDataset  # detects and crops faces; the videos are among its sources
+    sources: Sequence[Source]  # the videos are among them
+    finder: FaceFinder
     options: PhotoOptions
 
     def name(self, index: int) -> str:
         """Returns the path of a video."""
-        return self.photos.name(index)
+        return source_name(self.sources[index], index)
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the frames of a video."""
+        """Yields the frames of a video. If it is damaged, the status of the last item has the reason."""
         options = self.options
-        path = self.name(index)
+        info = PhotoInfo(self.name(index), index=index)
         frames = read_ahead(
-            read_frames(Path(path), options.every, options.fps, options.start, options.end), AHEAD
+            read_frames(Path(info.path), options.every, options.fps, options.start, options.end),
+            AHEAD,
         )
         try:
-            yield from track_faces(
-                self.photos, frames, path, index, options.detect_every, fill=True
-            )
+            yield from track_faces(self.finder, frames, info, options.detect_every, fill=True)
         except ImageError as error:
-            yield Photo(path, str(error), [], index), []
+            yield no_faces([replace(info, status=str(error))]), []
         except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
-            yield Photo(path, "the video cannot be processed", [], index), []
+            yield no_faces([replace(info, status="the video cannot be processed")]), []
 
 
-Found = tuple[Frame, list[Face | None], list[int]]
+Found = tuple[Frame, list[Face], list[int]]
 """A frame, its faces, and the number of each face's person; the lists grow while the frame waits."""
 WAITING = 12  # most frames that wait for faces that are found after them, so that large ones fit into memory
 VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
 
 
 def track_faces(
-    photos: PhotoDataset,
+    finder: FaceFinder,
     frames: Iterable[Frame],
-    path: str,
-    index: int,
+    video: PhotoInfo,
     detect_every: int,
     fill: bool = False,
 ) -> Iterator[Item]:
-    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
+    """Yields the frames of a video with faces and tracks, and the faces as the model's input.
 
     With `fill`, frames come up to `detect_every` frames late, with the faces that were found after them.
     """
-    found: Iterator[Found]
-    if photos.face == "crop" or photos.detector is None:  # all crops of a video show one person
-        found = ((frame, photos.read(frame.image)[2], [0]) for frame in frames)
-    else:
-        found = find_faces(photos.detector, frames, detect_every, fill)
-    for (image, number, seconds), faces, tracks in found:
-        size = image.shape[1], image.shape[0]
-        photo = Photo(
-            path, OK if faces else NO_FACE, faces, index, number, seconds, tuple(tracks), size
+    for frame, faces in _find_in_frames(finder, frames, detect_every, fill):
+        height, width = frame.image.shape[:2]
+        info = replace(
+            video,
+            status=OK if len(faces) else NO_FACE,
+            frame=frame.number,
+            seconds=frame.seconds,
+            size=(width, height),
         )
-        yield photo, photos.crop_faces(image, 1, faces, path)
+        crops = finder.crop(frame.image, faces)
+        yield replace(faces, infos=(info,)), as_samples(crops, info.path)
+
+
+def _find_in_frames(
+    finder: FaceFinder, frames: Iterable[Frame], detect_every: int, fill: bool
+) -> Iterator[tuple[Frame, Faces]]:
+    """Yields each frame with its faces and their tracks."""
+    if finder.mode == "crop" or finder.detector is None:
+        for frame in frames:
+            # all crops of a video show one person
+            yield frame, replace(finder.find(frame.image), track=as_objects([0]))
+        return
+    for frame, faces, tracks in find_faces(finder.detector, frames, detect_every, fill):
+        yield frame, to_faces(IN_MEMORY, faces, tracks)
 
 
 def find_faces(
@@ -122,7 +136,7 @@ def search_frames(
         for face, track in zip(faces, tracks, strict=True):
             if track >= known:
                 follow_back(detector, waiting, face, track)
-        yield frame, [*faces], tracks
+        yield frame, list(faces), tracks
 
 
 def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track: int) -> None:
@@ -133,7 +147,7 @@ def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track:
             return
         (face,) = before
         height = face.box[3] - face.box[1]
-        taken = any(known and box_iou(face, known) > SAME for known in faces)
+        taken = any(box_iou(face, known) > SAME for known in faces)
         if taken or height < VISIBLE * frame.image.shape[0]:
             return
         faces.append(face)

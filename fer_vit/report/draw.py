@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image as Pil, ImageDraw, ImageFont
 
 from fer_vit.errors import printable
+from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
 
 REGION_COLOUR = "#c3ffa5"
@@ -181,6 +182,13 @@ class Marked(NamedTuple):
     label: str  # untrusted text
     probability: float
     track: int | None = None  # the number of the person in a video
+
+
+def mark(face: Face) -> Marked:
+    """Returns what is drawn of a face in its photo: in a video, its smoothed expression."""
+    label = face.label_smoothed or face.label
+    probability = (face.smoothed or face.probabilities)[label]
+    return Marked(face.box, label, probability, face.track)
 
 
 def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:

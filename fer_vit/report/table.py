@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
-from fer_vit.fields import NUMBER
+from fer_vit.fields import NUMBER, Cell
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
-Cell = str | int | float | None
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 NOTHING = "-"  # cell of a missing result

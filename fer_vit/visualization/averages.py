@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.face.crop import warp
+from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Attributed, Evidence
-from fer_vit.report.table import Cell, Interval, TableWriter
+from fer_vit.report.table import Interval, TableWriter
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
 OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions

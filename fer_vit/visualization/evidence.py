@@ -20,14 +20,16 @@ from tqdm import tqdm
 from fer_vit.data.dataset import Batch, collate
 from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
-from fer_vit.face.face import Face
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.faces import Face, Faces, join
 from fer_vit.geometry import Array, Image
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
-from fer_vit.predict.recognizer import CHUNK, Recognizer, visible_regions
-from fer_vit.predict.results import FaceResult
+from fer_vit.predict.photos import PhotoOptions, as_samples
+from fer_vit.predict.plot import face_view
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Attributed, Evidence
 
@@ -44,7 +46,7 @@ VALUE_BYTES = 16  # of a value with its gradients: measured with additive attent
 HEAT_GRID = 24
 """Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 LabelChoice = Literal["predicted", "all"]
-Shown: TypeAlias = tuple[FaceResult, Image | None]
+Shown: TypeAlias = tuple[Face, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
 
 
@@ -59,14 +61,14 @@ class Timeline:
     times: list[float] = field(default_factory=list)
     shares: list[list[float]] = field(default_factory=list)
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    faces: list[FaceResult] = field(default_factory=list)
-    changes: list[FaceResult] = field(default_factory=list)  # where the smoothed expression changes
+    faces: list[Face] = field(default_factory=list)
+    changes: list[Face] = field(default_factory=list)  # where the smoothed expression changes
     max_pictures: int = PICTURES
     _frame: int = 0  # the last one, counted among those that were read
     _stride: int = 1
     _label: str | None = None
 
-    def pictures(self, most: int) -> list[FaceResult]:
+    def pictures(self, most: int) -> list[Face]:
         """Returns at most `most` faces to show, at least one.
 
         Up to half of them are where the expression changes, the others at even intervals.
@@ -78,7 +80,7 @@ class Timeline:
         chosen += evenly(steady, most - len(changes))
         return sorted(chosen, key=lambda face: face.frame or 0)
 
-    def add(self, face: FaceResult, seconds: float, frame: int) -> None:
+    def add(self, face: Face, seconds: float, frame: int) -> None:
         """Adds a face.
 
         Of those to show every second one is dropped each time there are twice as many as needed.
@@ -108,7 +110,7 @@ class Video:
     end: float
     people: dict[int, Timeline] = field(default_factory=dict)
 
-    def pictures(self) -> Iterator[FaceResult]:
+    def pictures(self) -> Iterator[Face]:
         """Yields the faces to show of each person."""
         for person in self.people.values():
             yield from person.pictures(4 * PICTURES // len(self.people))
@@ -140,7 +142,7 @@ class Video:
             }
 
 
-def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
+def evenly(faces: Sequence[Face], most: int) -> list[Face]:
     """Returns at most `most` faces at even intervals."""
     places = np.linspace(0, len(faces) - 1, min(most, len(faces)))
     return [faces[round(place)] for place in places]
@@ -172,20 +174,21 @@ def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], boo
     return limited, left_out
 
 
-def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:
+def watch(frames: Iterable[Faces]) -> tuple[dict[str, Video], Counter[str]]:
     """Follows the people in videos by path; also counts the frames by status."""
     videos: dict[str, Video] = {}
     status: Counter[str] = Counter()
-    for frame, photo in enumerate(photos):
-        status[photo.reason] += 1
-        if photo.seconds is None:  # the end of a video that broke
+    for frame, faces in enumerate(frames):
+        (info,) = faces.infos
+        status[info.reason] += 1
+        if info.seconds is None:  # the end of a video that broke
             continue
-        video = videos.setdefault(photo.path, Video(photo.seconds, photo.seconds))
-        video.end = photo.seconds
-        for face in photo.faces:
+        video = videos.setdefault(info.path, Video(info.seconds, info.seconds))
+        video.end = info.seconds
+        for face in faces:
             track = face.track or 0
             person = video.people.setdefault(track, Timeline(track))
-            person.add(face, photo.seconds, frame)
+            person.add(face, info.seconds, frame)
     return videos, status
 
 
@@ -193,11 +196,11 @@ def pictures(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the faces to show, in the frames that are read again, and as the model's input."""
-    photos = PhotoDataset((), model.crop_spec, options.face, None)
+    finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
         from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
 
-        wanted: defaultdict[int, list[FaceResult]] = defaultdict(list)
+        wanted: defaultdict[int, list[Face]] = defaultdict(list)
         for result in video.pictures():
             wanted[result.frame or 0].append(result)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
@@ -206,21 +209,12 @@ def pictures(
                 shown: list[Shown] = []
                 crops = []
                 for frame in read:
-                    for result in wanted[frame.number]:
-                        shown.append((result, frame.image))
-                        crops += photos.crop_faces(frame.image, 1, [_face(result)], path)
-                chunks = collate(crops).split(CHUNK)
+                    faces = wanted[frame.number]
+                    shown += [(face, frame.image) for face in faces]
+                    crops += finder.crop(frame.image, join([face.alone for face in faces]))
+                chunks = collate(as_samples(crops, path)).split(CHUNK)
                 yield shown, [chunk.ready(model.device) for chunk in chunks]
                 bar.update(len(read))
-
-
-def _face(result: FaceResult) -> Face | None:
-    """Returns a face as the detector found it; None without landmarks."""
-    if result.box is None or result.landmarks is None:
-        return None
-    points = np.array(list(result.landmarks.values()))
-    score = np.nan if result.score is None else result.score
-    return Face(result.box, points, score)
 
 
 def explain_faces(
@@ -229,7 +223,7 @@ def explain_faces(
     chunks: Iterable[Batch],
     method: str,
     labels: LabelChoice = "predicted",
-) -> Iterator[tuple[FaceResult, FaceView, Evidence]]:
+) -> Iterator[tuple[Face, FaceView, Evidence]]:
     """Yields each face with its explanation.
 
     `chunks` are the crops of the faces, ready for the model, perhaps with more faces.
@@ -248,11 +242,18 @@ def explain_faces(
             picture = read(face.path) if image is None else image
             if picture is None:  # what the model saw
                 crop = (255 * batch.image[row]).round().byte().permute(1, 2, 0).cpu().numpy()
-                view = replace(face.view(crop), box=None, to_crop=np.eye(2, 3))
+                view = replace(face_view(face, crop), box=None, to_crop=np.eye(2, 3))
             else:
-                view = face.view(picture)
+                view = face_view(face, picture)
             view = replace(view, regions=visible_regions(model.crop_spec, batch, row))
             yield face, view, evidence
+
+
+def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
+    """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
+    boxes = batch.boxes[row].cpu().double().numpy()  # (R, 4)
+    valid = batch.valid[row].tolist()
+    return {name: box for name, box, seen in zip(spec.regions, boxes, valid, strict=True) if seen}
 
 
 def faces_at_once(net: RegionViT) -> int:

@@ -18,13 +18,14 @@ from fer_vit.data.dataset import Batch
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
+from fer_vit.faces import SMALL, Face
+from fer_vit.fields import Cell
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
-from fer_vit.report.table import Cell, TableWriter
+from fer_vit.report.table import TableWriter
 from fer_vit.visualization.averages import Average, list_heads, write_heads, write_tables
 from fer_vit.visualization.evidence import (
     LabelChoice,
@@ -167,16 +168,14 @@ def _photo_parts(
         return
     remaining = most
     for found, chunks in model.find(photos, options):
-        faces: list[Shown] = []
-        for photo in model.classify([(found, chunks)], photos, options.detector):
-            faces += [(face, None) for face in photo.faces]
-        faces = faces[:remaining]
+        (classified,) = model.classify([(found, chunks)], photos, options.detector)
+        faces: list[Shown] = [(face, None) for face in classified[:remaining]]
         remaining -= len(faces)
         yield Part(
             faces=faces,
             chunks=chunks,
-            status=Counter(photo.reason for photo in found),
-            skipped={photo.path: photo.status for photo in found if not photo.faces},
+            status=Counter(info.reason for info in found.infos),
+            skipped={photo.path: photo.status for photo in found.photos() if not len(photo.faces)},
         )
 
 
@@ -203,7 +202,7 @@ class FaceSaver:
         if in_videos:
             self._columns |= {"frame": int, "seconds": float, "track": int}
         self._columns |= {"face": int}
-        self._copied = list(self._columns)  # cells that are attributes of `FaceResult`
+        self._copied = list(self._columns)  # cells that are attributes of `Face`
         self._columns |= {"predicted": str, "confidence": float}
         self._columns |= dict.fromkeys(self.regions, float)
         self._table = TableWriter(folder / "faces.parquet", self._columns)
@@ -220,7 +219,7 @@ class FaceSaver:
     ) -> None:
         self._table.__exit__(kind, error, traceback)
 
-    def save(self, face: FaceResult, view: FaceView, evidence: Evidence) -> None:
+    def save(self, face: Face, view: FaceView, evidence: Evidence) -> None:
         """Saves a face with its explanation."""
         view = replace(view, name=_short(face.path, self._root))
         record = save_face(self._folder, len(self.records), view, evidence, self.regions)

@@ -3,8 +3,6 @@
 import io
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,25 +13,23 @@ from starlette.testclient import TestClient
 from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
 from fer_vit.predict.live import Seen
-from fer_vit.predict.photos import Photo
-from fer_vit.report.draw import Marked
 from tests.helpers.browser import chromium, opened
+from tests.helpers.faces import make_faces
 
 PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
-FACE: Any = SimpleNamespace(
-    marked=Marked(np.array([20.0, 20, 60, 60]), "happiness", 0.9, 0),
-    track=0,
-    label_smoothed="happiness",
-    smoothed=PROBABILITIES,
-)
 
 
-def seen(level: int, *faces: Any) -> Seen:
-    return Seen(
-        np.full((90, 160, 3), level, np.uint8),
-        0.0,
-        Photo("clip.mp4", "ok", list(faces), frame=2 * level),
+def seen(level: int, number: int = 0) -> Seen:
+    """A frame with this number of faces."""
+    faces = make_faces(
+        [*PROBABILITIES],
+        [[*PROBABILITIES.values()]] * number,
+        frame=2 * level,
+        track=[0] * number,
+        box=[[20, 20, 60, 60]] * number,
+        smoothed=True,
     )
+    return Seen(np.full((90, 160, 3), level, np.uint8), 0.0, faces)
 
 
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
@@ -48,7 +44,7 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
     ):
         assert "fer-vit live" in client.get("/").text
         for number in range(100):
-            page.show(seen(number, FACE))
+            page.show(seen(number, 1))
         assert not drawn
         states = [*pool.map(lambda _: client.get("/live/newest").json(), range(8))]
     assert drawn == [1]
@@ -96,7 +92,7 @@ def test_in_a_browser() -> None:
         with sock, serving(create_app(page), sock):
             viewer, wrong = opened(browser, address)
             assert viewer.inner_text("p").startswith("Waiting")
-            page.show(seen(50, FACE))
+            page.show(seen(50, 1))
             viewer.get_by_text("0.0 frames/s").wait_for()
             viewer.get_by_text("Recording to live.csv").wait_for()
             assert viewer.locator("tr").all_inner_texts() == [

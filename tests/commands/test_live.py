@@ -44,7 +44,7 @@ def test_a_file_to_its_end(
 ) -> None:
     shown, show = [], LivePage.show
     monkeypatch.setattr(
-        LivePage, "show", lambda page, seen: shown.append(seen.photo.faces[0]) or show(page, seen)
+        LivePage, "show", lambda page, seen: shown.append(seen.faces[0]) or show(page, seen)
     )
     table = tmp_path / "live.csv"
     main(

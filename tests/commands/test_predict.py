@@ -406,7 +406,7 @@ def test_in_python(walk: Path, folder: Path) -> None:
     assert found[0].label_smoothed in EXPRESSIONS
     assert np.asarray(found[-1].plot().convert("RGB")).std() > 20
     with pytest.raises(FerVitError, match="the video has become shorter"):
-        replace(found[-1], frame=99).plot()
+        replace(found[-1:], infos=(replace(found[-1].info, frame=99),))[0].plot()
     with pytest.raises(FerVitError, match="not a video"):
         model.predict(folder / "e.mp4")
     with pytest.warns(UserWarning, match=r"1 of 1 images cannot be read, the first .*c.mkv: "):

@@ -15,6 +15,7 @@ from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.evaluation.scores import summarize_robustness
 from fer_vit.face.crop import CropSpec, cover_regions
 from fer_vit.face.detectors import NoDetector
+from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.face.pose import head_pose
@@ -155,7 +156,7 @@ def test_manifests_that_cannot_be_evaluated(
 
 def crop(
     folder: Path, change: module.Change | None = None, shift: float = 0.0
-) -> module.CorruptedPhotos:
+) -> module.CorruptedCrops:
     """A manifest of one crop without landmarks."""
     write_manifest(
         folder / "m.parquet",
@@ -163,9 +164,8 @@ def crop(
         "drawn",
     )
     rows = Manifest.read(folder / "m.parquet")
-    return module.CorruptedPhotos(
-        [0], CropSpec(48), "crop", NoDetector(), rows, rows.landmarks(), change, shift
-    )
+    finder = FaceFinder(CropSpec(48), "crop", NoDetector())
+    return module.CorruptedCrops(rows, rows.landmarks(), finder, change, shift)
 
 
 def test_a_turn_goes_about_the_middle() -> None:
@@ -189,11 +189,12 @@ def test_blur_and_shrink_keep_the_mean() -> None:
 
 def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
     shifted, landmarks = crop(tmp_path, shift=0.05), full_image_face(IMAGE).landmarks
-    (face,), (again,) = shifted[0][0].faces, shifted[0][0].faces
-    assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(
+    ((faces, _),) = shifted.read_items(0)
+    ((again, _),) = shifted.read_items(0)
+    assert np.linalg.norm(faces.landmarks[0] - landmarks, axis=1) == pytest.approx(
         np.full(5, 0.05 * 96)
     )
-    assert (again.landmarks == face.landmarks).all()
+    assert (again.landmarks == faces.landmarks).all()
 
 
 def test_turns_go_both_ways() -> None:
@@ -262,6 +263,7 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
 
 
 def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(tmp_path: Path) -> None:
-    covered, _, _ = crop(tmp_path, partial(cover_regions, regions=module.EYES)).read(0)
+    cover = partial(cover_regions, regions=module.EYES)
+    covered = crop(tmp_path, cover).changed_image(0)
     assert (covered == cover_regions(IMAGE, np.array(TEMPLATE) * 96, module.EYES)).all()
-    assert (crop(tmp_path).read(0)[0] == IMAGE).all()
+    assert (crop(tmp_path).changed_image(0) == IMAGE).all()

@@ -4,6 +4,7 @@ import io
 import socket
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
@@ -17,13 +18,13 @@ from PIL import Image as Pil
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
+from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict import frames as reader, live
 from fer_vit.predict.frames import Frame, play, read_frames
 from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
-from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResult
+from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
 from tests.helpers.videos import Blobs, number_of, numbered, write_numbered, write_video
@@ -35,10 +36,9 @@ UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
 def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
     """Replaces a model that finds no face."""
 
-    def recognize(
-        model: Recognizer, frames: Iterable[Frame], name: str
-    ) -> Iterator[Photo[FaceResult]]:
-        return (Photo(name, NO_FACE, [], 0, frame.number, frame.seconds) for frame in frames)
+    def recognize(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Faces]:
+        for frame in frames:
+            yield make_faces(["a"], [], path=name, frame=frame.number, seconds=frame.seconds)
 
     monkeypatch.setattr(live, "recognize_frames", recognize)
     return cast(Recognizer, None)
@@ -240,17 +240,21 @@ def squares(tmp_path: Path) -> Path:
 def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
     seen = list(live.recognize_frames(model, read_frames(squares), "a"))
     expected = list(model.stream(squares))
-    assert [photo.frame for photo in seen] == [*range(20)]
-    for photo, other in zip(seen, expected, strict=True):
-        assert photo[:2] == ("a", other.status)
-        assert photo[3:] == other[3:]
-        for face, same in zip(photo.faces, other.faces, strict=True):
+    assert [faces.infos[0].frame for faces in seen] == [*range(20)]
+    for faces, other in zip(seen, expected, strict=True):
+        (info,) = faces.infos
+        same_info = replace(info, path=other.path)
+        assert info.path == "a"
+        assert same_info == other.faces.infos[0]
+        for face, same in zip(faces, other.faces, strict=True):
             assert face.probabilities == pytest.approx(same.probabilities, abs=1e-5)
             assert (face.box == same.box).all()
 
 
 def test_frames_stay_with_their_faces(no_model: Recognizer, tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "a.mp4", [n / 25 for n in range(20)])
-    shown = [(number_of(seen.image), seen.photo.frame) for seen in watch(no_model, str(path))]
+    shown = [
+        (number_of(seen.image), seen.faces.infos[0].frame) for seen in watch(no_model, str(path))
+    ]
     assert [number for number, _ in shown] == [frame for _, frame in shown]
     assert shown[-1] == (19, 19)

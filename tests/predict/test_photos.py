@@ -1,6 +1,7 @@
 """Photos as faces, the files that are read, and the options for them."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
+from fer_vit.face.detectors import Detector
 from fer_vit.face.face import Face
+from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.image import encode_png, read_image
+from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.photos import (
-    FIRST_FRAME,
-    NO_FACE,
-    OK,
-    PhotoDataset,
     PhotoOptions,
+    PhotoReader,
     as_sources,
     find_images,
     read_batches,
@@ -28,6 +29,15 @@ from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
 squares = pytest.mark.usefixtures("usual_landmarks")
+
+
+def reader(
+    sources: Sequence[Source],
+    detector: Detector | None,
+    mode: FaceMode = "detect",
+    spec: CropSpec = SPEC,
+) -> PhotoReader:
+    return PhotoReader(sources, FaceFinder(spec, mode, detector))
 
 
 def detect_squares(image: Image) -> list[Face]:
@@ -77,10 +87,13 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    dataset = PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares)
-    loader = read_batches(dataset, range(len(dataset)), batch_size, workers)
-    batches = list(loader)
-    seen = [(Path(p.path).name, p.status, len(p.faces)) for photos, _ in batches for p in photos]
+    squares_of = reader(find_images([photos]), detect_squares)
+    batches = list(read_batches(squares_of, range(5), batch_size, workers))
+    seen = [
+        (Path(photo.path).name, photo.status, len(photo.faces))
+        for faces, _ in batches
+        for photo in faces.photos()
+    ]
     assert seen == [
         ("empty.png", "the file is empty", 0),
         ("none.png", NO_FACE, 0),
@@ -127,10 +140,10 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
             Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)
         ]
 
-    dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
-    _, _, (face,) = dataset.read((tmp_path / "photo.jpg").read_bytes())
-    monkeypatch.setattr("fer_vit.predict.photos.image_file.reduction_to", lambda *_: 1)
-    _, _, (whole,) = dataset.read((tmp_path / "photo.jpg").read_bytes())
+    finder = FaceFinder(SPEC, "detect", detector)
+    face = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
+    monkeypatch.setattr("fer_vit.face.image.reduction_to", lambda *_: 1)
+    whole = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
 
@@ -158,13 +171,12 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         part = image.shape[1] / 2643
         return [Face(face.box * part, face.landmarks * part, face.score)]
 
-    photo, (sample,) = PhotoDataset([tmp_path / "photo.jpg"], spec, "detect", detector)[0]
+    faces, (sample,) = reader([tmp_path / "photo.jpg"], detector, spec=spec).read(0)
     assert seen == [(992, 1322, 3)]  # half, rounded up
-    (found,) = photo.faces
-    assert found is not None
-    assert np.allclose(found.box, face.box, rtol=1e-3)
+    assert faces.infos[0].size == (2643, 1983) or faces.infos[0].size == (2644, 1984)
+    assert np.allclose(faces.box[0], face.box, rtol=1e-3)
     crop, _, to_crop = crop_face(
-        read_image(tmp_path / "photo.jpg"), found.landmarks, spec, framed=False
+        read_image(tmp_path / "photo.jpg"), faces.landmarks[0], spec, framed=False
     )
     assert np.allclose(sample.to_crop, to_crop)
     difference = np.abs(sample.image.astype(int) - crop)
@@ -187,21 +199,21 @@ def test_crops(photos: Path) -> None:
     image[48:, 48:] = 255
     (photos / "one.png").write_bytes(encode_png(image))
     paths = [photos / "one.png", photos / "none.png"]
-    found = PhotoDataset(paths, SPEC, "crop", detect_corner)
-    (photo, (sample,)), (empty, (whole,)) = found[0], found[1]
-    assert photo.status == empty.status == OK
+    corners = reader(paths, detect_corner, "crop")
+    faces, (sample,) = corners.read(0)
+    unseen, (whole,) = corners.read(1)
+    assert faces.infos[0].status == unseen.infos[0].status == OK
     assert sample.image.mean() > 240
-    (unseen,) = empty.faces
-    assert unseen is not None
-    assert unseen.score == 0
+    assert unseen.score.tolist() == [0]
     # Where no face is found the image is taken whole; without a detector it is taken to be framed like the template.
-    (framed_photo, (framed,)) = PhotoDataset(paths, SPEC, "crop", None)[0]
-    assert framed_photo.faces == [None]
+    framed_faces, (framed,) = reader(paths, None, "crop").read(0)
+    assert np.isnan(framed_faces.box).all()
+    assert len(framed_faces) == 1
     assert whole.valid.all()
     assert (whole.boxes == framed.boxes).all()
     assert framed.image.mean() < 100
     # With align="crop" the full image is used with the regions of the detected face.
-    kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", detect_corner)[0][1][0]
+    _, (kept,) = reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read(0)
     assert (kept.image == framed.image).all()
     assert not np.allclose(kept.boxes, framed.boxes)
 
@@ -257,10 +269,9 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], duration=100)
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
-    dataset = PhotoDataset(find_images([tmp_path]), SPEC, "detect", lambda _: [])
-    status = {
-        Path(photo.path).name: photo.status for photo, _ in map(dataset.__getitem__, range(7))
-    }
+    files = reader(find_images([tmp_path]), lambda _: [])
+    infos = [files.read(index)[0].infos[0] for index in range(7)]
+    status = {Path(info.path).name: info.status for info in infos}
     assert status.pop("clip.jpg").startswith("a video, not an image")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
 
@@ -275,11 +286,11 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
         return [Face(small, small[:2] + np.array(TEMPLATE) * (small[2:] - small[:2]), 0.9)]
 
     crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
-    dataset = PhotoDataset(crops, SPEC, "crop", detector)
-    assert [dataset[row][0].taken_whole for row in range(2)] == [True, False]
+    searched = reader(crops, detector, "crop")
+    assert [searched.read(row)[0].infos[0].taken_whole for row in range(2)] == [True, False]
     assert (500, 500) in sizes
-    unsearched = PhotoDataset(crops, SPEC, "crop", None)
-    assert [unsearched[row][0].taken_whole for row in range(2)] == [False, False]
+    unsearched = reader(crops, None, "crop")
+    assert [unsearched.read(row)[0].infos[0].taken_whole for row in range(2)] == [False, False]
 
 
 def test_what_a_folder_has_besides_photos_is_logged(

@@ -1,8 +1,6 @@
-"""Loaded models: faces and their values, priors, and smoothing over time."""
+"""Loaded models: faces and their values, and priors."""
 
 import json
-import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,19 +19,18 @@ from fer_vit.evaluation.faces import Merged, evaluate_logits
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.image import decode_image, encode_png
-from fer_vit.geometry import LANDMARKS, Array, compose
+from fer_vit.faces import PhotoInfo, Scheme, found_faces
+from fer_vit.fields import face_fields
+from fer_vit.geometry import LANDMARKS, compose
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.photos import OK, Photo
-from fer_vit.predict.recognizer import Recognizer, measure_blur, regions_in_photo, smooth_faces
-from fer_vit.predict.results import FaceResult, face_columns, photo_rows
+from fer_vit.predict.recognizer import Recognizer, head_angles, measure_blur, regions_in_photo
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
 
 TRAINED = [0.4, 0.3, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025]
 SOME = ["neutral", "anger"]
-LABELS = ("neutral", "happiness", "sadness")
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> 
         ("image 0", 1),
         (str(photo), 0),
     ]
-    assert model.predict(empty) == model.predict([]) == []
+    assert len(model.predict(empty)) == len(model.predict([])) == 0
 
 
 def test_crops_without_a_face(model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,24 +125,30 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
 
 
 def test_pose_and_warnings(model: Recognizer) -> None:
-    columns = face_columns(model.labels)
-    (face,) = model.predict(astronaut())
+    faces = model.predict(astronaut())
+    (face,) = faces
+    assert face.pose is not None
     assert (max(map(abs, face.pose)) < 10, face.warnings) == (True, [])
-    clockwise = {name: (-y, x) for name, (x, y) in face.landmarks.items()}
-    face = replace(face, landmarks=clockwise, to_crop=face.to_crop * 10)
-    row = next(photo_rows(Photo("a.jpg", "ok", [face]), columns))
-    assert (row["yaw"], row["pitch"], row["roll"]) == face.pose
-    assert 80 < face.pose.roll < 100
+    clockwise = faces.landmarks[..., ::-1] * [-1, 1]
+    turned = replace(faces, landmarks=clockwise, to_crop=faces.to_crop * 10)
+    turned = replace(turned, angles=head_angles(turned))
+    assert turned[0].pose is not None
+    assert 80 < turned[0].pose.roll < 100
+    assert turned[0].warnings == ["small face", "turned head"]
+    fields = face_fields(model.labels)
+    (row,) = turned.rows(fields)
+    assert (row["yaw"], row["pitch"], row["roll"]) == turned[0].pose
     assert row["warning"] == "small face; turned head"
     for least, label, ambiguous in (
         (0.0, face.label, None),
         (0.01, face.label, False),
         (1.0, None, True),
     ):
-        row = next(photo_rows(Photo("a.jpg", "ok", [face]), columns, least))
+        (row,) = turned.rows(fields, min_confidence=least)
         assert (row["label"], row["prediction_set"], row["ambiguous"]) == (label, None, ambiguous)
-    for unknown in (replace(face, landmarks=None), replace(face, score=0.0)):
-        row = next(photo_rows(Photo("a.jpg", "ok", [unknown]), columns))
+    unknown = np.full_like(turned.landmarks, np.nan)
+    for without in (replace(turned, landmarks=unknown), replace(turned, score=np.zeros(1))):
+        (row,) = replace(without, angles=head_angles(without)).rows(fields)
         assert (row["yaw"], row["warning"]) == (None, "small face")
 
 
@@ -394,115 +397,14 @@ def test_regions_outside_the_photo() -> None:
     for name, point in centres.items():
         x, y = to_crop @ np.array([*point, 1.0])
         boxes[name] = np.array([x - 8, y - 8, x + 8, y + 8])
-    assert regions_in_photo(boxes, to_crop, (100, 60)) == ["in", "edge"]
-    assert regions_in_photo({}, to_crop, (100, 60)) == []
-
-
-def face(values: Array, track: int | None, seconds: float | None) -> FaceResult:
-    probabilities = dict(zip(LABELS, values.tolist(), strict=True))
-    result = FaceResult(
-        "",
-        0.0,
-        probabilities,
-        "a.mp4",
-        0,
-        None,
-        None,
-        None,
-        Path("a.mp4"),
-        np.zeros(4),
-        48,
-        {},
-        {},
-        0.0,
-        (),
-        None,
+    info, scheme = PhotoInfo("a.jpg", size=(100, 60)), Scheme(regions=tuple(boxes))
+    faces = replace(
+        found_faces([info], np.array([0]), scheme=scheme),
+        to_crop=to_crop[None],
+        boxes=np.array([[*boxes.values()]]),
+        visible=np.ones((1, 5), bool),
     )
-    return replace(result, track=track, seconds=seconds)
-
-
-def clip(
-    times: list[float], values: Array, tracks: list[int], source: int = 0
-) -> list[Photo[FaceResult]]:
-    """A video with one face a frame."""
-    return [
-        Photo("a.mp4", OK, [face(p, track, t)], source, number, t, (track,))
-        for number, (t, p, track) in enumerate(zip(times, values, tracks, strict=True))
-    ]
-
-
-def smoothed(photos: list[Photo[FaceResult]]) -> Array:
-    return np.array([[*photo.faces[0].smoothed.values()] for photo in photos])
-
-
-def smooth_by_loops(
-    times: list[float], values: Array, tracks: list[int], constant: float, causal: bool
-) -> Array:
-    """Loops over everything in double precision."""
-    rows = []
-    for now, own in zip(times, tracks, strict=True):
-        logs, total = [0.0] * len(LABELS), 0.0
-        for then, other, value in zip(times, tracks, values, strict=True):
-            if own == other and abs(now - then) <= 3 * constant and (then <= now or not causal):
-                age = (now - then) / constant
-                weight = math.exp(-age if causal else -(age**2) / 2)
-                logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
-                total += weight
-        powers = [math.exp(log / total) for log in logs]
-        rows.append([power / sum(powers) for power in powers])
-    return np.array(rows)
-
-
-@pytest.fixture
-def uneven() -> tuple[list[float], Array, list[int]]:
-    rng = np.random.default_rng(0)
-    times = np.cumsum(rng.choice([0.01, 0.04, 0.5], 80)).tolist()
-    return times, rng.dirichlet([0.5] * 3, 80).clip(1e-5), rng.integers(0, 2, 80).tolist()
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, list[int]]) -> None:
-    times, values, tracks = uneven
-    given = 0
-
-    def frames() -> Iterator[Photo[FaceResult]]:
-        nonlocal given
-        for given, frame in enumerate(clip(times, values, tracks)):  # noqa: B007
-            yield frame
-
-    found = []
-    for number, photo in enumerate(smooth_faces(frames(), 0.3, causal)):
-        assert photo.frame == number
-        assert given == number or not causal  # no delay
-        found.append(photo)
-    assert [
-        [*photo.faces[0].probabilities.values()] for photo in found
-    ] == values.tolist()  # unchanged
-    assert np.allclose(
-        smoothed(found), smooth_by_loops(times, values, tracks, 0.3, causal), atol=1e-9
-    )
-
-
-def test_photos_and_other_videos_stay_apart() -> None:
-    happy, sad = np.array([0.01, 0.98, 0.01]), np.array([0.01, 0.01, 0.98])
-    photo = Photo("a.jpg", OK, [face(sad, None, None)], 1)
-    broken: Photo[FaceResult] = Photo("a.mp4", "damaged: 3", [], 0)
-    first = clip([0.0, 0.1], np.array([happy, happy]), [0, 0])
-    last = clip([0.2], np.array([sad]), [0], source=2) + clip(
-        [0.2], np.array([happy]), [0], source=3
-    )
-    found = list(smooth_faces([*first, broken, photo, *last], 1.0))
-    assert [(p.source, p.frame) for p in found] == [
-        (0, 0),
-        (0, 1),
-        (0, None),
-        (1, None),
-        (2, 0),
-        (3, 0),
-    ]
-    assert found[2:4] == [broken, photo]
-    assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [
-        None,
-        "sadness",
-        "happiness",
-    ]
+    (in_photo,) = regions_in_photo(faces).tolist()
+    assert [name for name, inside in zip(boxes, in_photo, strict=True) if inside] == ["in", "edge"]
+    unseen = replace(faces, visible=np.array([[True, True, True, True, False]]))
+    assert regions_in_photo(unseen).sum() == 1

@@ -1,10 +1,10 @@
 """What `predict` returns in Python: faces, the photos without one, their table, and copies of them."""
 
 import copy
-import dataclasses
 import io
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -18,8 +18,9 @@ import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
 from fer_vit.face import image
 from fer_vit.face.image import encode_png
+from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
-from fer_vit.predict.results import Faces
+from fer_vit.predict.results import FaceResults
 from fer_vit.processes import opencv_in_one_thread
 from tests.helpers.processes import PATIENCE
 
@@ -45,24 +46,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def faces(model: Recognizer, folder: Path) -> Faces:
+def faces(model: Recognizer, folder: Path) -> FaceResults:
     with pytest.warns(UserWarning, match=r"b\.png"):
         return model.predict(folder, workers=0)
 
 
-def test_photos_without_a_face_are_listed(faces: Faces) -> None:
-    assert [(Path(photo.path).name, photo.faces) for photo in faces.photos] == [
+def test_photos_without_a_face_are_listed(faces: FaceResults) -> None:
+    assert [(Path(photo.path).name, len(photo.faces)) for photo in faces.photos()] == [
         ("a.png", 1),
         ("b.png", 0),
         ("c.png", 0),
         ("d.png", 2),
     ]
-    statuses = [photo.status for photo in faces.photos]
+    statuses = [photo.status for photo in faces.photos()]
     assert (statuses[0], statuses[2], statuses[3]) == ("ok", "no face", "ok")
     assert statuses[1].startswith("not an image")
 
 
-def test_the_table_has_photos_without_a_face_on_request(faces: Faces) -> None:
+def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> None:
     plain = table(faces)
     full = table(faces, photos=True)
     assert plain.column_names == full.column_names
@@ -70,16 +71,17 @@ def test_the_table_has_photos_without_a_face_on_request(faces: Faces) -> None:
     names = [Path(path).name for path in full["path"].to_pylist()]
     assert names == ["a.png", "b.png", "c.png", "d.png", "d.png"]
     assert full["status"].to_pylist() == [
-        photo.status for photo in faces.photos for _ in range(max(1, photo.faces))
+        photo.status for photo in faces.photos() for _ in range(max(1, len(photo.faces)))
     ]
     assert full["face"].to_pylist() == [0, None, None, 0, 1]
     assert {*full["model"].to_pylist()} == {"ferplus-fairface-small"}
     assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
     assert None not in full["predicted_on"].to_pylist() + full["detector"].to_pylist()
-    for value in (list(faces), faces[0:1] + faces[1:2]):
-        with pytest.raises(FerVitError, match="`photos`"):
-            table(value, photos=True)
-    assert table([]).num_rows == table(Faces(), photos=True).num_rows == 0
+    with pytest.raises(FerVitError, match="`photos`"):
+        table(list(faces), photos=True)
+    assert table(list(faces)).equals(plain)
+    assert table(faces[0:1] + faces[1:]).equals(plain)
+    assert table([]).num_rows == table(no_faces(), photos=True).num_rows == 0
 
 
 def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
@@ -87,10 +89,10 @@ def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path
     assert [row["face"] for row in rows] == [0, 1, 0, 1]
 
 
-def test_a_slice_has_the_photos_of_its_faces(faces: Faces) -> None:
+def test_a_slice_has_the_photos_of_its_faces(faces: FaceResults) -> None:
     part = faces[1:]
-    assert isinstance(part, Faces)
-    assert [Path(photo.path).name for photo in part.photos] == ["d.png"]
+    assert isinstance(part, FaceResults)
+    assert [Path(photo.path).name for photo in part.photos()] == ["d.png"]
     assert part.origin == faces.origin
     assert [picture.size for picture in faces[:2].plot()] == [(250, 300), (500, 300)]
     assert isinstance(faces[0], type(faces[-1]))
@@ -113,7 +115,7 @@ def test_bytes_and_open_files(model: Recognizer, folder: Path) -> None:
             model.predict(wrong, workers=0)
     with pytest.warns(UserWarning, match="<bytes 1>"):
         mixed = model.predict([content, b"text"], workers=0)
-    assert [photo.faces for photo in mixed.photos] == [1, 0]
+    assert [len(photo.faces) for photo in mixed.photos()] == [1, 0]
 
 
 def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> None:
@@ -124,14 +126,16 @@ def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> Non
     assert face.read_photo().shape == (300, 250, 3)
 
 
-def test_copies_of_a_face_have_no_network(model: Recognizer, faces: Faces) -> None:
+def test_copies_of_a_face_have_no_network(model: Recognizer, faces: FaceResults) -> None:
     data = pickle.dumps(faces[0])
     assert len(data) < 20_000
     again = pickle.loads(data)
     assert again.probabilities == faces[0].probabilities
     assert again.plot().size == faces[0].plot().size
-    with pytest.raises(FerVitError, match=r"a\.png was saved without its model"):
-        again.plot(attention=True)
+    for face in (again, faces[0]):
+        with pytest.raises(FerVitError, match=r"a\.png.*`model\.plot_attention\(face\)`"):
+            face.plot(attention=True)
+    assert model.plot_attention(again).size == model.plot_attention(faces[0]).size
     for method in ("pixels", "ablation"):
         explained, expected = model.explain(again, method), model.explain(faces[0], method)
         assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
@@ -140,13 +144,24 @@ def test_copies_of_a_face_have_no_network(model: Recognizer, faces: Faces) -> No
         label = explained.probabilities[0].argmax()
         assert model.labels[label] == again.label
     with pytest.raises(FerVitError, match="of 7"):
-        model.explain(dataclasses.replace(again, crop_size=7))
-    assert copy.deepcopy(faces[0]).net is faces[0].net
-    assert dataclasses.asdict(faces[0])["link"].net is faces[0].net
+        model.explain(replace(faces, scheme=replace(faces.scheme, crop_size=7)))
+    assert copy.deepcopy(faces[0]).probabilities == faces[0].probabilities
     many = pickle.loads(pickle.dumps(faces))
-    assert isinstance(many, Faces)
-    assert many.photos == faces.photos
+    assert isinstance(many, FaceResults)
+    assert many.infos == faces.infos
     assert many.origin == faces.origin
+    assert table(many, photos=True).equals(table(faces, photos=True))
+
+
+def test_several_faces_are_explained_like_each(model: Recognizer, faces: FaceResults) -> None:
+    together = model.explain(faces)
+    assert together.shares.shape == (3, len(model.crop_spec.regions))
+    for row, face in enumerate(faces):
+        alone = model.explain(face)
+        assert torch.allclose(together.shares[row], alone.shares[0], atol=1e-4)
+        assert torch.allclose(together.heat[row], alone.heat[0], atol=1e-4)
+    with pytest.raises(FerVitError, match="none"):
+        model.explain(faces[:0])
 
 
 def test_errors_have_types(tmp_path: Path, model: Recognizer) -> None:

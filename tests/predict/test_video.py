@@ -15,23 +15,19 @@ from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import Detector, FaceDetector
 from fer_vit.face.face import Face
+from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED
+from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
-from fer_vit.predict.photos import (
-    NO_FACE,
-    OK,
-    Photo,
-    PhotoDataset,
-    PhotoOptions,
-    read_batches,
-)
-from fer_vit.predict.video import MAX_GAP, WAITING, Tracker, VideoDataset, assign, track_faces
+from fer_vit.predict.photos import PhotoOptions, read_batches
+from fer_vit.predict.video import MAX_GAP, WAITING, Tracker, VideoReader, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 
 SPEC = CropSpec(size=48)
 ZERO = np.zeros((5, 2))
+CLIP = PhotoInfo("a.mp4")
 squares = pytest.mark.usefixtures("usual_landmarks")
 
 
@@ -46,11 +42,11 @@ def walk(  # noqa: ANN201
     return lambda t: (start + speed * t, y, width) if begin <= t < end else None
 
 
-def finder(
-    detector: Detector, frames: Iterator[Frame], detect_every: int
-) -> Iterator[Photo[Face | None]]:
-    photos = PhotoDataset([], SPEC, "detect", detector)
-    return (photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, detect_every))
+def tracked(
+    detector: Detector, frames: Iterator[Frame], detect_every: int, fill: bool = False
+) -> Iterator[Faces]:
+    finder = FaceFinder(SPEC, "detect", detector)
+    return (faces for faces, _ in track_faces(finder, frames, CLIP, detect_every, fill))
 
 
 def stage(*places: tuple[float, float]) -> Image:
@@ -67,9 +63,9 @@ def find(
     """The tracks of each frame with their squares' corners, and the frames that were searched as a whole."""
     detector, found, searched = Blobs(), [], []
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
-    for number, photo in enumerate(finder(detector, frames, detect_every)):
-        corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in photo.faces if face]
-        found.append(dict(zip(photo.tracks, corners, strict=True)))
+    for number, faces in enumerate(tracked(detector, frames, detect_every)):
+        corners = [tuple(corner) for corner in faces.box[:, :2].round().astype(int).tolist()]
+        found.append(dict(zip(faces.track, corners, strict=True)))
         searched += [number] * any(
             height != width for height, width in detector.seen
         )  # faces are followed in squares
@@ -118,14 +114,12 @@ def test_every_search_finds_small_faces() -> None:
 def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
     images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
-    photos = PhotoDataset([], SPEC, "detect", Blobs())
-    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, fill=True)]
-    assert [photo.frame for photo in found] == [*range(12)]
-    assert [photo.tracks for photo in found] == [(0,)] * entry + [(0, 1)] * (12 - entry)
-    for number, photo in enumerate(found[entry:], entry):
-        newcomer = photo.faces[photo.tracks.index(1)]
-        assert newcomer is not None
-        assert np.abs(newcomer.box[:2] - (400 - 3 * number, 200)).max() <= 2
+    found = list(tracked(Blobs(), frames, 5, fill=True))
+    assert [faces.infos[0].frame for faces in found] == [*range(12)]
+    assert [faces.track.tolist() for faces in found] == [[0]] * entry + [[0, 1]] * (12 - entry)
+    for number, faces in enumerate(found[entry:], entry):
+        newcomer = faces.box[faces.track == 1][0]
+        assert np.abs(newcomer[:2] - (400 - 3 * number, 200)).max() <= 2
 
 
 def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) -> None:
@@ -158,13 +152,12 @@ def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) 
             if number >= entry:
                 paste_head(image, head, box + 2 * (number - entry))
         frames.append(Frame(image, number, number / 12.5))
-    photos = PhotoDataset([], SPEC, "detect", detector)
     first: dict[int, int] = {}
     rows = 0
-    for photo, _ in track_faces(photos, iter(frames), "a.mp4", 0, 5, fill=True):
-        rows += len(photo.faces)
-        for track in photo.tracks:
-            first.setdefault(track, photo.frame or 0)
+    for faces in tracked(detector, iter(frames), 5, fill=True):
+        rows += len(faces)
+        for track in faces.track:
+            first.setdefault(track, faces.infos[0].frame or 0)
     assert sorted(first.values()) == entries
     assert rows == sum(16 - entry for entry in entries)
 
@@ -177,12 +170,11 @@ def test_few_frames_wait_between_rare_searches() -> None:
         taken.append(number) or Frame(image, number, number / 25)  # type: ignore[func-returns-value]
         for number, image in enumerate(images)
     )
-    photos = PhotoDataset([], SPEC, "detect", Blobs())
     waiting = []
     lengths = []
-    for photo, _ in track_faces(photos, frames, "a.mp4", 0, 30, fill=True):
-        waiting.append(len(taken) - 1 - (photo.frame or 0))
-        lengths.append(len(photo.tracks))
+    for faces in tracked(Blobs(), frames, 30, fill=True):
+        waiting.append(len(taken) - 1 - (faces.infos[0].frame or 0))
+        lengths.append(len(faces))
     assert max(waiting) < WAITING
     assert lengths.index(2) == 30 - (WAITING - 1)
 
@@ -193,9 +185,8 @@ def test_a_face_too_small_for_rows_is_not_followed_back() -> None:
     for image in images[3:]:
         image[100:112, 50:62] = 255  # 12 of 360 pixels
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
-    photos = PhotoDataset([], SPEC, "detect", Blobs())
-    found = [photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, 5, fill=True)]
-    assert [len(photo.faces) for photo in found] == [0] * 5 + [1] * 7
+    found = list(tracked(Blobs(), frames, 5, fill=True))
+    assert [len(faces) for faces in found] == [0] * 5 + [1] * 7
 
 
 @squares
@@ -205,17 +196,16 @@ def test_frames_before_damage_are_kept_and_live_frames_do_not_wait() -> None:
             yield Frame(stage((50, 100)), number, number / 25)
         raise ImageError("damaged")
 
-    photos = PhotoDataset([], SPEC, "detect", Blobs())
     numbers: list[int | None] = []
-    items = track_faces(photos, damaged(7), "a.mp4", 0, 5, fill=True)
     with pytest.raises(ImageError, match="damaged"):
-        numbers.extend(photo.frame for photo, _ in items)
+        numbers.extend(faces.infos[0].frame for faces in tracked(Blobs(), damaged(7), 5, fill=True))
     assert numbers == [*range(7)]
 
     read = []
     frames = (read.append(number) or frame for number, frame in enumerate(damaged(9)))  # type: ignore[func-returns-value]
-    live = track_faces(photos, frames, "camera", 0, 5)
-    assert [(next(live)[0].frame, len(read)) for _ in range(8)] == [(n, n + 1) for n in range(8)]
+    live = tracked(Blobs(), frames, 5)
+    seen = [(next(live).infos[0].frame, len(read)) for _ in range(8)]
+    assert seen == [(n, n + 1) for n in range(8)]
 
 
 @squares
@@ -225,14 +215,13 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(8)])
     (tmp_path / "b.mp4").write_text("no video")
     sources = [tmp_path / "photo.png", tmp_path / "a.mp4", tmp_path / "b.mp4"]
-    photos = PhotoDataset(sources, SPEC, "detect", Blobs())
-    loader = read_batches(VideoDataset(photos, PhotoOptions(every=2)), range(1, 3), 3, workers)
-    batches = list(loader)
-    seen = [photo for photos, _ in batches for photo in photos]
-    assert [(p.source, p.frame, p.status, p.tracks) for p in seen] == [
-        *((1, n, OK, (0,)) for n in (0, 2, 4)),
-        (1, 6, NO_FACE, ()),
-        (2, None, "not a video that can be decoded", ()),
+    reader = VideoReader(sources, FaceFinder(SPEC, "detect", Blobs()), PhotoOptions(every=2))
+    batches = list(read_batches(reader, range(1, 3), 3, workers))
+    seen = [photo for faces, _ in batches for photo in faces.photos()]
+    assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
+        *((1, n, OK, [0]) for n in (0, 2, 4)),
+        (1, 6, NO_FACE, []),
+        (2, None, "not a video that can be decoded", []),
     ]
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]
@@ -281,10 +270,9 @@ def test_drawn_people_keep_their_numbers(
     times = [n / rate for n in range(4 * rate)]
     images, truth = zip(*scene(actors, times, walls=walls), strict=True)
     frames = (Frame(image, number, times[number]) for number, image in enumerate(images))
-    photos = finder(FaceDetector(yunet), frames, detect_every)
     found = [
-        [(n, face.landmarks) for n, face in zip(p.tracks, p.faces, strict=True) if face]
-        for p in photos
+        [*zip(faces.track.tolist(), faces.landmarks, strict=True)]
+        for faces in tracked(FaceDetector(yunet), frames, detect_every)
     ]
     scores = track_scores(truth, found)
     print(name, detect_every, scores)
@@ -410,10 +398,11 @@ def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return Blobs()(image)
 
-    photos = PhotoDataset([tmp_path / "a.mp4", tmp_path / "b.mp4"], SPEC, "detect", detector)
-    batches = read_batches(VideoDataset(photos, PhotoOptions(detect_every=1)), range(2), 4, 1)
-    seen = [photo for photos, _ in batches for photo in photos]
-    first = [photo.status for photo in seen if photo.source == 0]
+    clips = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
+    finder = FaceFinder(SPEC, "detect", detector)
+    reader = VideoReader(clips, finder, PhotoOptions(detect_every=1))
+    seen = [info for faces, _ in read_batches(reader, range(2), 4, 1) for info in faces.infos]
+    first = [info.status for info in seen if info.index == 0]
     assert 1 < len(first) < 8
     assert first == [OK] * (len(first) - 1) + [CRASHED]
-    assert [photo.frame for photo in seen if photo.source == 1] == [*range(8)]
+    assert [info.frame for info in seen if info.index == 1] == [*range(8)]

@@ -14,11 +14,11 @@ from fer_vit.data.dataset import Batch
 from fer_vit.explain.methods import METHODS, explain
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
+from fer_vit.faces import Faces as FoundFaces, PhotoInfo, no_faces
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResult
 from fer_vit.sources.drawn import draw_face
 from fer_vit.visualization.evidence import (
     PICTURES,
@@ -30,6 +30,7 @@ from fer_vit.visualization.evidence import (
     pictures,
     watch,
 )
+from tests.helpers.faces import make_faces
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
 
@@ -96,8 +97,8 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
     if gone:
         for path in paths:
             path.unlink()
-    classified = model.classify([(photos, chunks)], paths, "yunet")
-    found = [(face, None) for photo in classified for face in photo.faces]
+    (classified,) = model.classify([(photos, chunks)], paths, "yunet")
+    found = [(face, None) for face in classified]
     seen = list(explain_faces(model, found, chunks, "relevance"))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
@@ -121,21 +122,26 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
 
 def frames(
     path: str, tracks: Sequence[Sequence[int]], step: float = 0.04, period: int = 1000
-) -> Iterator[Photo[FaceResult]]:
+) -> Iterator[FoundFaces]:
     """Frames in which these people are; the share of the first expression is the frame's number in thousandths."""
     for number, seen in enumerate(tracks):
         share = number % period / 1000
-        faces = [
-            FaceResult("b", 1.0, {"a": 0.0, "b": 1.0}, path, index, None, None, None, Path(path), np.eye(2, 3), 8, {},
-                       {}, 1.0, (), None, number, number * step, track, {"a": share, "b": 1 - share})
-            for index, track in enumerate(seen)
-        ]  # fmt: skip
-        yield Photo(path, OK if faces else NO_FACE, faces, 0, number, number * step, tuple(seen))
+        yield make_faces(
+            ["a", "b"],
+            [[share, 1 - share]] * len(seen),
+            path=path,
+            frame=number,
+            seconds=number * step,
+            track=seen,
+            smoothed=True,
+        )
 
 
 def test_every_frame_counts_and_absences_are_known() -> None:
     tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
-    videos, status = watch([*frames("a.mp4", tracks), Photo("a.mp4", "damaged: 3 packets", [])])
+    videos, status = watch(
+        [*frames("a.mp4", tracks), no_faces([PhotoInfo("a.mp4", "damaged: 3 packets")])]
+    )
     assert status == {"ok": 11, "no face": 2, "damaged": 1}
     first, second = videos["a.mp4"].lines("a.mp4")
     assert (first["track"], first["frames"], first["start"], first["end"]) == (0, 10, 0, 0.48)
@@ -187,7 +193,7 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
         np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)
     ]
     found = [*model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
-    assert {face.score for photo in found for face in photo.faces} == {None}
+    assert {face.score for faces in found for face in faces} == {None}
     again = [
         row
         for _, chunks in pictures(model, watch(found)[0], options)
@@ -195,7 +201,7 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
         for row in one.to_crop
     ]
     assert np.allclose(
-        np.stack(again), [face.to_crop for photo in found for face in photo.faces], atol=1e-4
+        np.stack(again), [face.to_crop for faces in found for face in faces], atol=1e-4
     )
 
 
@@ -247,8 +253,8 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
     image, boxes, valid = noise_faces(boxes, valid)
     to_crop = torch.eye(2, 3).expand(20, -1, -1)
     crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop, {})
-    (photo,) = frames("a.mp4", [[0]])
-    shown = [(photo.faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
+    (faces,) = frames("a.mp4", [[0]])
+    shown = [(faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
     explained = explain_faces(Recognizer(net), shown, [crowd] * 5, "relevance")
     assert len([*explained]) == 25
     assert sizes == [20, 5]

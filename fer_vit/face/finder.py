@@ -1,0 +1,112 @@
+"""Finds faces in photos and frames, and cuts them out as a model needs them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+import fer_vit.face.image as image_file
+from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
+from fer_vit.face.detectors import MAX_SIDE, Detector, detect_in_crop, is_photo
+from fer_vit.face.face import Face, to_faces
+from fer_vit.face.landmarks import refine_landmarks
+from fer_vit.faces import Faces, PhotoInfo
+from fer_vit.geometry import Array, Float32Array, Image, Mask
+
+FaceMode = Literal["detect", "crop"]
+IN_MEMORY = PhotoInfo("image")
+
+
+class Crop(NamedTuple):
+    """A face as a model gets it."""
+
+    image: Image  # (S, S, 3)
+    boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
+    valid: Mask  # which regions are present (R,)
+    to_crop: Array  # matrix (2, 3) from photo to crop pixels
+
+
+class Search(NamedTuple):
+    """A decoded photo and its faces."""
+
+    image: Image  # (H, W, 3), perhaps a reduced copy of the photo
+    reduction: int  # by which the photo's sides are divided
+    faces: Faces  # in pixels of the photo
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the photo in pixels."""
+        height, width = self.image.shape[:2]
+        return width * self.reduction, height * self.reduction
+
+
+@dataclass(frozen=True)
+class FaceFinder:
+    """Finds faces and cuts them out.
+
+    Attributes:
+        spec: How a face becomes a model's input.
+        mode: "detect" finds every face; "crop" takes an image as the crop of one face.
+        detector: Finds the faces; None: crops are framed like the template.
+    """
+
+    spec: CropSpec
+    mode: FaceMode = "detect"
+    detector: Detector | None = None
+
+    def find(self, image: Image, info: PhotoInfo = IN_MEMORY) -> Faces:
+        """Returns the faces of an image (H, W, 3), best score first, as faces of the photo `info`."""
+        return to_faces(info, self._detect(image))
+
+    def _detect(self, image: Image) -> Sequence[Face | None]:
+        if self.detector is None:
+            return [None]
+        if self.mode == "crop":
+            return [detect_in_crop(self.detector, image)]
+        return refine_landmarks(image, self.detector(image))
+
+    def find_in_file(self, content: bytes, info: PhotoInfo = IN_MEMORY) -> Search:
+        """Decodes a photo, reduced if it is large and its faces allow it, and finds its faces.
+
+        Raises ImageError when the photo cannot be read.
+        """
+        if self.mode == "crop" or self.detector is None:
+            image = image_file.decode_image(content)
+            return Search(image, 1, self.find(image, info))
+        image_file.check_cost(content)  # before the header is read by Pillow
+        reduction = image_file.reduction_to(content, MAX_SIDE)
+        image = image_file.decode_image(content, reduction)
+        faces = self.detector(image)
+
+        # A crop that has more pixels than the face in the reduced photo is cut from the full one.
+        crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
+        if reduction > 1 and any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops):
+            faces = [face.moved(reduction) for face in faces]
+            image = image_file.decode_image(content)
+            reduction = 1
+        refined = [face.moved(reduction) for face in refine_landmarks(image, faces)]
+        return Search(image, reduction, to_faces(info, refined))
+
+    def shows_photo(self, image: Image) -> bool:
+        """Returns whether an image that is taken as the crop of one face shows small or several faces."""
+        return self.mode == "crop" and self.detector is not None and is_photo(self.detector, image)
+
+    def crop(self, image: Image, faces: Faces, reduction: int = 1) -> list[Crop]:
+        """Returns the crops of faces.
+
+        Args:
+            image: The photo (H, W, 3), or a copy whose sides are divided by `reduction`.
+            faces: The faces in pixels of the photo.
+            reduction: Of the image.
+        """
+        crops = []
+        for points in faces.landmarks:
+            landmarks = points / reduction if np.isfinite(points).all() else None
+            picture, placed, to_crop = crop_face(
+                image, landmarks, self.spec, framed=self.mode == "crop"
+            )
+            to_crop[:, :2] /= reduction
+            boxes, valid = place_regions(placed, self.spec)
+            crops.append(Crop(picture, boxes, valid, to_crop))
+        return crops

@@ -1,0 +1,765 @@
+"""Faces, the value that all stages take and return: found, classified, smoothed, and then written or drawn.
+
+N faces, M photos (or frames of videos), C expressions, K outputs of further heads, R regions,
+D features. Points are (x, y) in pixels of the photo, boxes xyxy.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.conformal import Thresholds, in_set
+from fer_vit.errors import FerVitError
+from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED, Cell, Field, face_fields
+from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image, IntArray, Mask
+
+Source: TypeAlias = Path | bytes | Image
+"""A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
+Objects: TypeAlias = NDArray[np.object_]
+
+OK = "ok"
+NO_FACE = "no face"
+FIRST_FRAME = "animated: only the first frame is read"
+"""The status of an animated PNG, WebP or AVIF."""
+READ = (OK, NO_FACE, FIRST_FRAME)
+"""The statuses of readable images."""
+
+SURE = 0.8
+"""Score below which a face is uncertain.
+
+In docs/results/benchmarks.md, nearly all false faces are below it.
+"""
+SMALL = 30  # size in pixels below which labels are unreliable
+TURNED = 45  # angle in degrees above which labels are unreliable
+UNCERTAIN = "uncertain face"
+WARNINGS = {
+    "small face": f"faces are below {SMALL} pixels: their labels are unstable",
+    "turned head": f"heads are turned by more than {TURNED} degrees",
+    UNCERTAIN: f"faces are uncertain: their score is below {SURE}",
+}
+"""What the column `warning` may have, and how a summary explains it."""
+SEPARATOR = "; "  # between the names in a cell
+
+
+class Pose(NamedTuple):
+    """Angles in degrees, relative to the line from the camera to the face; 0 for a frontal, upright face."""
+
+    yaw: float  # [-90, 90], positive if the face turns to the right of the picture (the person's left)
+    pitch: float  # [-180, 180], positive if the face looks up
+    roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
+
+
+class Origin(NamedTuple):
+    """What made a prediction."""
+
+    model: str | None = None  # name or path of the model
+    detector: str | None = None  # name of the face detector
+    fer_vit_version: str | None = None
+    predicted_on: str | None = None  # date, YYYY-MM-DD
+
+
+@dataclass(frozen=True)
+class PhotoInfo:
+    """A photo, or a frame of a video, and whether it could be read.
+
+    Attributes:
+        path: The photo or video; "image 0" and so on for images in memory.
+        status: `OK`, `NO_FACE`, `FIRST_FRAME`, or why it cannot be read.
+        index: Of the photo or video among the inputs.
+        frame: Index of the frame in its video; None for a photo, and for the end of a damaged video.
+        seconds: The frame's time in its file; None like `frame`.
+        size: Width and height in pixels; None if it cannot be read.
+        taken_whole: Whether it was taken as the crop of one face, but shows small or several faces.
+        source: What it is read from again; None before its faces are classified.
+    """
+
+    path: str
+    status: str = OK
+    index: int = 0
+    frame: int | None = None
+    seconds: float | None = None
+    size: tuple[int, int] | None = None
+    taken_whole: bool = False
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def reason(self) -> str:
+        """The status without details, or a warning for `taken_whole`."""
+        if self.taken_whole:
+            return "taken as a single face (leave out `--face crop`)"
+        return self.status.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What the numbers of classified faces mean, and what computed them.
+
+    Attributes:
+        labels: The C expressions.
+        outputs: The columns of the K outputs of further heads.
+        regions: The names of the R regions.
+        crop_size: Side of the crop in pixels.
+        thresholds: Of prediction sets, see `conformal`; empty if the model is not calibrated.
+        origin: What made the predictions.
+    """
+
+    labels: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    crop_size: int = 0
+    thresholds: Thresholds = field(default_factory=dict, repr=False)
+    origin: Origin = field(default_factory=Origin)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Faces(Sequence["Face"]):
+    """N faces of M photos in order: arrays with a row for each face.
+
+    `faces[0]` is a view of one face; `faces[2:5]`, `faces[mask]` and `faces[indices]` are faces
+    again, with the photos that contain them. NaN in an array: there is no such number.
+
+    Attributes:
+        infos: The M photos and frames, also those without a face.
+        scheme: What the numbers mean; without labels, the faces are not classified yet.
+        photo: The photo of each face, as an index of `infos` (N,).
+        face: The index of each face in its photo (N,).
+        box: (N, 4) in pixels of the photo; NaN for a crop that was not searched.
+        landmarks: (N, 5, 2), in the order of `geometry.LANDMARKS`; NaN like `box`.
+        score: The detector's, in [0, 1] (N,); 0: no face was found, so the full image is used;
+            NaN: no detector.
+        track: The number of the person in the video (N,); None in a photo.
+        probabilities: (N, C).
+        outputs: Of further heads (N, K), in the unit of the head.
+        angles: Yaw, pitch and roll (N, 3) in degrees; NaN without a pose.
+        smoothed: `probabilities`, averaged over time (N, C); NaN in a photo.
+        smoothed_outputs: `outputs`, averaged over time (N, K); NaN in a photo.
+        to_crop: Matrices from photo to crop pixels (N, 2, 3).
+        boxes: Of the regions (N, R, 4), in crop pixels.
+        visible: Which regions the model gets (N, R).
+        in_photo: Which regions have their centre in the photo (N, R).
+        blur: Width of edges in pixels (N,), about 1.1 in FERPlus; NaN without contrast.
+        features: What the classifier gets (N, D).
+    """
+
+    infos: tuple[PhotoInfo, ...]
+    scheme: Scheme
+    photo: IntArray
+    face: IntArray
+    box: Array
+    landmarks: Array
+    score: Array
+    track: Objects
+    probabilities: Array
+    outputs: Array
+    angles: Array
+    smoothed: Array
+    smoothed_outputs: Array
+    to_crop: Array
+    boxes: Array
+    visible: Mask
+    in_photo: Mask
+    blur: Array
+    features: Float32Array
+
+    # ------------------------------------------------------------------ some of the faces
+
+    def __len__(self) -> int:
+        return len(self.photo)
+
+    @overload
+    def __getitem__(self, index: int) -> "Face": ...
+
+    @overload
+    def __getitem__(self, index: "slice | Mask | IntArray | list[int]") -> Self: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer):
+            rows = range(len(self))
+            return self.view(rows[index])
+        return self.take(np.arange(len(self))[index])
+
+    def __iter__(self) -> Iterator["Face"]:
+        for row in range(len(self)):
+            yield self.view(row)
+
+    def __add__(self, other: Self) -> Self:
+        return join([self, other])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} faces in {len(self.infos)} photos>"
+
+    def view(self, row: int) -> "Face":
+        """Returns the face in a row, which is at least 0."""
+        return Face(self, row)
+
+    def take(self, rows: IntArray) -> Self:
+        """Returns the faces in some rows, with the photos that contain them."""
+        kept = np.unique(self.photo[rows])
+        infos = tuple(self.infos[index] for index in kept.tolist())
+        return self._select(rows, infos, np.searchsorted(kept, self.photo[rows]))
+
+    def of_photo(self, index: int) -> Self:
+        """Returns the faces of a photo, none or more, with the photo."""
+        rows = np.flatnonzero(self.photo == index)
+        return self._select(rows, (self.infos[index],), np.zeros(len(rows), np.int64))
+
+    def _select(self, rows: IntArray, infos: tuple[PhotoInfo, ...], photo: IntArray) -> Self:
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS}
+        columns["photo"] = photo
+        return replace(self, infos=infos, **columns)
+
+    def photos(self) -> list["Photo"]:
+        """Returns each photo and frame with its faces, also those that have none or cannot be read."""
+        return [
+            Photo(**vars(info), faces=self.of_photo(index)) for index, info in enumerate(self.infos)
+        ]
+
+    # ------------------------------------------------------------------ what follows from them
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The C expressions."""
+        return self.scheme.labels
+
+    @property
+    def origin(self) -> Origin:
+        """What made the predictions."""
+        return self.scheme.origin
+
+    @property
+    def path(self) -> Objects:
+        """The photo or video of each face (N,)."""
+        return self._of_infos("path")
+
+    @property
+    def status(self) -> Objects:
+        """The status of each face's photo (N,)."""
+        return self._of_infos("status")
+
+    @property
+    def frame(self) -> Objects:
+        """The index of each face's frame in its video (N,); None in a photo."""
+        return self._of_infos("frame")
+
+    @property
+    def seconds(self) -> Objects:
+        """The time of each face's frame (N,); None in a photo."""
+        return self._of_infos("seconds")
+
+    def _of_infos(self, name: str) -> Objects:
+        values = [getattr(self.infos[index], name) for index in self.photo.tolist()]
+        return as_objects(values)
+
+    @property
+    def label(self) -> Objects:
+        """The most probable expression of each face (N,)."""
+        return as_objects([self.labels[int(shares.argmax())] for shares in self.probabilities])
+
+    @property
+    def confidence(self) -> Array:
+        """The probability of `label` (N,)."""
+        return np.asarray(self.probabilities.max(1, initial=0.0))
+
+    @property
+    def label_smoothed(self) -> Objects:
+        """The expression with the largest smoothed probability (N,); None in a photo."""
+        labels = as_objects([None] * len(self))
+        known = np.isfinite(self.smoothed).all(1)
+        for row in np.flatnonzero(known):
+            labels[row] = self.labels[int(self.smoothed[row].argmax())]
+        return labels
+
+    @property
+    def entropy(self) -> Array:
+        """The entropy of the probabilities in nats (N,), between 0 and log C."""
+        shares = np.where(self.probabilities > 0, self.probabilities, 1.0)
+        return np.asarray(-(shares * np.log(shares)).sum(1))
+
+    @property
+    def size(self) -> Array:
+        """The side of each crop in pixels of the photo (N,); below `crop_size` it is enlarged."""
+        area = np.linalg.det(self.to_crop[:, :, :2])
+        return np.asarray(self.scheme.crop_size / np.sqrt(area))
+
+    def sets(self, coverage: int = 90, by_class: bool = False) -> Mask | None:
+        """Returns which expressions are in each prediction set (N, C), see `Face.prediction_set`."""
+        thresholds = self.scheme.thresholds
+        if not thresholds:
+            return None
+        if str(coverage) not in thresholds:
+            raise FerVitError(
+                f"Expected a coverage of {' or '.join(thresholds)} percent, but got {coverage}."
+            )
+        return in_set(self.probabilities, thresholds, coverage, by_class)
+
+    @property
+    def prediction_set(self) -> Objects:
+        """The expressions of each prediction set at 90 % as text (N,); None: not calibrated."""
+        member = self.sets()
+        if member is None:
+            return as_objects([None] * len(self))
+        return _join_names(self.labels, member)
+
+    @property
+    def ambiguous(self) -> Objects:
+        """Whether each prediction set at 90 % does not have one expression (N,); None: not calibrated."""
+        member = self.sets()
+        if member is None:
+            return as_objects([None] * len(self))
+        return as_objects((member.sum(1) != 1).tolist())
+
+    @property
+    def warnings(self) -> dict[str, Mask]:
+        """Which faces (N,) each of `WARNINGS` applies to."""
+        turned: Mask = np.any(np.abs(self.angles) > TURNED, axis=1)  # not without a pose
+        uncertain = (self.score > 0) & (self.score < SURE)
+        return {"small face": self.size < SMALL, "turned head": turned, UNCERTAIN: uncertain}
+
+    @property
+    def warning(self) -> Objects:
+        """The names of the warnings that apply to each face, as text (N,); None without any."""
+        applies = np.column_stack([*self.warnings.values()])
+        texts = _join_names([*WARNINGS], applies)
+        return as_objects([text or None for text in texts])
+
+    @property
+    def outside(self) -> Objects:
+        """The regions of each face whose centre is outside the photo, as text (N,)."""
+        return _join_names(self.scheme.regions, ~self.in_photo)
+
+    # ------------------------------------------------------------------ tables
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Returns each column of the table of faces (N,), see `fields.FACES`."""
+        columns: dict[str, NDArray[Any]] = {}
+        for name in PLAIN:
+            columns[name] = getattr(self, name)
+        columns |= _by_name(Pose._fields, self.angles)
+        columns |= _by_name(BOX, self.box)
+        for index, landmark in enumerate(LANDMARKS):
+            columns[f"{landmark}_x"] = self.landmarks[:, index, 0]
+            columns[f"{landmark}_y"] = self.landmarks[:, index, 1]
+        columns |= _by_name([PROBABILITY + label for label in self.labels], self.probabilities)
+        columns |= _by_name([SMOOTHED + label for label in self.labels], self.smoothed)
+        for index, output in enumerate(self.scheme.outputs):
+            columns.setdefault(output, self.outputs[:, index])  # the pose is in `angles`
+        numbers = range(self.features.shape[1])
+        columns |= _by_name([f"{FEATURE}{number}" for number in numbers], self.features)
+        for field_, value in zip(ORIGIN, self.origin, strict=True):
+            columns[field_.name] = as_objects([value] * len(self))
+        return columns
+
+    def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
+        """Returns the columns of `fer-vit predict`, which pyarrow, pandas and polars make tables of.
+
+        Args:
+            photos: Add a row for each photo that has no face or cannot be read.
+            features: Add the columns of features.
+        """
+        videos = any(info.frame is not None for info in self.infos)
+        number = self.features.shape[1] if features else 0
+        chosen = face_fields(self.labels, self.scheme.outputs, videos, number)
+        rows = self.rows(chosen, photos=photos)
+        return {each.name: [row.get(each.name) for row in rows] for each in chosen}
+
+    def rows(
+        self, chosen: Sequence[Field], *, photos: bool = True, min_confidence: float = 0.0
+    ) -> list[dict[str, Cell]]:
+        """Returns the rows of a table with the chosen columns.
+
+        Faces below `min_confidence` have no label and are ambiguous. With `photos`, a photo without
+        a face has a row, with the origin.
+        """
+        columns = self.columns()
+        cells = {each.name: as_cells(columns[each.name]) for each in chosen}
+        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        if min_confidence:
+            for row, confidence in zip(rows, self.confidence.tolist(), strict=True):
+                low = confidence < min_confidence
+                row["label"] = None if low else row["label"]
+                row["ambiguous"] = low or bool(row["ambiguous"])
+        if not photos:
+            return rows
+        in_order: list[dict[str, Cell]] = []
+        starts = np.searchsorted(self.photo, range(len(self.infos) + 1)).tolist()
+        for index, info in enumerate(self.infos):
+            of_photo = rows[starts[index] : starts[index + 1]]
+            in_order += of_photo or [self._empty_row(info)]
+        return in_order
+
+    def _empty_row(self, info: PhotoInfo) -> dict[str, Cell]:
+        return {
+            "path": info.path,
+            "status": info.status,
+            "frame": info.frame,
+            "seconds": info.seconds,
+            **self.origin._asdict(),
+        }
+
+
+ARRAYS = tuple(each.name for each in fields(Faces) if each.name not in ("infos", "scheme"))
+"""The attributes of `Faces` that have a row for each face."""
+PLAIN = (
+    "path",
+    "status",
+    "frame",
+    "seconds",
+    "track",
+    "face",
+    "label",
+    "confidence",
+    "ambiguous",
+    "warning",
+    "prediction_set",
+    "entropy",
+    "label_smoothed",
+    "size",
+    "blur",
+    "outside",
+    "score",
+)
+"""Columns of the table that are attributes of `Faces`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Photo(PhotoInfo):
+    """A photo, or a frame of a video, with its faces."""
+
+    faces: Faces = field(default_factory=lambda: no_faces())
+
+
+class Face:
+    """One of some faces, by views of its numbers. A copy and a pickle have only this face."""
+
+    def __init__(self, faces: Faces, row: int) -> None:
+        self._faces = faces
+        self._row = row
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Face):
+            return NotImplemented
+        return self._faces is other._faces and self._row == other._row
+
+    def __hash__(self) -> int:
+        return hash((id(self._faces), self._row))
+
+    def __reduce__(self) -> tuple[type["Face"], tuple[Faces, int]]:
+        return type(self), (self.alone, 0)
+
+    def __repr__(self) -> str:
+        names = ("label", "confidence", "path", "face", "score", "frame", "seconds", "track")
+        values = [f"{name}={getattr(self, name)!r}" for name in names]
+        return f"{type(self).__name__}({', '.join(values)})"
+
+    @property
+    def alone(self) -> Faces:
+        """This face alone, as faces of its photo."""
+        return self._faces.take(np.array([self._row]))
+
+    @property
+    def info(self) -> PhotoInfo:
+        """The photo or frame."""
+        return self._faces.infos[int(self._faces.photo[self._row])]
+
+    @property
+    def path(self) -> str:
+        """The photo or video; "image 0" and so on for images in memory."""
+        return self.info.path
+
+    @property
+    def source(self) -> Source:
+        """The photo's path, or the image or file in memory."""
+        source = self.info.source
+        if source is None:
+            raise FerVitError(f"{self.path}: the faces have no source. Predict the photo again.")
+        return source
+
+    @property
+    def frame(self) -> int | None:
+        """The index of the frame in a video; None in a photo."""
+        return self.info.frame
+
+    @property
+    def seconds(self) -> float | None:
+        """The frame's time in the video; None in a photo."""
+        return self.info.seconds
+
+    @property
+    def face(self) -> int:
+        """The index of the face in its photo."""
+        return int(self._faces.face[self._row])
+
+    @property
+    def track(self) -> int | None:
+        """The number of the person in the video; None in a photo."""
+        track: int | None = self._faces.track[self._row]
+        return track
+
+    @property
+    def box(self) -> Array | None:
+        """(4,), xyxy in the photo's pixels; None for a crop that was not searched."""
+        box = self._faces.box[self._row]
+        return box if np.isfinite(box).all() else None
+
+    @property
+    def landmarks(self) -> dict[str, tuple[float, float]] | None:
+        """(x, y) in the photo's pixels by name; None for a crop that was not searched."""
+        points = self._faces.landmarks[self._row]
+        if not np.isfinite(points).all():
+            return None
+        return {name: (x, y) for name, (x, y) in zip(LANDMARKS, points.tolist(), strict=True)}
+
+    @property
+    def score(self) -> float | None:
+        """Of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector."""
+        return _number(self._faces.score[self._row])
+
+    @property
+    def label(self) -> str:
+        """The most probable expression."""
+        return self._faces.labels[int(self._faces.probabilities[self._row].argmax())]
+
+    @property
+    def confidence(self) -> float:
+        """The probability of `label`."""
+        return float(self._faces.probabilities[self._row].max())
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of every expression."""
+        return self._named(self._faces.labels, self._faces.probabilities)
+
+    @property
+    def smoothed(self) -> dict[str, float]:
+        """The probabilities, averaged over time; empty in a photo."""
+        return self._named(self._faces.labels, self._faces.smoothed)
+
+    @property
+    def label_smoothed(self) -> str | None:
+        """The expression with the largest smoothed probability; None in a photo."""
+        return max(self.smoothed, key=self.smoothed.__getitem__, default=None)
+
+    @property
+    def outputs(self) -> dict[str, float]:
+        """The values of the model's further heads by column, such as `move_jawOpen` or `valence`."""
+        return self._named(self._faces.scheme.outputs, self._faces.outputs)
+
+    @property
+    def smoothed_outputs(self) -> dict[str, float]:
+        """The outputs, averaged over time; empty in a photo."""
+        return self._named(self._faces.scheme.outputs, self._faces.smoothed_outputs)
+
+    def _named(self, names: Sequence[str], values: Array) -> dict[str, float]:
+        """Returns the numbers of a row by name; none without any."""
+        row = values[self._row]
+        if np.isnan(row).all():
+            return {}
+        return dict(zip(names, row.tolist(), strict=True))
+
+    @property
+    def pose(self) -> Pose | None:
+        """Yaw, pitch and roll of the head in degrees, by the model's head `pose`, or else by the landmarks.
+
+        None without both: no face was detected, or the landmarks have no pose.
+        """
+        angles = self._faces.angles[self._row]
+        return Pose(*angles.tolist()) if np.isfinite(angles).all() else None
+
+    @property
+    def to_crop(self) -> Array:
+        """The matrix (2, 3) from photo to crop pixels."""
+        return np.asarray(self._faces.to_crop[self._row])
+
+    @property
+    def crop_size(self) -> int:
+        """The side of the crop in pixels."""
+        return self._faces.scheme.crop_size
+
+    @property
+    def size(self) -> float:
+        """The side of the crop in pixels of the photo; below `crop_size` the crop is enlarged."""
+        return float(self.crop_size / math.sqrt(np.linalg.det(self.to_crop[:, :2])))
+
+    @property
+    def regions(self) -> dict[str, Array]:
+        """The box (4,) of every visible region, xyxy in crop pixels."""
+        boxes = self._faces.boxes[self._row]
+        visible = self._faces.visible[self._row].tolist()
+        names = self._faces.scheme.regions
+        return {name: box for name, box, seen in zip(names, boxes, visible, strict=True) if seen}
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The regions whose centre is outside the photo."""
+        in_photo = self._faces.in_photo[self._row].tolist()
+        names = self._faces.scheme.regions
+        return tuple(name for name, inside in zip(names, in_photo, strict=True) if not inside)
+
+    @property
+    def blur(self) -> float | None:
+        """The width of edges in pixels, about 1.1 in FERPlus; None without contrast."""
+        return _number(self._faces.blur[self._row])
+
+    @property
+    def features(self) -> Float32Array:
+        """What the classifier gets (D,)."""
+        return np.asarray(self._faces.features[self._row])
+
+    @property
+    def origin(self) -> Origin:
+        """What made the prediction."""
+        return self._faces.origin
+
+    @property
+    def entropy(self) -> float:
+        """The entropy of the probabilities in nats, between 0 and log C."""
+        shares = self._faces.probabilities[self._row]
+        shares = shares[shares > 0]
+        return float(-(shares * np.log(shares)).sum())
+
+    def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
+        """Returns the prediction set, which contains the true expression for `coverage` percent (90, 95) of the faces.
+
+        With `by_class` the coverage holds for each expression: sets are larger, and contain no expression with fewer
+        than 19 calibration faces. None: the model is not calibrated (`fer-vit export --calibrate`).
+        """
+        member = self.alone.sets(coverage, by_class)
+        if member is None:
+            return None
+        names = zip(self._faces.labels, member[0].tolist(), strict=True)
+        return [name for name, included in names if included]
+
+    @property
+    def ambiguous(self) -> bool | None:
+        """Whether the prediction set at 90 % does not have exactly one expression; None: not calibrated."""
+        names = self.prediction_set()
+        return None if names is None else len(names) != 1
+
+    @property
+    def warnings(self) -> list[str]:
+        """The names of `WARNINGS` that apply."""
+        return [name for name, applies in self.alone.warnings.items() if applies[0]]
+
+
+def no_faces(infos: Iterable[PhotoInfo] = (), scheme: Scheme | None = None) -> Faces:
+    """Returns photos without faces."""
+    return found_faces(infos, np.zeros(0, np.int64), scheme=scheme)
+
+
+def found_faces(
+    infos: Iterable[PhotoInfo],
+    photo: IntArray,
+    *,
+    box: Array | None = None,
+    landmarks: Array | None = None,
+    score: Array | None = None,
+    track: Sequence[int | None] | None = None,
+    scheme: Scheme | None = None,
+) -> Faces:
+    """Returns N faces that are not classified; what is not given is unknown.
+
+    Args:
+        infos: The photos.
+        photo: The photo of each face, in ascending order (N,).
+        box: (N, 4).
+        landmarks: (N, 5, 2).
+        score: (N,).
+        track: (N,).
+        scheme: What the numbers will mean. Default: nothing yet.
+    """
+    number = len(photo)
+    scheme = scheme or Scheme()
+    labels, outputs, regions = len(scheme.labels), len(scheme.outputs), len(scheme.regions)
+    first = np.searchsorted(photo, photo)  # the row of the first face of each face's photo
+    return Faces(
+        infos=tuple(infos),
+        scheme=scheme,
+        photo=photo,
+        face=np.arange(number) - first,
+        box=_unknown(number, 4) if box is None else box,
+        landmarks=_unknown(number, len(LANDMARKS), 2) if landmarks is None else landmarks,
+        score=_unknown(number) if score is None else score,
+        track=as_objects([None] * number if track is None else track),
+        probabilities=_unknown(number, labels),
+        outputs=_unknown(number, outputs),
+        angles=_unknown(number, len(Pose._fields)),
+        smoothed=_unknown(number, labels),
+        smoothed_outputs=_unknown(number, outputs),
+        to_crop=_unknown(number, 2, 3),
+        boxes=_unknown(number, regions, 4),
+        visible=np.zeros((number, regions), bool),
+        in_photo=np.zeros((number, regions), bool),
+        blur=_unknown(number),
+        features=np.zeros((number, 0), np.float32),
+    )
+
+
+def _unknown(*shape: int) -> Array:
+    return np.full(shape, np.nan)
+
+
+Some = TypeVar("Some", bound=Faces)
+
+
+def join(parts: Sequence[Some]) -> Some:
+    """Returns the faces and photos of several values, one or more, one after another.
+
+    Raises FerVitError when different models have classified them.
+    """
+    classified = [part for part in parts if len(part)] or parts[:1]
+    scheme = classified[0].scheme
+    for part in classified:
+        if part.scheme != scheme:
+            raise FerVitError("Expected faces of one model and one day to join, but got several.")
+    columns: dict[str, Any] = {}
+    for name in ARRAYS:
+        columns[name] = np.concatenate([getattr(part, name) for part in classified])
+    starts = np.cumsum([0, *(len(part.infos) for part in parts)])
+    photo = [part.photo + start for part, start in zip(parts, starts, strict=False)]
+    columns["photo"] = np.concatenate(photo)
+    infos = tuple(info for part in parts for info in part.infos)
+    return replace(classified[0], infos=infos, **columns)
+
+
+def is_uncertain(score: float | None) -> bool:
+    """Returns whether a detector found a face, but may be wrong; not without a detector, or where it found none."""
+    return score is not None and 0 < score < SURE
+
+
+def as_objects(values: Sequence[object]) -> Objects:
+    """Returns values as an array of objects (N,)."""
+    return np.fromiter(values, object, len(values))
+
+
+def as_cells(column: NDArray[Any]) -> list[Cell]:
+    """Returns the values of a column as cells; numbers that are not finite are empty."""
+    cells: list[Cell] = column.tolist()
+    if column.dtype.kind != "f":
+        return cells
+    finite = np.isfinite(column).tolist()
+    return [cell if known else None for cell, known in zip(cells, finite, strict=True)]
+
+
+def _by_name(names: Sequence[str], values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Returns the columns of an array (N, K) by K names."""
+    return {name: values[:, index] for index, name in enumerate(names)}
+
+
+def _join_names(names: Sequence[str], member: Mask) -> Objects:
+    """Returns the names of the members of each row (N, K) as text (N,)."""
+    texts = []
+    for row in member.tolist():
+        texts.append(
+            SEPARATOR.join(name for name, included in zip(names, row, strict=True) if included)
+        )
+    return as_objects(texts)
+
+
+def _number(value: float) -> float | None:
+    """Returns a number; None instead of NaN."""
+    return float(value) if math.isfinite(value) else None

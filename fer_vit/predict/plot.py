@@ -1,0 +1,108 @@
+"""Pictures of predicted faces, in the photos that are read again."""
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError, decode_image, read_image
+from fer_vit.faces import Face, Faces
+from fer_vit.geometry import Image
+from fer_vit.report.draw import Attention, FaceView, draw_faces, mark
+
+PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
+
+
+def read_photo(face: Face) -> Image:
+    """Returns the photo or frame of a face (H, W, 3), RGB uint8.
+
+    Raises ImageError when it can no longer be read.
+    """
+    source = face.source
+    if isinstance(source, np.ndarray):
+        return source
+    try:
+        if isinstance(source, bytes):
+            return decode_image(source)
+        if face.frame is None:
+            return read_image(source)
+        from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+
+        frame = next(read_frames(source, only={face.frame}), None)
+        if frame is None:
+            raise ImageError("the video has become shorter")
+        return frame.image
+    except ImageError as error:
+        raise ImageError(f"{face.path}: {error}.") from error
+
+
+def face_view(face: Face, photo: Image) -> FaceView:
+    """Returns a face for drawing, in its photo (H, W, 3), RGB uint8."""
+    return FaceView(
+        photo=photo,
+        to_crop=face.to_crop,
+        crop_size=face.crop_size,
+        regions=face.regions,
+        box=face.box,
+        name=face.path,
+        face=face.face,
+        track=face.track,
+        seconds=face.seconds or 0.0,
+        probabilities=face.probabilities,
+        smoothed=face.label_smoothed,
+    )
+
+
+def plot_face(face: Face, file: str | Path | None = None) -> Pil.Image:
+    """Draws a face with its box and regions beside its probabilities.
+
+    Args:
+        face: The face.
+        file: Where to save the picture (.svg, .pdf or .png).
+    """
+    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+
+    figure = charts.prediction_figure(face_view(face, read_photo(face)))
+    return _finish(figure, file)
+
+
+def plot_attention(
+    face: Face, attention: Attention, regions: Sequence[str], file: str | Path | None = None
+) -> Pil.Image:
+    """Draws the attention between the regions of a face, and from them to the output.
+
+    Args:
+        face: The face.
+        attention: On the face.
+        regions: The names of its rows.
+        file: Where to save the picture (.svg, .pdf or .png).
+    """
+    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+
+    figure = charts.attention_figure(face_view(face, read_photo(face)), attention, regions)
+    return _finish(figure, file)
+
+
+def _finish(figure: Any, file: str | Path | None) -> Pil.Image:
+    """Saves a figure of matplotlib, if a file is given, and returns it as a picture."""
+    from fer_vit.report import charts
+
+    if file is not None:
+        if Path(file).suffix not in PLOTS:
+            raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
+        figure.savefig(file)
+    return Pil.fromarray(charts.rasterize(figure))
+
+
+def plot_photos(faces: Faces, limit: int | None = None) -> list[Pil.Image]:
+    """Returns the photos and frames that have faces, the first `limit` or all, with their faces marked."""
+    photos = [photo for photo in faces.photos() if len(photo.faces)]
+    pictures = []
+    for photo in islice(photos, limit):
+        marked = [mark(face) for face in photo.faces]
+        pictures.append(Pil.fromarray(draw_faces(read_photo(photo.faces[0]), marked)))
+    return pictures

@@ -1,0 +1,110 @@
+"""Averages over time of what a model reads from the faces of a video."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from fer_vit.faces import Faces, Pose
+from fer_vit.geometry import Array
+
+REACH = 3.0  # half the width of the window in time constants: 99.7 % of the weight
+FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+
+
+Some = TypeVar("Some", bound=Faces)
+
+
+class TimedFaces(NamedTuple, Generic[Some]):
+    """The faces of a frame."""
+
+    seconds: float
+    faces: Some
+
+
+def smooth_faces(parts: Iterable[Some], constant: float, causal: bool = False) -> Iterator[Some]:
+    """Yields each photo unchanged, and each frame with averages over time, in order.
+
+    Averages are of log-probabilities, of the outputs of further heads, and of the directions of a
+    pose. They are Gaussian, without a shift in time, so frames come half a window later. If
+    `causal`, for live video, they are exponential over the past, and frames come at once.
+
+    Args:
+        parts: Classified photos and frames, in order.
+        constant: The time constant in seconds; 0: no average.
+        causal: Whether the future counts nothing.
+    """
+    for _, frames in groupby(_each_photo(parts), lambda faces: faces.infos[0].index):
+        yield from _smooth_video(frames, constant, causal)
+
+
+def _each_photo(parts: Iterable[Some]) -> Iterator[Some]:
+    for part in parts:
+        for index in range(len(part.infos)):
+            yield part.of_photo(index)
+
+
+def _smooth_video(frames: Iterable[Some], constant: float, causal: bool) -> Iterator[Some]:
+    reach = REACH * constant
+    window = deque[TimedFaces[Some]]()
+    done = 0  # so many frames at the start of the window have been yielded
+    for faces in frames:
+        seconds = faces.infos[0].seconds
+        if seconds is None:  # a photo, or the end of a damaged video
+            for timed in list(window)[done:]:
+                yield _smooth_frame(timed, window, constant, causal)
+            window.clear()
+            done = 0
+            yield faces
+            continue
+
+        window.append(TimedFaces(seconds, faces))
+        while done < len(window) and (causal or seconds - window[done].seconds > reach):
+            yield _smooth_frame(window[done], window, constant, causal)
+            done += 1
+        while done and seconds - window[0].seconds > 2 * reach:
+            window.popleft()
+            done -= 1
+    for timed in list(window)[done:]:
+        yield _smooth_frame(timed, window, constant, causal)
+
+
+def _smooth_frame(
+    timed: TimedFaces[Some], window: Iterable[TimedFaces[Some]], constant: float, causal: bool
+) -> Some:
+    """Returns the faces of a frame with the averages over the frames around it."""
+    seconds, faces = timed
+    near = [other for other in window if abs(seconds - other.seconds) <= REACH * constant]
+    ages = np.repeat(
+        [seconds - other.seconds for other in near], [len(other.faces) for other in near]
+    )  # (W,) of all W faces in the window
+    tracks = np.concatenate([other.faces.track for other in near])  # (W,)
+    probabilities = np.concatenate([other.faces.probabilities for other in near])  # (W, C)
+    outputs = np.concatenate([other.faces.outputs for other in near])  # (W, K)
+
+    smoothed = np.empty_like(faces.probabilities)
+    smoothed_outputs = np.empty_like(faces.outputs)
+    for row, track in enumerate(faces.track):
+        same = tracks == track
+        times = ages[same] / max(constant, 1e-9)
+        weights = np.exp(-times if causal else -0.5 * times**2)
+        weights /= weights.sum()
+        logs = np.log(np.maximum(probabilities[same], FLOOR))
+        average = np.exp(weights @ logs)  # (C,)
+        smoothed[row] = average / average.sum()
+        smoothed_outputs[row] = _average(outputs[same], weights, faces.scheme.outputs)
+    return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)
+
+
+def _average(outputs: Array, weights: Array, names: tuple[str, ...]) -> Array:
+    """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions."""
+    means = np.asarray(weights @ outputs)
+    for index, name in enumerate(names):
+        if name in Pose._fields:
+            angles = np.radians(outputs[:, index])
+            mean = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
+            means[index] = np.degrees(mean)
+    return means

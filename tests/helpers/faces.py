@@ -1,0 +1,45 @@
+"""Classified faces without a model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Scheme, found_faces
+from fer_vit.geometry import Array
+
+
+def make_faces(
+    labels: Sequence[str],
+    probabilities: Sequence[Sequence[float]] | Array,
+    *,
+    path: str = "a.mp4",
+    index: int = 0,
+    frame: int | None = None,
+    seconds: float | None = None,
+    track: Sequence[int | None] | None = None,
+    box: Sequence[Sequence[float]] | None = None,
+    smoothed: bool = False,
+    outputs: dict[str, Sequence[float]] | None = None,
+) -> Faces:
+    """The faces of a photo or frame; `smoothed`: its probabilities are also the smoothed ones."""
+    number = len(probabilities)
+    outputs = outputs or {}
+    info = PhotoInfo(path, OK if number else NO_FACE, index, frame, seconds, source=None)
+    scheme = Scheme(tuple(labels), tuple(outputs), crop_size=8)
+    faces = found_faces(
+        [info],
+        np.zeros(number, np.int64),
+        track=track,
+        box=None if box is None else np.array(box, float),
+        scheme=scheme,
+    )
+    shares = np.array(probabilities, float).reshape(number, len(labels))
+    return replace(
+        faces,
+        probabilities=shares,
+        smoothed=shares if smoothed else faces.smoothed,
+        outputs=np.array([*outputs.values()], float).reshape(len(outputs), number).T,
+        to_crop=np.tile(np.eye(2, 3), (number, 1, 1)),
+        score=np.ones(number),
+    )

@@ -1,0 +1,117 @@
+"""Averages over time of probabilities and outputs."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fer_vit.faces import Faces, PhotoInfo, no_faces
+from fer_vit.geometry import Array
+from fer_vit.predict.smoothing import smooth_faces
+from tests.helpers.faces import make_faces
+
+LABELS = ("neutral", "happiness", "sadness")
+
+
+def clip(
+    times: list[float],
+    values: Array,
+    tracks: list[int],
+    index: int = 0,
+    outputs: dict[str, list[float]] | None = None,
+) -> list[Faces]:
+    """A video with one face a frame."""
+    return [
+        make_faces(
+            LABELS,
+            values[number : number + 1],
+            index=index,
+            frame=number,
+            seconds=seconds,
+            track=[tracks[number]],
+            outputs={name: [column[number]] for name, column in (outputs or {}).items()},
+        )
+        for number, seconds in enumerate(times)
+    ]
+
+
+def smooth_by_loops(
+    times: list[float], values: Array, tracks: list[int], constant: float, causal: bool
+) -> Array:
+    """Loops over everything in double precision."""
+    rows = []
+    for now, own in zip(times, tracks, strict=True):
+        logs, total = [0.0] * len(LABELS), 0.0
+        for then, other, value in zip(times, tracks, values, strict=True):
+            if own == other and abs(now - then) <= 3 * constant and (then <= now or not causal):
+                age = (now - then) / constant
+                weight = math.exp(-age if causal else -(age**2) / 2)
+                logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
+                total += weight
+        powers = [math.exp(log / total) for log in logs]
+        rows.append([power / sum(powers) for power in powers])
+    return np.array(rows)
+
+
+@pytest.fixture
+def uneven() -> tuple[list[float], Array, list[int]]:
+    rng = np.random.default_rng(0)
+    times = np.cumsum(rng.choice([0.01, 0.04, 0.5], 80)).tolist()
+    return times, rng.dirichlet([0.5] * 3, 80).clip(1e-5), rng.integers(0, 2, 80).tolist()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, list[int]]) -> None:
+    times, values, tracks = uneven
+    given = 0
+
+    def frames() -> Iterator[Faces]:
+        nonlocal given
+        for given, frame in enumerate(clip(times, values, tracks)):  # noqa: B007
+            yield frame
+
+    found = []
+    for number, faces in enumerate(smooth_faces(frames(), 0.3, causal)):
+        assert faces.infos[0].frame == number
+        assert given == number or not causal  # no delay
+        found.append(faces)
+    assert np.array_equal(np.concatenate([faces.probabilities for faces in found]), values)
+    expected = smooth_by_loops(times, values, tracks, 0.3, causal)
+    smoothed = np.concatenate([faces.smoothed for faces in found])
+    assert np.allclose(smoothed, expected, atol=1e-9)
+
+
+def test_photos_and_other_videos_stay_apart() -> None:
+    happy, sad = np.array([[0.01, 0.98, 0.01]]), np.array([[0.01, 0.01, 0.98]])
+    photo = make_faces(LABELS, sad, path="a.jpg", index=1)
+    broken = no_faces([PhotoInfo("a.mp4", "damaged: 3")])
+    first = clip([0.0, 0.1], np.concatenate([happy, happy]), [0, 0])
+    last = clip([0.2], sad, [0], index=2) + clip([0.2], happy, [0], index=3)
+    found = list(smooth_faces([*first, broken, photo, *last], 1.0))
+    assert [(faces.infos[0].index, faces.infos[0].frame) for faces in found] == [
+        (0, 0),
+        (0, 1),
+        (0, None),
+        (1, None),
+        (2, 0),
+        (3, 0),
+    ]
+    assert [faces.infos for faces in found[2:4]] == [broken.infos, photo.infos]
+    labels = [face.label_smoothed for faces in found for face in faces]
+    assert labels == ["happiness", "happiness", None, "sadness", "happiness"]
+
+
+def test_outputs_are_averaged_and_angles_as_directions() -> None:
+    moves, rolls = [0.0, 0.5, 1.0], [170.0, 180.0, -170.0]
+    even = np.full((3, 3), 1 / 3)
+    frames = clip([0.0, 0.1, 0.2], even, [0, 0, 0], outputs={"move_a": moves, "roll": rolls})
+    found = list(smooth_faces(frames, 10.0))
+    for faces in found:
+        assert faces[0].smoothed_outputs["move_a"] == pytest.approx(0.5, abs=1e-3)
+        assert abs(faces[0].smoothed_outputs["roll"]) == pytest.approx(180, abs=0.1)
+    assert [faces[0].outputs["move_a"] for faces in found] == moves
+    (photo,) = smooth_faces([make_faces(LABELS, even[:1], outputs={"move_a": [0.3]})], 1.0)
+    assert photo[0].smoothed_outputs == {}
+    (alone,) = smooth_faces(clip([0.0], even[:1], [0], outputs={"move_a": [0.3]}), 0.0)
+    assert alone[0].smoothed_outputs == {"move_a": 0.3}

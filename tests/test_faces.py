@@ -1,0 +1,143 @@
+"""The value that all stages share: slices, masks, photos, tables, pickles."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.faces import (
+    ARRAYS,
+    NO_FACE,
+    Face,
+    Faces,
+    Origin,
+    PhotoInfo,
+    Scheme,
+    as_cells,
+    as_objects,
+    found_faces,
+    join,
+    no_faces,
+)
+from fer_vit.fields import face_fields
+from tests.helpers.faces import make_faces
+
+LABELS = ("a", "b")
+
+
+@pytest.fixture
+def faces() -> Faces:
+    """Two faces, a photo without any, and a face: in three photos."""
+    return join(
+        [
+            make_faces(LABELS, [[0.9, 0.1], [0.2, 0.8]], path="1.jpg"),
+            make_faces(LABELS, [], path="2.jpg", index=1),
+            make_faces(LABELS, [[0.4, 0.6]], path="3.jpg", index=2, outputs=None),
+        ]
+    )
+
+
+def test_indices_are_faces_and_the_rest_are_faces_again(faces: Faces) -> None:
+    assert len(faces) == 3
+    assert [face.label for face in faces] == ["a", "b", "b"]
+    assert (faces[0].path, faces[-1].path, faces[1].face) == ("1.jpg", "3.jpg", 1)
+    for some in (faces[1:], faces[[1, 2]], faces[np.array([False, True, True])]):
+        assert isinstance(some, Faces)
+        assert some.path.tolist() == ["1.jpg", "3.jpg"]
+        assert [info.path for info in some.infos] == ["1.jpg", "3.jpg"]
+        assert some.photo.tolist() == [0, 1]
+        assert some.face.tolist() == [1, 0]
+    assert faces[faces.confidence > 0.7].label.tolist() == ["a", "b"]
+    assert len(faces[:0]) == len(faces[:0].infos) == 0
+    assert faces[::-1].path.tolist() == ["3.jpg", "1.jpg", "1.jpg"]
+    with pytest.raises(IndexError):
+        faces[3]
+    assert faces[1] in faces
+    assert faces.index(faces[1]) == 1
+
+
+def test_photos_have_their_faces(faces: Faces) -> None:
+    photos = faces.photos()
+    assert [(photo.path, photo.status, len(photo.faces)) for photo in photos] == [
+        ("1.jpg", "ok", 2),
+        ("2.jpg", NO_FACE, 0),
+        ("3.jpg", "ok", 1),
+    ]
+    assert photos[2].faces.probabilities.tolist() == [[0.4, 0.6]]
+    again = join([photo.faces for photo in photos])
+    assert again.infos == faces.infos
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(again, name), getattr(faces, name))
+
+
+def test_tables_have_rows_for_photos_without_a_face_on_request(faces: Faces) -> None:
+    table = faces.table()
+    assert [*table] == [field.name for field in face_fields(LABELS)]
+    assert table["p_b"] == [0.1, 0.8, 0.6]
+    full = faces.table(photos=True)
+    assert full["path"] == ["1.jpg", "1.jpg", "2.jpg", "3.jpg"]
+    assert full["face"] == [0, 1, None, 0]
+    assert full["status"][2] == NO_FACE
+    assert full["label"] == ["a", "b", None, "b"]
+    assert no_faces().table()["path"] == []
+
+
+def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
+    many = join([faces] * 200)
+    face = pickle.loads(pickle.dumps(many[301]))
+    assert len(pickle.dumps(many[301])) < 5000
+    assert face.probabilities == many[301].probabilities
+    assert (face.path, face.face) == (many[301].path, many[301].face)
+    assert isinstance(pickle.loads(pickle.dumps(many)), Faces)
+
+
+def test_what_is_unknown_is_none_and_an_empty_cell() -> None:
+    info = PhotoInfo("a.jpg", source=Path("a.jpg"))
+    faces = found_faces([info], np.array([0]), scheme=Scheme(LABELS))
+    face = replace(faces, probabilities=np.array([[0.5, 0.5]]), to_crop=np.eye(2, 3)[None])[0]
+    assert face.box is face.landmarks is face.score is face.track is face.pose is None
+    assert face.blur is face.label_smoothed is face.frame is face.seconds is None
+    assert face.smoothed == face.outputs == {}
+    assert face.prediction_set() is face.ambiguous is None
+    row = {name: cells[0] for name, cells in face.alone.table().items()}
+    assert row["box_left"] is row["yaw"] is row["score"] is row["ambiguous"] is None
+    assert as_cells(np.array([1.5, np.nan, np.inf])) == [1.5, None, None]
+
+
+def test_faces_of_two_models_are_not_joined(faces: Faces) -> None:
+    other = replace(faces, scheme=replace(faces.scheme, origin=Origin("another")))
+    with pytest.raises(FerVitError, match="one model"):
+        join([faces, other])
+    empty = no_faces([PhotoInfo("4.jpg", NO_FACE)])
+    assert len(join([empty, faces]).infos) == 4
+
+
+def test_prediction_sets_of_one_and_of_all_agree(faces: Faces) -> None:
+    thresholds = {"90": [0.5, 0.95, 0.1], "95": [0.3, 0.2, 0.2]}
+    sure = replace(faces, scheme=replace(faces.scheme, thresholds=thresholds))
+    assert [face.prediction_set() for face in sure] == [["a"], ["b"], ["b"]]
+    assert sure.prediction_set.tolist() == ["a", "b", "b"]
+    assert sure[2].prediction_set(95) == ["a", "b"]
+    assert sure[0].prediction_set(90, by_class=True) == ["b"]
+    assert sure.ambiguous.tolist() == [face.ambiguous for face in sure] == [False] * 3
+    with pytest.raises(FerVitError, match="90 or 95"):
+        sure.sets(80)
+
+
+def test_columns_of_one_and_of_all_agree() -> None:
+    scheme = {"move_x": [0.1, 0.2], "valence": [-0.5, 0.5]}
+    faces = make_faces(LABELS, [[1.0, 0.0], [0.3, 0.7]], outputs=scheme, smoothed=True)
+    columns = faces.columns()
+    for row, face in enumerate(faces):
+        assert isinstance(face, Face)
+        assert columns["label"][row] == face.label
+        assert columns["confidence"][row] == face.confidence
+        assert columns["entropy"][row] == pytest.approx(face.entropy)
+        assert columns["size"][row] == pytest.approx(face.size)
+        assert columns["label_smoothed"][row] == face.label_smoothed
+        assert columns["move_x"][row] == face.outputs["move_x"]
+        assert columns["smoothed_b"][row] == face.smoothed["b"]
+    assert as_objects([None, 1]).tolist() == [None, 1]
