@@ -191,7 +191,7 @@ class Faces(Sequence["Face"]):
         return join([self, other])
 
     def __repr__(self) -> str:
-        return f"<{len(self)} faces in {len(self.infos)} photos>"
+        return f"{type(self).__name__}(faces={len(self)}, photos={len(self.infos)})"
 
     def view(self, row: int) -> "Face":
         """Returns the face in a row, which is at least 0."""

@@ -285,7 +285,7 @@ class CorruptedCrops:
 
     Attributes:
         rows: The manifest.
-        landmarks: Of its rows (M, 5, 2); those of an average face replace NaN.
+        landmarks: Of its rows (M, 5, 2); an average face replaces NaN.
         finder: Finds the face in a crop.
         change: Changes the image.
         shift: Of each landmark in a random direction, as a fraction of the image's longer side.

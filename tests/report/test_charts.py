@@ -105,13 +105,14 @@ def test_every_face_becomes_a_picture_of_the_same_size(changes: dict[str, Any]) 
 
 
 def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
-    face = load("ferplus-small", "cpu").predict(draw_face("happiness", 0, 160)[0], face="crop")[0]
-    drawn = face.attend(draw_face("happiness", 0, 160)[0])
+    model = load("ferplus-small", "cpu")
+    face = model.predict(draw_face("happiness", 0, 160)[0], face="crop")[0]
+    drawn = model.attend(face)
     assert drawn.relations.shape == (19, 11, 11)  # the encoder and 3 x 6 heads
     assert np.allclose(drawn.output.sum(-1), 1, atol=1e-5)
-    assert face.plot(attention=True, file=tmp_path / "face.svg").size[0] == 600
+    assert model.plot_attention(face, tmp_path / "face.svg").size[0] == 600
     text = (tmp_path / "face.svg").read_text()
     assert len(re.findall("<image", text)) == 1
     assert text.count(f"stroke: {REGION_COLOUR}") > 5
     with pytest.raises(FerVitError, match="ends in"):
-        face.plot(attention=True, file=tmp_path / "face.txt")
+        model.plot_attention(face, tmp_path / "face.txt")
