@@ -311,7 +311,8 @@ class Recognizer(nn.Module):
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
-        return self.predict(images, **options).features
+        features = self.predict(images, **options).features
+        return features.reshape(len(features), self.net.vit.embed_dim)  # also without a face
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
         """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
