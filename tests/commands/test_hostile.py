@@ -116,7 +116,7 @@ def kill_at_66(image: Image) -> list[Face]:
     return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
 
 
-@pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32)])
+@pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32), *slow((1000, 32))])
 @pytest.mark.parametrize("output", ["t.parquet", "folder"])
 def test_a_file_that_kills_its_worker_is_a_row(
     output: str,

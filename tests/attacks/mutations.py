@@ -1,0 +1,780 @@
+"""Removes one defence after another and runs its tests, which must fail: the proof of docs/explanation/reliability.md.
+
+    python -m tests.attacks.mutations [WORDS]
+
+WORDS selects the sentences that contain them. Each defence is removed in a temporary copy of the tracked files.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "cv2",
+    "lightning",
+    "pandas",
+    "pyarrow.parquet",
+    "scipy.stats",
+    "sklearn",
+    "skimage",
+    "timm",
+)
+LIMIT = 300  # seconds of a test: one that waits for ever has failed, too
+
+
+class Mutation(NamedTuple):
+    """A sentence, the code that makes it true, what replaces that code, and the tests that must fail then."""
+
+    sentence: str
+    file: str
+    code: str
+    replacement: str
+    tests: str
+
+
+MUTATIONS = [
+    # Table of guarantees
+    Mutation(
+        "a row for every file",
+        "fer_vit/predict/photos.py",
+        "        except ImageError as error:\n            return Photo(path, str(error), [], index), []\n",
+        "        except ZeroDivisionError:\n            raise\n",
+        "tests/commands/test_hostile.py::test_predict_has_a_row_for_each",
+    ),
+    Mutation(
+        "a file that kills its worker is a row",
+        "fer_vit/processes.py",
+        "        self._start()\n        yield None\n",
+        "        raise FerVitError(WORKER_DIED)\n",
+        "tests/commands/test_hostile.py::test_a_file_that_kills_its_worker_is_a_row",
+    ),
+    Mutation(
+        "a file that kills its worker is tried twice",
+        "fer_vit/processes.py",
+        "for last_attempt in (False, True):",
+        "for last_attempt in (True,):",
+        "tests/test_processes.py::test_a_process_that_is_killed_once_is_replaced",
+    ),
+    Mutation(
+        "prepare counts and names a file that kills its worker",
+        "fer_vit/sources/common.py",
+        "            crashed.append(row.name)\n",
+        "",
+        "tests/commands/test_hostile.py::test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it",
+    ),
+    Mutation(
+        "fit names the image that kills its worker",
+        "fer_vit/data/dataset.py",
+        "    note_in_worker(face.path)\n",
+        "",
+        "tests/commands/test_hostile.py::test_training_names_the_image_that_kills_its_worker",
+    ),
+    Mutation(
+        "size is checked before decoding",
+        "fer_vit/face/image.py",
+        "    if math.prod(size) > most:",
+        "    if False:",
+        "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",
+    ),
+    Mutation(
+        "type is checked before decoding",
+        "fer_vit/face/image.py",
+        "    if known is None or size is None:\n        raise ImageError(UNREADABLE)\n"
+        "    check_size(size, known.most_heavy if known.is_heavy(data) else known.most)\n",
+        "    if known and size:\n"
+        "        check_size(size, known.most_heavy if known.is_heavy(data) else known.most)\n",
+        "tests/face/test_image.py::test_other_formats_and_short_files_reach_no_decoder",
+    ),
+    Mutation(
+        "a prediction depends on its photo alone",
+        "fer_vit/data/dataset.py",
+        "        image = self.image.to(device).float() / 255\n",
+        "        image = self.image.to(device).float() / 255\n        image = image + 0.5 * image[:1]\n",
+        "tests/test_numbers.py::test_a_prediction_is_its_photos_own",
+    ),
+    Mutation(
+        "checkpoints run no code",
+        "fer_vit/pickles.py",
+        "        check_pickle(file.read(pickles[0]))\n",
+        "",
+        "tests/test_pickles.py::test_what_no_checkpoint_needs_is_refused",
+    ),
+    Mutation(
+        "pretrained weights are read within the limits",
+        "fer_vit/model/pretrained.py",
+        "else load_tensors(path)",
+        "else __import__('torch').load(path, weights_only=True)",
+        "tests/model/test_pretrained.py::test_other_files_are_one_line",
+    ),
+    Mutation(
+        "manifests name no path outside their folder",
+        "fer_vit/data/schema.py",
+        '        yield "image", "a path below the manifest\'s folder", pc.and_(no_bytes, outside)\n',
+        "",
+        "tests/data/test_manifest.py::test_a_manifest_names_no_file_outside_of_its_folder",
+    ),
+    Mutation(
+        "shards name no files",
+        "fer_vit/data/schema.py",
+        '        yield "image", "image bytes", no_bytes\n',
+        "        pass\n",
+        "tests/data/test_manifest.py::test_a_shard_names_no_files",
+    ),
+    Mutation(
+        "a resumed checkpoint copies no foreign file",
+        "fer_vit/train/run.py",
+        'source / Path(state["best_model_path"]).name',
+        'Path(state["best_model_path"])',
+        "tests/train/test_resume.py::test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch",
+    ),
+    Mutation(
+        "a resumed run removes no foreign files",
+        "fer_vit/store/folder.py",
+        "            raise _outside(path, name)\n    best",
+        "            pass\n    best",
+        "tests/test_security.py::test_a_resumed_run_removes_no_foreign_files",
+    ),
+    Mutation(
+        "damaged manifests are one line",
+        "fer_vit/data/schema.py",
+        "        except (pa.ArrowException, OSError) as error:",
+        "        except ZeroDivisionError as error:",
+        "tests/test_fuzz.py::test_a_damaged_manifest",
+    ),
+    Mutation(
+        "names cannot command a terminal",
+        "fer_vit/errors.py",
+        'self.stream.write(CONTROL.sub("?", text))',
+        "self.stream.write(text)",
+        "tests/test_cli.py::test_names_cannot_command_a_terminal",
+    ),
+    Mutation(
+        "names in errors cannot command a terminal",
+        "fer_vit/errors.py",
+        "        super().__init__(printable(own))\n",
+        "        super().__init__(own)\n",
+        "tests/test_errors.py",
+    ),
+    Mutation(
+        "names are text in CSV",
+        "fer_vit/report/table.py",
+        '    return FORMULA.sub(r"\\g<0>\'", text)\n',
+        "    return text\n",
+        "tests/report/test_table.py::test_no_spreadsheet_runs_a_name",
+    ),
+    Mutation(
+        "names are text in HTML",
+        "fer_vit/report/html.py",
+        "autoescape=True",
+        "autoescape=False",
+        "tests/report/test_hostile_names.py",
+    ),
+    Mutation(
+        "zips write nothing outside",
+        "fer_vit/sources/archive.py",
+        "                    opened.extract(entry, folder)\n",
+        "                    place = folder / entry.filename\n"
+        "                    place.parent.mkdir(parents=True, exist_ok=True)\n"
+        "                    place.write_bytes(opened.read(entry))\n",
+        "tests/test_crashes.py::test_no_name_leads_out_of_a_zip",
+    ),
+    Mutation(
+        "tars write nothing outside",
+        "fer_vit/sources/archive.py",
+        'set_attrs=False, filter="data"',
+        'set_attrs=False, filter="fully_trusted"',
+        "tests/sources/test_archive.py::test_a_tar_writes_nothing_outside_and_makes_no_link",
+    ),
+    Mutation(
+        "the size of a zip is checked",
+        "fer_vit/sources/archive.py",
+        "    if size > free:",
+        "    if False:",
+        "tests/test_crashes.py::test_the_size_of_a_zip_is_checked",
+    ),
+    Mutation(
+        "zips use deflate alone",
+        "fer_vit/sources/archive.py",
+        "            _check_compression(entries, archive)\n",
+        "",
+        "tests/test_crashes.py::test_a_zip_whose_decoder_needs_much_memory_is_refused",
+    ),
+    Mutation(
+        "large photos in archives are left out",
+        "fer_vit/sources/archive.py",
+        "and size > MAX_FILE",
+        "and False",
+        "tests/sources/test_archive.py::test_a_large_photo_is_counted_and_a_large_table_is_unpacked",
+    ),
+    Mutation(
+        "the list of entries is limited",
+        "fer_vit/sources/archive.py",
+        "    if size is not None and size > MAX_LIST:",
+        "    if False:",
+        "tests/sources/test_archive.py::test_a_list_of_entries_that_takes_much_memory_is_refused",
+    ),
+    Mutation(
+        "output appears complete or not at all",
+        "fer_vit/files.py",
+        '        new = scratch / "new" / _name(path)\n',
+        "        new = path\n",
+        "tests/test_crashes.py::test_a_writer_that_is_killed_at_any_call",
+    ),
+    Mutation(
+        "output is flushed to disk",
+        "fer_vit/files.py",
+        "            os.fsync(handle)\n",
+        "            pass\n",
+        "tests/test_crashes.py::test_all_is_on_the_disk_first",
+    ),
+    Mutation(
+        "links of other users are not followed",
+        "fer_vit/files.py",
+        "os.O_NOFOLLOW | ",
+        "",
+        "tests/test_crashes.py::test_no_entry_of_another_user_stops_a_writer_or_moves_files",
+    ),
+    Mutation(
+        "FIFOs of other users stop nothing",
+        "fer_vit/files.py",
+        "os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK",
+        "os.O_NOFOLLOW",
+        "tests/test_crashes.py::test_no_entry_of_another_user_stops_a_writer_or_moves_files",
+    ),
+    Mutation(
+        "folders of other users are not opened",
+        "fer_vit/files.py",
+        "    if os.fstat(handle).st_uid == os.geteuid():\n        return handle\n",
+        "    return handle\n",
+        "tests/test_crashes.py::test_no_entry_of_another_user_stops_a_writer_or_moves_files",
+    ),
+    Mutation(
+        "only marked folders are removed",
+        "fer_vit/files.py",
+        "    if MARK not in os.listdir(handle):",
+        "    if False:",
+        "tests/test_crashes.py::test_no_entry_of_another_user_stops_a_writer_or_moves_files",
+    ),
+    Mutation(
+        "other users cannot read an output before it is complete",
+        "fer_vit/files.py",
+        "scratch.mkdir(mode=0o700)",
+        "scratch.mkdir(mode=0o755)",
+        "tests/test_crashes.py::test_another_user_may_not_enter_a_scratch_folder",
+    ),
+    Mutation(
+        "a resumed training ends with the same weights",
+        "fer_vit/data/dataset.py",
+        "        return self.start[1] if self.epoch == self.start[0] else 0\n",
+        "        return 0\n",
+        "tests/train/test_resume.py::test_a_run_resumes_bit_for_bit",
+    ),
+    Mutation(
+        "options that change the order are refused in mid-epoch",
+        "fer_vit/train/datamodule.py",
+        "if position.get(name) != value]",
+        "if False]",
+        "tests/data/test_stream.py::test_a_position_counts_once tests/train/test_options.py",
+    ),
+    Mutation(
+        "several processes train on each image once",
+        "fer_vit/data/dataset.py",
+        "                self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas\n",
+        "                self.done, self.num_samples * self.num_replicas, self.num_replicas\n",
+        "tests/data/test_dataset.py",
+    ),
+    Mutation(
+        "padding rows are counted once",
+        "fer_vit/data/dataset.py",
+        "Draw(index % rows, repeat=index >= rows)",
+        "Draw(index % rows)",
+        "tests/data/test_dataset.py",
+    ),
+    Mutation(
+        "a lost process ends the others",
+        "fer_vit/train/run.py",
+        "            processes.pop().kill()\n",
+        "            processes.pop()\n",
+        "-m slow tests/train/test_distributed.py::test_a_killed_process_ends_a_run_that_resumes",
+    ),
+    Mutation(
+        "metrics agree with scikit-learn",
+        "fer_vit/evaluation/scores.py",
+        "np.nanmean(f1, -1)",
+        "np.nanmedian(f1, -1)",
+        "tests/evaluation/test_scores.py::test_scores_are_scikit_learns",
+    ),
+    Mutation(
+        "a non-finite loss names the images",
+        "fer_vit/train/module.py",
+        "        if not loss.isfinite():\n",
+        "        if False:\n",
+        "tests/train/test_task.py::test_a_loss_that_is_not_finite_names_the_images",
+    ),
+    Mutation(
+        "no command uses the network",
+        "fer_vit/predict/photos.py",
+        "    named = {str(item): _named(str(item)) for item in inputs}\n",
+        "    __import__('socket').getaddrinfo('example.org', 80)\n"
+        "    named = {str(item): _named(str(item)) for item in inputs}\n",
+        "tests/predict/test_photos.py",
+    ),
+    # Images
+    Mutation(
+        "a file of more than 256 MB is not read",
+        "fer_vit/face/image.py",
+        "            check_file_size(os.fstat(file.fileno()).st_size)\n",
+        "",
+        "tests/face/test_image.py::test_a_file_larger_than_any_image_is_not_read",
+    ),
+    Mutation(
+        "a file that grows is read up to the limit",
+        "fer_vit/face/image.py",
+        "file.read(MAX_FILE + 1)",
+        "file.read()",
+        "tests/face/test_image.py::test_files_that_grow_or_have_no_size_are_read_up_to_the_limit",
+    ),
+    Mutation(
+        "scans of a JPEG are limited",
+        "fer_vit/face/image.py",
+        "(scans := count_scans(data)) > MAX_SCANS",
+        "(scans := 0) > MAX_SCANS",
+        "tests/face/test_image.py::test_a_bomb_is_an_image_error",
+    ),
+    Mutation(
+        "segments of a JPEG are limited",
+        "fer_vit/face/image.py",
+        "        if segments > MAX_SEGMENTS:",
+        "        if False:",
+        "tests/face/test_image.py::test_headers_of_many_parts_are_refused",
+    ),
+    Mutation(
+        "texts of a PNG are limited",
+        "fer_vit/face/image.py",
+        "    if texts > MAX_TEXTS:",
+        "    if False:",
+        "tests/face/test_image.py::test_headers_of_many_parts_are_refused",
+    ),
+    Mutation(
+        "progressive JPEGs have a lower limit",
+        "fer_vit/face/image.py",
+        '_format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA)',
+        '_format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _never, 108 * MEGA)',
+        "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",
+    ),
+    Mutation(
+        "HEIC is named",
+        "fer_vit/face/image.py",
+        'raise ImageError("HEIC, which is not read: save it as JPEG")',
+        "raise ImageError(UNREADABLE)",
+        "tests/face/test_image.py::test_heic_is_named_but_an_avif_may_have_its_brands",
+    ),
+    Mutation(
+        "a frame has at most 36 megapixels",
+        "fer_vit/predict/frames.py",
+        "    check_size(size, MAX_PIXELS)\n    if form",
+        "    if form",
+        "tests/predict/test_frames.py",
+    ),
+    Mutation(
+        "a frame has at most 108 MB",
+        "fer_vit/predict/frames.py",
+        "    if taken > MAX_BYTES:",
+        "    if False:",
+        "tests/predict/test_frames.py::test_frames_of_many_bytes_are_not_decoded",
+    ),
+    Mutation(
+        "the highest of 16 bits are taken",
+        "fer_vit/face/image.py",
+        "    return np.asarray(image >> (used - 8), np.uint8)\n",
+        "    return np.asarray(image >> 8, np.uint8)\n",
+        "tests/face/test_image.py::test_the_bits_that_are_used_become_eight",
+    ),
+    # Untrusted models and data
+    Mutation(
+        "keys of a checkpoint are text or small numbers",
+        "fer_vit/pickles.py",
+        "            if key not in KEYS:",
+        "            if False:",
+        "tests/test_pickles.py::test_what_no_checkpoint_needs_is_refused",
+    ),
+    Mutation(
+        "claimed weights take no memory",
+        "fer_vit/pickles.py",
+        "    if sum(tensor.nbytes for tensor in tensors) > 2 * path.stat().st_size:",
+        "    if False:",
+        "tests/test_pickles.py::test_what_no_checkpoint_needs_is_refused",
+    ),
+    Mutation(
+        "weights of the hub are verified by sha256",
+        "fer_vit/store/hub.py",
+        "        if came != blob.name:",
+        "        if False:",
+        "tests/store/test_folder.py::test_weights_of_the_hub_have_its_sha256",
+    ),
+    Mutation(
+        "three files come from the hub",
+        "fer_vit/store/hub.py",
+        "snapshot_download(name, allow_patterns=FILES, **hub)",
+        "snapshot_download(name, **hub)",
+        "tests/store/test_folder.py::test_hub_models_come_out_of_its_cache",
+    ),
+    Mutation(
+        "the face detector is verified by sha256",
+        "fer_vit/face/yunet.py",
+        "    if came != SHA256:",
+        "    if False:",
+        "tests/face/test_yunet.py::test_a_named_file_counts_by_its_hash",
+    ),
+    # Interruptions
+    Mutation(
+        "SIGHUP ends a command",
+        "fer_vit/signals.py",
+        'NAMES = ("SIGTERM", "SIGHUP")',
+        'NAMES = ("SIGTERM",)',
+        "tests/test_crashes.py::test_signals_leave_no_file_even_two_of_them",
+    ),
+    Mutation(
+        "a second signal does not interrupt the removal",
+        "fer_vit/signals.py",
+        "first = now - last >= REPEATED",
+        "first = True",
+        "tests/test_crashes.py::test_signals_leave_no_file_even_two_of_them",
+    ),
+    Mutation(
+        "nohup ignores SIGHUP",
+        "fer_vit/signals.py",
+        "        if signal.getsignal(number) is not signal.SIG_IGN:\n            signal.signal(number, lambda",
+        "        if True:\n            signal.signal(number, lambda",
+        "tests/test_crashes.py::test_a_signal_that_nohup_ignores_stays_ignored",
+    ),
+    Mutation(
+        "fit saves the step of a signal",
+        "fer_vit/train/run.py",
+        "        if isinstance(exception, SIGTERMException):\n            super()",
+        "        if False:\n            super()",
+        "tests/train/test_resume.py::test_a_signal_saves_the_step_that_it_came_at",
+    ),
+    Mutation(
+        "all ranks stop at the same step",
+        "fer_vit/train/run.py",
+        "trainer.strategy.reduce_boolean_decision(\n            self.signal is not None, all=False\n        )",
+        "self.signal is not None",
+        "-m slow tests/train/test_distributed.py::test_sigterm_to_one_process_ends_all_at_the_same_step",
+    ),
+    Mutation(
+        "no process stays behind",
+        "fer_vit/processes.py",
+        "    Thread(target=_exit_with_parent, daemon=True).start()\n",
+        "",
+        "-m slow tests/test_crashes.py::test_no_process_stays_behind",
+    ),
+    Mutation(
+        "readers always find a folder that is replaced",
+        "fer_vit/files.py",
+        '    if sys.platform != "linux":\n        return False\n    try:',
+        "    return False\n    try:",
+        "tests/test_crashes.py::test_a_reader_always_finds_a_folder_that_is_replaced",
+    ),
+    Mutation(
+        "remains in the folder of tables are removed",
+        "fer_vit/files.py",
+        '            if handle is not None and "old" not in os.listdir(handle):\n'
+        "                _remove_stale(scratch, handle)\n",
+        "            pass\n",
+        "tests/test_crashes.py::test_remains_of_any_target_are_removed_from_a_folder",
+    ),
+    Mutation(
+        "a full disk keeps the file before",
+        "fer_vit/files.py",
+        "            raise cannot_write(path, error, advice) from error\n\n\ndef cannot_write",
+        "            raise\n\n\ndef cannot_write",
+        "tests/test_crashes.py::test_a_full_disk_keeps_what_was_there",
+    ),
+    Mutation(
+        "the table of live ends with a complete row",
+        "fer_vit/report/table.py",
+        'CompleteWrites(path, "x")',
+        'io.FileIO(path, "x")',
+        "tests/report/test_table.py::test_a_growing_table_on_a_full_disk_ends_with_a_complete_row",
+    ),
+    # Web server
+    Mutation(
+        "uploads get new names",
+        "fer_vit/app/uploads.py",
+        '    stem = base.stem[:50].lstrip(" .-") or "photo"\n',
+        '    return name\n    stem = ""\n',
+        "tests/app/test_server.py::test_uploads_get_safe_and_different_names",
+    ),
+    Mutation(
+        "results are looked up among known names",
+        "fer_vit/app/api.py",
+        "        path = jobs.results.get(name, {}).get(file)\n",
+        "        path = jobs.folder / name / file\n",
+        "tests/app/test_server.py::test_no_request_names_a_path",
+    ),
+    Mutation(
+        "the server refuses to connect",
+        "fer_vit/app/guard.py",
+        '    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and',
+        "    if False and",
+        "tests/app/test_server.py::test_a_connection_is_refused",
+    ),
+    Mutation(
+        "the folder has mode 0700",
+        "fer_vit/files.py",
+        "scratch.mkdir(mode=0o700)",
+        "scratch.mkdir(mode=0o755)",
+        "tests/test_crashes.py::test_another_user_may_not_enter_a_scratch_folder",
+    ),
+    Mutation(
+        "results are removed after an hour",
+        "fer_vit/app/jobs.py",
+        "        asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)\n",
+        "",
+        "tests/app/test_server.py::test_how_long_a_report_is_kept",
+    ),
+    Mutation(
+        "what SIGKILL leaves is removed at the next start",
+        "fer_vit/commands/app.py",
+        "    remove_stale(private)  # of servers that were killed\n",
+        "",
+        "-m slow tests/commands/test_app.py::test_what_a_killed_server_leaves_is_removed_at_the_next_start",
+    ),
+    Mutation(
+        "host names are checked",
+        "fer_vit/app/guard.py",
+        "        if name is None or name[1] not in {*self.hosts, address}:",
+        "        if False:",
+        "tests/app/test_server.py::test_foreign_hosts_and_sites_reach_no_route",
+    ),
+    Mutation(
+        "Origin is checked",
+        "fer_vit/app/guard.py",
+        " and self._is_own(origin, host):",
+        ":",
+        "tests/app/test_server.py::test_foreign_hosts_and_sites_reach_no_route",
+    ),
+    Mutation(
+        "Sec-Fetch-Site is checked",
+        "fer_vit/app/guard.py",
+        'if site in ("same-origin", "none") and',
+        "if",
+        "tests/app/test_server.py::test_foreign_hosts_and_sites_reach_no_route",
+    ),
+    Mutation(
+        "responses have the security headers",
+        "fer_vit/app/guard.py",
+        "                    headers.setdefault(name, value)\n",
+        "                    pass\n",
+        "tests/app/test_server.py::test_every_response_has_the_security_headers",
+    ),
+    Mutation(
+        "a photo in the app has at most 67 megapixels",
+        "fer_vit/app/tasks.py",
+        "            check_size(size, MAX_PHOTO)\n",
+        "            pass\n",
+        "tests/app/test_tasks.py::test_limits_of_pixels",
+    ),
+    Mutation(
+        "all frames in the app have at most 20 billion pixels",
+        "fer_vit/app/tasks.py",
+        "    if pixels > MAX_PIXELS:",
+        "    if False:",
+        "tests/app/test_tasks.py::test_limits_of_pixels",
+    ),
+    Mutation(
+        "a job that takes much memory is ended",
+        "fer_vit/app/jobs.py",
+        "            if resident_memory(self._process.pid) > self._most:",
+        "            if False:",
+        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+    ),
+    Mutation(
+        "a job that takes long is ended",
+        "fer_vit/app/jobs.py",
+        "                    if time.monotonic() > end:",
+        "                    if False:",
+        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+    ),
+    Mutation(
+        "a request has at most 200 MB",
+        "fer_vit/app/guard.py",
+        "        if max(self._seen, self._expected) > MAX_BYTES:",
+        "        if False:",
+        "tests/app/test_server.py::test_an_upload_of_unknown_length_stops_at_the_limit",
+    ),
+    Mutation(
+        "uploads leave 500 MB free",
+        "fer_vit/app/guard.py",
+        "            if shutil.disk_usage(self._folder).free < SPARE + coming:",
+        "            if False:",
+        "tests/app/test_server.py::test_limits_of_a_request",
+    ),
+    Mutation(
+        "a request has at most 20 files",
+        "fer_vit/app/uploads.py",
+        "        if len(self._names) == MAX_FILES:",
+        "        if False:",
+        "tests/app/test_server.py::test_limits_of_a_request",
+    ),
+    Mutation(
+        "500 jobs arrive, wait or run",
+        "fer_vit/app/jobs.py",
+        "        return len(self.active) >= MAX_JOBS\n",
+        "        return False\n",
+        "tests/app/test_server.py::test_an_upload_that_is_still_stored_counts_as_a_job",
+    ),
+    Mutation(
+        "a worker is ended when its client disconnects",
+        "fer_vit/app/jobs.py",
+        '                    if gone():\n                        yield {"state": "cancelled"}\n'
+        "                        return\n",
+        "",
+        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+    ),
+    Mutation(
+        "a connection without a request ends",
+        "fer_vit/app/server.py",
+        "            self.transport.abort()\n",
+        "            pass\n",
+        "tests/app/test_server.py::test_a_silent_client_is_disconnected",
+    ),
+    Mutation(
+        "a connection without reading ends",
+        "fer_vit/app/server.py",
+        "            self.transport.abort()\n",
+        "            pass\n",
+        "tests/app/test_attacks.py::test_a_client_that_reads_nothing_is_disconnected",
+    ),
+    Mutation(
+        "an upload brings 200 kB in each 20 s",
+        "fer_vit/app/guard.py",
+        '            raise HTTPException(408, "The upload is too slow.") from error\n',
+        "            return await self._receive()\n",
+        "tests/app/test_server.py::test_a_client_that_stops_has_no_credit_for_what_it_sent_before",
+    ),
+    Mutation(
+        "more connections than 640 get 503",
+        "fer_vit/app/server.py",
+        "len(server.server_state.connections) > CONNECTIONS",
+        "False",
+        "tests/app/test_server.py::test_more_connections_than_the_limit_get_503",
+    ),
+    Mutation(
+        "a client that reads slowly gets everything",
+        "fer_vit/app/server.py",
+        "    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)\n",
+        "",
+        "tests/app/test_server.py::test_a_client_that_reads_steadily_gets_everything",
+    ),
+    Mutation(
+        "an error is a sentence without the value",
+        "fer_vit/app/uploads.py",
+        "        raise HTTPException(422, problems(error.errors())) from error\n",
+        "        raise HTTPException(422, str(error.errors())) from error\n",
+        "tests/app/test_server.py::test_wrong_json",
+    ),
+    Mutation(
+        "a file that crashes a decoder restarts the worker",
+        "fer_vit/app/jobs.py",
+        "            if not is_over:\n                self.close()\n                self._start()\n",
+        "            pass\n",
+        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+    ),
+    Mutation(
+        "bounds exclude releases with known problems",
+        "pyproject.toml",
+        ",!=2.6.2,!=2.6.3",
+        "",
+        "tests/test_security.py::test_every_dependency_has_bounds_that_the_pinned_version_keeps",
+    ),
+]
+
+
+def copy_tracked(folder: Path) -> None:
+    """Copies the tracked files of the working tree."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+
+
+def run_tests(folder: Path, tests: str, log: Path) -> int | None:
+    """Runs tests in a fork of this process, which has imported the heavy libraries; returns the status.
+
+    None: they take longer than `LIMIT`.
+    """
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(folder)
+        sys.path[0] = str(folder)
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONPATH"] = str(folder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        os._exit(pytest.main(["-q", "-x", "-p", "no:xdist", "-W", "ignore", *tests.split()]))
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.2)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def verdict(mutation: Mutation, folder: Path) -> str:
+    """Applies a mutation in a copy, runs its tests, and takes it back; returns what happened."""
+    path = folder / mutation.file
+    before = path.read_text()
+    if before.count(mutation.code) != 1:
+        return "STALE: the code is not there exactly once"
+    path.write_text(before.replace(mutation.code, mutation.replacement))
+    log = folder / "log"
+    status = run_tests(folder, mutation.tests, log)
+    path.write_text(before)
+    if status is None:
+        return f"failed: it waits for more than {LIMIT} s"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    if status == pytest.ExitCode.TESTS_FAILED:
+        return next((line for line in lines if line.startswith("E  ")), "failed")[:100]
+    return f"NOT PROVED (status {status}): {' '.join(lines[-1:])}"
+
+
+def main() -> None:
+    """Prints a line for each sentence."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*")
+    words = parser.parse_args().words
+    for name in HEAVY:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        copy_tracked(folder)
+        for mutation in MUTATIONS:
+            if all(word in mutation.sentence for word in words):
+                result = verdict(mutation, folder)
+                print(f"{mutation.sentence} | {mutation.tests} | {result}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

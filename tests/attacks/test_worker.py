@@ -1,0 +1,57 @@
+"""Kills of the worker of a running `fer-vit app` at random moments: each job has an answer, and nothing is left."""
+
+import io
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psutil
+import pytest
+import requests
+from PIL import Image
+from skimage.data import astronaut
+
+from tests.helpers.servers import Server, running
+
+pytestmark = pytest.mark.slow
+
+KILLS = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("app")) as server:
+        yield server
+        assert not server.jobs, "a job is left behind"
+
+
+def test_a_worker_that_is_killed_at_any_moment_is_replaced(server: Server) -> None:
+    file = io.BytesIO()
+    Image.fromarray(astronaut()).save(file, "JPEG")
+
+    def send(route: str) -> requests.Response:
+        files = {"files": ("a.jpg", file.getvalue())}
+        return requests.post(f"{server.address}/api/{route}", files=files, timeout=300)
+
+    process = psutil.Process(server.process.pid)
+    assert send("predict").ok
+    descriptors = process.num_fds()
+    rng = random.Random(0)
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(KILLS):
+            coming = pool.submit(send, ("report", "predict")[number % 2])
+            time.sleep(1.5 * rng.random())
+            for child in process.children():
+                with suppress(ProcessLookupError):
+                    if "spawn_main" in str(child.cmdline()):
+                        os.kill(child.pid, signal.SIGKILL)
+            answer = coming.result()
+            assert answer.status_code in (200, 422)
+            if answer.ok and "id" in answer.json():
+                requests.delete(f"{server.address}/results/{answer.json()['id']}")
+    assert send("predict").json()[0]["label"] == "happiness"
+    assert process.num_fds() <= descriptors + 5
