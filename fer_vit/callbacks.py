@@ -3,7 +3,7 @@
 Configs name them here, as `fer_vit.callbacks.EMA`; where they are defined may change.
 """
 
+from fer_vit.train.checkpoints import LastCheckpoint as LastCheckpoint
 from fer_vit.train.module import EMA as EMA, Symmetry as Symmetry
-from fer_vit.train.run import LastCheckpoint as LastCheckpoint
 
 __all__ = ["EMA", "LastCheckpoint", "Symmetry"]

@@ -39,6 +39,7 @@ PLAIN_VERBS = {
     "prepare": "write a manifest (one Parquet table, or shards) of a data set",
     "finetune": "train a model for your classes from your photos and evaluate it",
     "crossvalidate": "train and evaluate a model for each fold of the training faces",
+    "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
     "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
     "live": "find and classify faces of a camera, on a page and in a table",
@@ -216,15 +217,44 @@ def run_plain(verb: str, args: list[str]) -> None:
     parser = verb_parser(verb, function)
     if hasattr(module, "add_options"):
         module.add_options(parser)
+    fit_options = None
+    if "fit_options" in inspect.signature(function).parameters:
+        fit_options, args = split_options(args)
     words = normalize_words(args, parser)
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
         hint = suggest_option(words, parser) or name_default(str(error), parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
+    if fit_options is not None:
+        values["fit_options"] = fit_options
     result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
+
+
+FIT_OPTION = re.compile(
+    r"--(data|model|trainer|checkpoint)\..+"  # a group's setting
+    r"|--(model|seed_everything)(=.*)?"
+)
+
+
+def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits a command line into the options of `fit`, with their values, and the other words."""
+    options: list[str] = []
+    others: list[str] = []
+    waiting = False  # an option without `=` takes the next word
+    for word in words:
+        if waiting and not word.startswith("--"):
+            options[-1] = f"{options[-1]}={word}"
+            waiting = False
+        elif FIT_OPTION.fullmatch(word):
+            options.append(word)
+            waiting = "=" not in word
+        else:
+            others.append(word)
+            waiting = False
+    return options, others
 
 
 def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
@@ -278,6 +308,8 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
     for name, parameter in inspect.signature(function).parameters.items():
         kind = parameter.annotation
         default = parameter.default
+        if name == "fit_options":
+            continue
         if kind == list[Path]:
             # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
@@ -289,6 +321,7 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:
             parser.add_argument(name, nargs="?", default=default, help=helps[name])
     added: set[str | int] = {action.dest for action in parser._actions}
+    added.add("fit_options")  # options themselves, see `split_options`
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
     return parser
 

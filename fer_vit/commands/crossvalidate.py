@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,7 @@ from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
-from fer_vit.predict.recognizer import load
-from fer_vit.store.folder import find_config
-from fer_vit.train.cli import fit, no_best
-from fer_vit.train.run import newest_checkpoint
+from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -34,6 +30,7 @@ def crossvalidate(
     by: Sequence[str] = (),
     output: Path = Path("crossvalidation"),
     overwrite: bool = False,
+    fit_options: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains a model without each fold of the training faces, and evaluates the held-out faces.
 
@@ -42,12 +39,15 @@ def crossvalidate(
     is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
     OUTPUT/training has the logs and checkpoints. The same command resumes an interrupted run. The
     95 % bootstrap intervals resample persons, else photos; they do not include the variation
-    between training runs.
+    between training runs. Options of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`)
+    change the training of every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
 
         fer-vit crossvalidate data/rafdb.parquet --config pretrained_vit --folds 10 --by gender
+
+        fer-vit crossvalidate mine/faces.parquet --model.lr 1e-4 --trainer.max_epochs 5
 
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
@@ -57,12 +57,14 @@ def crossvalidate(
         by: Columns to group by.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
+        fit_options: Options of `fit`, as words of the command line.
 
     Returns:
         The scores, as in results.json.
     """
     check_number("folds", folds, 2, 100)
     check_output(output / "evaluation", overwrite, FILES)
+    recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     rows = Manifest.read(manifest).split("train")
     held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
     if not all(map(np.any, held_out)):
@@ -71,15 +73,18 @@ def crossvalidate(
             "Use fewer folds."
         )
 
-    # the same faces, config and folds resume the same run
-    name = f"training/{run_key(manifest, config, folds)}"
+    # the same faces, config, options and folds resume the same run
+    name = f"training/{recipe.key(manifest, str(folds))}"
     parts = []
     for fold, faces in enumerate(held_out):
-        logs = f"{name}/fold{fold}"
-        last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
-        resumed = None if overwrite else last
-        best = train_fold(manifest, config, f"{fold}/{folds}", output, logs, resumed)
-        part = predict_manifest(load(best), rows.select(faces), "train")
+        LOGGER.info(f"Fold {fold + 1} of {folds}")
+        best = recipe.fit(
+            output,
+            f"{name}/fold{fold}",
+            resume=not overwrite,
+            **{"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
+        )
+        part = predict_manifest(recipe.load(best), rows.select(faces), "train")
         part.columns["fold"] = as_objects([str(fold)] * len(part.paths))
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
 
@@ -87,41 +92,9 @@ def crossvalidate(
     results = evaluate_faces(everything, ["fold", *by])
     if everything.heads:
         results["heads"] = score_outputs(everything)
-    facts = {"data": str(manifest), "config": config, "folds": str(folds)}
+    facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
     LOGGER.info(write_results(output / "evaluation", facts, results, everything))
     return results
-
-
-def run_key(manifest: Path, config: str, folds: int) -> str:
-    """Returns a name for the trainings with these faces, this config and this number of folds."""
-    with manifest.open("rb") as file:
-        faces = file_digest(file, "sha256").digest()
-    settings = Path(find_config(config)).read_bytes()
-    return sha256(faces + settings + str(folds).encode()).hexdigest()[:8]
-
-
-def train_fold(
-    manifest: Path, config: str, fold: str, output: Path, logs: str, last: Path | None
-) -> str:
-    """Trains a model without a fold ("0/5"), with its logs in OUTPUT/LOGS, or resumes from `last`.
-
-    Returns:
-        The best checkpoint.
-    """
-    if last:
-        LOGGER.info(f"Fold {fold} resumes from {last}: `--overwrite` starts over.")
-    options = {
-        "data.manifest": str(manifest),
-        "data.fold": fold,
-        "trainer.logger": {
-            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-            "init_args": {"save_dir": str(output), "name": logs},
-        },
-    }
-    best = fit(config, **options, ckpt_path=last and str(last))
-    if not best:
-        raise no_best(config)
-    return best
 
 
 def concatenate(parts: Sequence[Faces]) -> Faces:

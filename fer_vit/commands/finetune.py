@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from fer_vit.report.table import interval_text
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
-from fer_vit.train.cli import fit, no_best
-from fer_vit.train.run import newest_checkpoint
+from fer_vit.train.checkpoints import newest_checkpoint
+from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -87,14 +86,13 @@ def finetune(
     can_calibrate = counts["val"] >= CALIBRATES
 
     # the same faces and start weights resume the same run
-    with manifest.open("rb") as file:
-        faces = file_digest(file, "sha256").digest()
-    logs = f"training/{sha256(faces + start.encode()).hexdigest()[:8]}"
-    last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
-    if not last:
+    recipe = Recipe("finetune")
+    logs = f"training/{recipe.key(manifest, start)}"
+    if not newest_checkpoint(output.glob(f"{logs}/*/checkpoints")):
         check_output(model, overwrite)  # an existing model was trained on other faces
     if overwrite or not model.exists():
-        best = train_model(manifest, start, output, logs, None if overwrite else last)
+        options = {"data.manifest": str(manifest), "model.init": start}
+        best = recipe.fit(output, logs, resume=not overwrite, **options)
         calibrate = manifest if can_calibrate else None
         export(model, checkpoint=[best], calibrate=calibrate, overwrite=overwrite)
 
@@ -152,28 +150,6 @@ def check_enough(manifest: Path) -> Counter[str]:
             "No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`."
         )
     return counts
-
-
-def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path | None) -> str:
-    """Trains with configs/finetune.yaml, or resumes from the `last` checkpoint.
-
-    Returns:
-        The best checkpoint.
-    """
-    if last:
-        LOGGER.info(f"The training resumes from {last}: `--overwrite` starts over.")
-    options = {
-        "data.manifest": str(manifest),
-        "model.init": start,
-        "trainer.logger": {
-            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-            "init_args": {"save_dir": str(output), "name": logs},
-        },
-    }
-    best = fit("finetune", **options, ckpt_path=last and str(last))
-    if not best:
-        raise no_best("finetune")
-    return best
 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:

@@ -70,7 +70,7 @@ LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 
 def load(
-    model: str | Path | None = None,
+    model: str | Path | RegionViT | None = None,
     device: str | torch.device | None = None,
     *,
     revision: str | None = None,
@@ -82,16 +82,18 @@ def load(
 
     Args:
         model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
-            on the Hugging Face hub. None: ferplus-fairface-small.
+            on the Hugging Face hub. None: ferplus-fairface-small. Or a network in memory.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
     """
-    recognizer = Recognizer(
-        load_network(model, revision=revision, token=token), str(model or DEFAULT)
-    )
+    if isinstance(model, RegionViT):
+        recognizer = Recognizer(model)
+    else:
+        net = load_network(model, revision=revision, token=token)
+        recognizer = Recognizer(net, str(model or DEFAULT))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
     if device in (None, "auto"):

@@ -203,12 +203,7 @@ def build_network(
             expected = build_model(**settings).state_dict()
         for key, required, came in differing(expected, state):
             raise ValueError(f"weights `{short(key)}`: {came}, but its settings require {required}")
-        for key, value in state.items():
-            if not value.float().isfinite().all():
-                raise ModelError(
-                    f"{name} holds weights that are not finite (`{key}`), "
-                    "as after diverged training."
-                )
+        check_finite(state, name)
         net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
     # settings of a file can be anything
@@ -219,6 +214,15 @@ def build_network(
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
+
+
+def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
+    """Raises FerVitError when some weights are not finite."""
+    for key, value in state.items():
+        if not value.float().isfinite().all():
+            raise ModelError(
+                f"{name} holds weights that are not finite (`{key}`), as after diverged training."
+            )
 
 
 def average_networks(names: Sequence[str]) -> RegionViT:

@@ -1,14 +1,18 @@
-"""The commands fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
+"""The commands fit, validate and test: LightningCLI over a task and FaceDataModule.
+
+The task is FERTask, MaskedPretraining or, with `--model my_module.MyTask`, a subclass of either.
+"""
 
 import logging
 import os
 import shlex
 import warnings
 from argparse import ArgumentError, ArgumentParser
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import lightning as L
 import yaml
@@ -18,19 +22,31 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.errors import FerVitError, suggest_option
+from fer_vit.errors import FerVitError, short, suggest_option
 from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.processes import dead_worker
 from fer_vit.store import folder
+from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
+from fer_vit.train.custom import import_task
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.module import model_settings
-from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, print_once, run
+from fer_vit.train.log import log_once
+from fer_vit.train.module import RegionViTModule, class_name, model_settings
+from fer_vit.train.run import run
 from fer_vit.train.task import FERTask, MaskedPretraining
 
 Task = Literal["classification", "pretraining"]
+TASKS: dict[str, type[RegionViTModule]] = {
+    "classification": FERTask,
+    "pretraining": MaskedPretraining,
+}
+
+
+def task_of(kind: type[RegionViTModule]) -> Task:
+    """Returns what a class trains."""
+    return "pretraining" if issubclass(kind, MaskedPretraining) else "classification"
 
 
 class TrainCLI(LightningCLI):
@@ -42,12 +58,15 @@ class TrainCLI(LightningCLI):
         args: list[str],
         name: str,
         settings: Namespace | None,
-        task: Task = "classification",
+        kind: type[RegionViTModule] = FERTask,
     ) -> None:
-        self.verb, self.settings, self.task = verb, settings, task
+        self.verb = verb
+        self.settings = settings
+        self.kind = kind
+        self.task = task_of(kind)
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
-            FERTask if task == "classification" else MaskedPretraining,
+            kind,
             FaceDataModule,
             args=args,
             run=False,
@@ -71,8 +90,27 @@ class TrainCLI(LightningCLI):
         parser.set_defaults(
             {"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode}
         )
-        words = "What is trained: a classifier, or by masked pretraining an encoder from which a classifier starts."
-        parser.add_argument("--task", type=Task, default="classification", help=words)
+        parser.add_argument(
+            "--task",
+            type=Task,
+            default=self.task,
+            help="What is trained: a classifier, or by masked pretraining an encoder from which a "
+            "classifier starts.",
+        )
+        options = {action.dest: action for action in parser._actions}
+        options["model"].help = (
+            "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
+            "options; or the path of a config of the model."
+        )
+        needed = ["network", "align", "template"]
+        if self.task == "classification":
+            needed += ["labels", "outputs"]
+        for name in needed:
+            if f"model.{name}" not in options:
+                raise FerVitError(
+                    f"Expected {self.kind.__name__} to have the argument `{name}` of FERTask. "
+                    "Pass further options on: `def __init__(self, **options)`."
+                )
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
@@ -117,7 +155,7 @@ class TrainCLI(LightningCLI):
                 f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}."
             )
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
-            print_once(
+            log_once(
                 "This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`)."
             )
             trainer.precision = "32-true"
@@ -170,7 +208,7 @@ def train(args: list[str]) -> str:
         callbacks: list[Any] = cli.trainer.checkpoint_callbacks
         best = next((str(item.best_model_path) for item in callbacks if item.monitor), "")
         if best:
-            print_once(next_command(cli, best))
+            log_once(next_command(cli, best))
         return best
     except (
         ArgumentError,
@@ -188,92 +226,165 @@ def train(args: list[str]) -> str:
         raise FerVitError(" ".join(" ".join(lines).split())) from error
 
 
-def no_best(config: str | Path) -> FerVitError:
-    """Returns the error for a run that wrote no best checkpoint."""
-    return FerVitError(
-        f"Expected a best checkpoint from the config {config}, but it wrote none. "
-        "It needs a validation in every run, checkpoint.monitor and enable_checkpointing."
-    )
-
-
 def next_command(cli: TrainCLI, best: str) -> str:
     """Returns a line with the command that uses a checkpoint."""
-    manifest, best = shlex.quote(str(cli.config.data.manifest)), shlex.quote(best)
+    manifest = shlex.quote(str(cli.config.data.manifest))
+    best = shlex.quote(best)
     if cli.task == "pretraining":
         return f"Next: fer-vit fit --config finetune --model.init {best} --data.manifest MANIFEST"
-    return f"Next: fer-vit evaluate {manifest} --checkpoint {best}"
+    command = f"Next: fer-vit evaluate {manifest} --checkpoint {best}"
+    name = class_name(cli.kind)
+    return f"{command} --model {name}" if name else command
 
 
-def fit(config: str | Path, **overrides: Any) -> str:
-    """Trains with a config (a file or a shipped one) and options: `fit("finetune", **{"data.manifest": path})`."""
-    words = ["fit", f"--config={config}"]
-    for name, value in overrides.items():
-        words.append(
-            f"--{name}={json_text(value) if isinstance(value, dict | list | tuple | bool | None) else value}"
-        )
-    return train(words)
+def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
+    """Trains with a config and options.
 
+    Args:
+        config: A file or a shipped config.
+        words: Options as words of the command line, such as `--trainer.max_epochs=3`.
+        **overrides: Options by name, which win: `fit("finetune", **{"data.manifest": path})`.
 
-def build_run(verb: str, words: list[str]) -> TrainCLI:
-    """Builds everything for a run.
+    Returns:
+        The best checkpoint; "" if none was written.
 
-    The task and the checkpoint, whose settings are defaults, are read first, from the options or else from the last
-    config that names one. Raises FerVitError when the checkpoint is of another task.
+    Raises:
+        FerVitError: As for `train`.
     """
+    line = ["fit", f"--config={config}", *words]
+    for name, value in overrides.items():
+        as_json = isinstance(value, dict | list | tuple | bool | None)
+        line.append(f"--{name}={json_text(value) if as_json else value}")
+    return train(line)
+
+
+class RunWords(NamedTuple):
+    """What a run needs to know before its options can be parsed."""
+
+    options: list[str]  # the other words of the command line
+    configs: list[str]  # paths
+    checkpoint: Path | None
+    model: str | None  # the class of a user's task
+    task: Task | None
+
+
+def read_words(words: list[str]) -> RunWords:
+    """Reads task and checkpoint from the options, or else from the last config that names one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-c", "--config", action="append", default=[], type=folder.find_config)
     parser.add_argument("--ckpt_path")
     parser.add_argument("--task")
+    parser.add_argument("--model")
     given, options = parser.parse_known_args(words)
-    first: dict[str, Any] = {}
+
+    settings: dict[str, Any] = {}
     for config in given.config:
         with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
-            first |= yaml.safe_load(Path(config).read_text())
-    first |= {name: word for name, word in vars(given).items() if word is not None}
-    word = first.get("ckpt_path")
-    checkpoint, settings, path = None, None, Path("null" if word is None else str(word))
-    task: Task = first.get("task") or "classification"
-    if str(path) != "null":
-        checkpoint = folder.load_checkpoint(path)
-        if verb == "fit":
-            remove_stale_below(path.parent)  # of the run that is resumed in a new folder
-        task = (
-            "pretraining"
-            if folder.is_pretraining(checkpoint["hyper_parameters"])
-            else "classification"
+            settings |= yaml.safe_load(Path(config).read_text())
+    model = settings.get("model")
+    if isinstance(model, dict) and "class_path" in model:
+        raise FerVitError(
+            "Expected the options of the task under `model` in a config, but got class_path. "
+            f"Name the class by `--model {short(model['class_path'])}`."
         )
-        if first.get("task", task) != task:
-            advice = "A classifier starts from any model by `--model.init`."
-            raise FerVitError(
-                f"Expected a checkpoint of {first['task']}, but {path} is of {task}. {advice}"
-            )
-        settings = checkpoint_settings(checkpoint, path)
-        options += [
-            "--model.network.pretrained=false",
-            *["--model.init=null"] * (task == "classification"),
-        ]
-    options = [
-        *(f"--config={config}" for config in given.config),
-        *options,
-        f"--ckpt_path={path}",
-        f"--task={task}",
-    ]
-    name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
-    cli = TrainCLI(verb, options, name, settings, task)
+    task = settings.get("task") if given.task is None else given.task
+    checkpoint = settings.get("ckpt_path") if given.ckpt_path is None else given.ckpt_path
+
+    model = given.model
+    if model and os.path.isfile(model):  # a config of the model alone
+        options = [f"--model={model}", *options]
+        model = None
+    return RunWords(
+        options=options,
+        configs=given.config,
+        checkpoint=None if checkpoint in (None, "null") else Path(str(checkpoint)),
+        model=model,
+        task=task,
+    )
+
+
+def build_run(verb: str, words: list[str]) -> TrainCLI:
+    """Builds everything for a run; the settings of a checkpoint are defaults.
+
+    Raises:
+        FerVitError: An option is wrong, or the checkpoint is of another task.
+    """
+    given = read_words(words)
+    kind = TASKS.get(given.task or "", FERTask)
+    if given.model is not None:
+        kind = import_task(given.model)
+    if given.model is not None and given.task not in (None, task_of(kind)):
+        raise FerVitError(
+            f"Expected a task of {given.task}, but {given.model} is of {task_of(kind)}. "
+            "Leave out `--task`."
+        )
+
+    options = [f"--config={config}" for config in given.configs]
+    options += given.options
+    checkpoint = None
+    settings = None
+    if given.checkpoint:
+        checkpoint = folder.load_checkpoint(given.checkpoint)
+        kind = check_task(checkpoint, given, kind)
+        settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
+        if verb == "fit":
+            # of the run that is resumed in a new folder
+            remove_stale_below(given.checkpoint.parent)
+        options.append("--model.network.pretrained=false")
+        if task_of(kind) == "classification":
+            options.append("--model.init=null")
+    options.append(f"--ckpt_path={given.checkpoint or 'null'}")
+    options.append(f"--task={given.task or task_of(kind)}")
+
+    files = [Path(config).stem for config in given.configs if os.path.isfile(config)]
+    name = files[0] if files else "default"
+    cli = TrainCLI(verb, options, name, settings, kind)
     if checkpoint:  # before the run has a folder
         cli.model.on_load_checkpoint(checkpoint)
     return cli
 
 
-def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """Returns a checkpoint's settings as parsed options; raises FerVitError when they do not fit the weights."""
+def check_task(
+    checkpoint: dict[str, Any], given: RunWords, kind: type[RegionViTModule]
+) -> type[RegionViTModule]:
+    """Returns the class that continues a checkpoint: `kind` if the user has named it or its task.
+
+    Raises:
+        FerVitError: The checkpoint is of another task, or a class of the user has trained it.
+    """
+    pretraining = folder.is_pretraining(checkpoint["hyper_parameters"])
+    task: Task = "pretraining" if pretraining else "classification"
+    wanted = given.task if given.model is None else task_of(kind)
+    if wanted not in (None, task):
+        raise FerVitError(
+            f"Expected a checkpoint of {wanted}, but {given.checkpoint} is of {task}. "
+            "A classifier starts from any model by `--model.init`."
+        )
+    if given.model is not None:
+        return kind
+    trained_by = checkpoint.get("task_class")
+    if trained_by:
+        raise FerVitError(
+            f"{given.checkpoint} was trained by {short(trained_by)}. Repeat "
+            f"`--model {short(trained_by)}`; `--model fer_vit.FERTask` continues without it."
+        )
+    return TASKS[task]
+
+
+def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = False) -> Namespace:
+    """Returns a checkpoint's settings as parsed options.
+
+    Raises:
+        FerVitError: They do not fit the weights; not checked for a `custom` task, which may have
+            changed the network.
+    """
     settings, state = folder.unpack_checkpoint(checkpoint, path)
-    folder.build_network(settings, state, path)
-    hyper = {
-        name: value
-        for name, value in checkpoint["hyper_parameters"].items()
-        if name not in ("labels", "init", "outputs")
-    }
+    if not custom:
+        folder.build_network(settings, state, path)
+    hyper = {}
+    for name, value in checkpoint["hyper_parameters"].items():
+        if name not in ("labels", "init", "outputs") and not name.startswith("_"):
+            hyper[name] = value
     hyper["heads"] = settings["outputs"]  # of the data, there may be others
     return as_options(hyper, settings["config"])
 
@@ -289,23 +400,38 @@ def needs_no_labels(task: Task) -> bool:
     return task == "pretraining"
 
 
+ADVERTISEMENTS = (
+    "Tip: For",
+    "An SIGTERMException was",
+    "TPU available",
+    "Loading `train_dataloader` to estimate",
+)
+"""Lines of Lightning's log that are hidden."""
+EXPECTED = (
+    # the metrics are already over all processes
+    ".*sync_dist=True.*accumulate the metric across devices",
+    # FaceDataModule restores the position
+    "You're resuming from a checkpoint that ended before the epoch",
+    # resumed at the end of an epoch: no figures yet
+    r".*could not find the monitored key .*: \['epoch', 'step'\]",
+    # LastCheckpoint restores the best score
+    "The dirpath has changed from",
+    # from `model.freeze`
+    r"Found \d+ module\(s\) in eval mode at the start of training",
+    # Lightning's own use of torch
+    ".*isinstance.treespec, LeafSpec.*",
+)
+"""Warnings about what is intended here or reported elsewhere."""
+
+
+def is_news(line: logging.LogRecord) -> bool:
+    """Returns whether a line of Lightning's log is none of `ADVERTISEMENTS`."""
+    message = line.getMessage()
+    return not any(words in message for words in ADVERTISEMENTS)
+
+
 def hide_noise() -> None:
     """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
-    hidden = (
-        "Tip: For",
-        "An SIGTERMException was",
-        "TPU available",
-        "Loading `train_dataloader` to estimate",
-    )
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda line: not any(words in line.getMessage() for words in hidden)
-    )
-    for message in (
-        ".*sync_dist=True.*accumulate the metric across devices",  # the metrics are already over all processes
-        "You're resuming from a checkpoint that ended before the epoch",  # FaceDataModule restores the position
-        r".*could not find the monitored key .*: \['epoch', 'step'\]",  # resumed at the end of an epoch: no figures yet
-        "The dirpath has changed from",  # LastCheckpoint restores the best score
-        r"Found \d+ module\(s\) in eval mode at the start of training",  # from `model.freeze`
-        ".*isinstance.treespec, LeafSpec.*",  # Lightning's own use of torch
-    ):
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_news)
+    for message in EXPECTED:
         warnings.filterwarnings("ignore", message=message)

@@ -145,12 +145,24 @@ class RegionViTModule(L.LightningModule):
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Records the name of a user's class, which a resumed run must name again; never imported."""
+        name = class_name(type(self))
+        if name:
+            checkpoint["task_class"] = name
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
         for name, here, there in differing(self.state_dict(), checkpoint["state_dict"]):
             change = f"`{name}` is {there} in it, but {here} in this model"
             advice = "Leave out the config that changes the network, or choose another checkpoint."
             raise FerVitError(f"The checkpoint is of another architecture: {change}. {advice}")
+
+
+def class_name(kind: type[RegionViTModule]) -> str:
+    """Returns the name of a user's task as `--model` takes it; empty for a task of fer-vit."""
+    own = kind.__module__.startswith("fer_vit.")
+    return "" if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def check_loss(loss: Tensor, split: str) -> None:

@@ -30,6 +30,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout, drop_regions
 from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import load_network, read_model
+from fer_vit.train.log import log_once
 from fer_vit.train.metrics import OutputMetrics
 from fer_vit.train.module import (
     Freeze,
@@ -39,7 +40,6 @@ from fer_vit.train.module import (
     model_settings,
     take_weights,
 )
-from fer_vit.train.run import print_once
 from fer_vit.train.tables import write_expression, write_outputs
 
 
@@ -255,7 +255,7 @@ class FERTask(RegionViTModule):
             init if source and source[0]["labels"] else None
         )  # a classifier, no pretrained encoder
         if init and source:
-            print_once(take_weights(self.net, *source, init))
+            log_once(take_weights(self.net, *source, init))
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
@@ -441,8 +441,8 @@ class FERTask(RegionViTModule):
             preds, target = metrics.collected()
             names = self.shared[head].names
             tables.append(write_outputs(folder, self.stage, head, names, preds, target))
-        print_once("\n\n".join(tables))
-        print_once(f"Tables and pictures: {folder}")
+        log_once("\n\n".join(tables))
+        log_once(f"Tables and pictures: {folder}")
 
     on_test_start, test_step, on_test_epoch_end = (
         on_validation_start,
@@ -452,6 +452,7 @@ class FERTask(RegionViTModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Records the classifier to start from, which may have learned the faces of a held-out fold."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

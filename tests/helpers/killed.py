@@ -45,7 +45,7 @@ def a_table(path: Path, version: int) -> None:
 def a_checkpoint(path: Path, version: int) -> None:
     import torch
 
-    from fer_vit.train.run import AtomicCheckpointIO
+    from fer_vit.train.checkpoints import AtomicCheckpointIO
 
     AtomicCheckpointIO().save_checkpoint({"version": torch.full((1000,), version)}, path)
 

@@ -1,0 +1,173 @@
+"""The command `repeat`: scores of configs over seeds, in one table."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fer_vit.commands import accept_text
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, TableError, check_number
+from fer_vit.evaluate.faces import predict_manifest
+from fer_vit.evaluate.scores import score_once
+from fer_vit.files import atomic_write, json_text
+from fer_vit.report.table import TableWriter, align_columns, markdown
+from fer_vit.train.recipe import Recipe
+
+LOGGER = logging.getLogger("fer_vit")
+SCORES = ("accuracy", "UAR", "macro F1", "cross-entropy", "calibration error")
+"""The columns of the table, by their names in `evaluate`."""
+GROUP = ("folder", "config", "data", "split")
+"""What the runs of one row of the table have in common."""
+
+
+@accept_text
+def repeat(
+    manifest: Path,
+    *,
+    config: Sequence[str] = ("finetune",),
+    seeds: int = 3,
+    split: Split = "val",
+    output: Path = Path("repetitions"),
+    fit_options: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Trains each config with several seeds, and tabulates the scores.
+
+    OUTPUT/results.md has a row for each config: mean and standard deviation over the seeds, and the
+    accuracy of each seed. OUTPUT/runs.csv has a row for each run. The same command resumes an
+    interrupted run. Further configs, seeds and options add rows; runs that are done stay. Options
+    of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. The best epoch
+    of each run is chosen on val, so scores on val are optimistic.
+
+    Examples:
+        fer-vit repeat data/ferplus.parquet --config ferplus_small ferplus_teacher --seeds 5
+
+        fer-vit repeat mine/faces.parquet --model.lr 1e-4 --split test
+
+    Args:
+        manifest: A manifest of `fer-vit prepare` with labels and a val split.
+        config: Config files, or names from `fer-vit configs`.
+        seeds: Number of seeds; the runs have the seeds 0, 1, ...
+        split: The split that is scored.
+        output: The folder to write.
+        fit_options: Options of `fit`, as words of the command line.
+
+    Returns:
+        The rows of the table: `mean`, `sd` and `values` of each score.
+    """
+    check_number("seeds", seeds, 1, 1000)
+    check_folder(output)
+    recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]
+    rows = Manifest.read(manifest).split(split)
+    if not len(rows):
+        raise FerVitError(f"{manifest} has no rows with split {split}. Choose another `--split`.")
+
+    for recipe in recipes:
+        folder = f"{recipe.name}-{recipe.key(manifest)}"
+        for seed in range(seeds):
+            scores = output / folder / f"seed{seed}" / f"{split}.json"
+            if scores.exists():
+                continue
+            LOGGER.info(f"{recipe.text}: seed {seed} of {seeds}")
+            best = recipe.fit(
+                output,
+                f"{folder}/seed{seed}",
+                **{"data.manifest": str(manifest), "seed_everything": seed},
+            )
+            faces = predict_manifest(recipe.load(best), rows, split)
+            assert faces.targets is not None
+            values = score_once(faces.probabilities, faces.targets, faces.labels)
+            run: dict[str, Any] = {
+                "folder": folder,
+                "config": recipe.text,
+                "data": str(manifest),
+                "split": split,
+                "seed": seed,
+                "checkpoint": best,
+            }
+            run |= {name: float(values[name]) for name in SCORES}
+            with atomic_write(scores) as file:
+                file.write_text(json_text(run), "utf-8")
+
+    runs = read_runs(output)
+    results = summarize(runs)
+    write_tables(output, runs, results)
+    LOGGER.info(f"{align_columns(table_rows(results))}\nWritten to {output}: results.md, runs.csv")
+    return results
+
+
+def check_folder(output: Path) -> None:
+    """Raises FerVitError when a folder has other content than the runs of this command."""
+    if output.is_file():
+        raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
+    if output.is_dir() and any(output.iterdir()) and not any(output.glob("*/seed*")):
+        raise FerVitError(f"{output} holds other files. Choose another folder.")
+
+
+def read_runs(output: Path) -> list[dict[str, Any]]:
+    """Returns the runs that are done, by folder and seed."""
+    runs = []
+    for path in output.glob("*/seed*/*.json"):
+        try:
+            run = json.loads(path.read_text("utf-8"))
+            texts = {name: str(run[name]) for name in (*GROUP, "checkpoint")}
+            numbers = {name: float(run[name]) for name in SCORES}
+            runs.append({**texts, "seed": int(run["seed"]), **numbers})
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            raise TableError(
+                f"{path} is damaged ({type(error).__name__}). Remove it: its run is scored again."
+            ) from error
+    return sorted(runs, key=lambda run: (*(run[name] for name in GROUP), run["seed"]))
+
+
+def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns mean, standard deviation (over n - 1) and values of each score, for each group."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)
+
+    results = []
+    for key, members in groups.items():
+        result: dict[str, Any] = dict(zip(GROUP, key, strict=True))
+        result["seeds"] = [run["seed"] for run in members]
+        for name in SCORES:
+            values = [run[name] for run in members]
+            spread = stdev(values) if len(values) > 1 else None
+            result[name] = {"mean": mean(values), "sd": spread, "values": values}
+        results.append(result)
+    return results
+
+
+def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Returns the table: head, then a row for each group, with the accuracy of each seed at last."""
+    rows = [[*GROUP, "seeds", *SCORES, "accuracy by seed"]]
+    for result in results:
+        row = [result[name] for name in GROUP]
+        row.append(str(len(result["seeds"])))
+        for name in SCORES:
+            score = result[name]
+            text = f"{score['mean']:.3f}"
+            if score["sd"] is not None:
+                text += f" ± {score['sd']:.3f}"
+            row.append(text)
+        row.append(" ".join(f"{value:.3f}" for value in result["accuracy"]["values"]))
+        rows.append(row)
+    return rows
+
+
+def write_tables(
+    output: Path, runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes OUTPUT/runs.csv and OUTPUT/results.md."""
+    columns: dict[str, type] = dict.fromkeys(GROUP, str)
+    columns["seed"] = int
+    columns |= dict.fromkeys(SCORES, float)
+    columns["checkpoint"] = str
+    with TableWriter(output / "runs.csv", columns) as table:
+        table.write(runs)
+    with atomic_write(output / "results.md") as file:
+        text = "Mean ± standard deviation over seeds.\n\n"
+        file.write_text(text + markdown(table_rows(results)), "utf-8")

@@ -1,0 +1,223 @@
+"""The checkpoints of a run: written atomically, the newest one kept, resumed from any folder.
+
+Lightning's private names are used here and in `run`, each with its reason.
+"""
+
+import io
+import math
+import shutil
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fer_vit.files import atomic_write, remove_stale
+from fer_vit.signals import handle_ending
+from fer_vit.store.folder import load_checkpoint
+from fer_vit.train.log import log_once
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints atomically: in a scratch folder beside the target, flushed, then renamed.
+
+    Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the
+    previous checkpoint.
+    """
+
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Loads a checkpoint on the CPU as untrusted: Lightning's own loading has no limits."""
+        return load_checkpoint(Path(path))
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Writes a checkpoint; if that fails, the FerVitError names the newest one that exists."""
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        file = Path(path)
+        kept = newest_checkpoint([file.parent])
+        resume = "Start again"
+        if kept:
+            resume = f"The previous one is kept: resume with `--ckpt_path {kept}`"
+
+        data = io.BytesIO()
+        torch.save(checkpoint, data)
+        remove_stale(file)
+        with atomic_write(file, advice=f"{resume} when there is room.") as scratch:
+            scratch.write_bytes(data.getbuffer())
+
+
+def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
+    """Returns the checkpoint to resume from: the newest last.ckpt, else the newest of any name."""
+    files = []
+    for folder in folders:
+        files += [path for path in folder.glob("*.ckpt") if path.exists()]
+
+    def recency(path: Path) -> tuple[bool, int]:
+        return path.name == "last.ckpt", path.stat().st_mtime_ns
+
+    return max(files, key=recency, default=None)
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps the newest epoch or validation as last.ckpt, or the newest step when a signal ends it.
+
+    ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves
+    nothing on SIGTERM, and processes that receive it at different steps wait for each other forever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(filename="last", save_on_exception=True, enable_version_counter=False)
+        self.signal: signal.Signals | None = None  # that ends the run
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads nothing: Lightning would delete the predecessor that a checkpoint names, anywhere."""
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Copies the best checkpoint into the folder of a resumed run; else its score would be lost.
+
+        It is searched beside the resumed checkpoint: the path that a checkpoint names may lead
+        anywhere.
+        """
+        source = Path(str(trainer.ckpt_path)).parent
+        for callback in trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if not isinstance(callback, ModelCheckpoint) or not state:
+                continue
+            if trainer.is_global_zero:
+                remove_stale(source / f"{callback.filename or 'best'}.ckpt")
+            if callback.monitor and callback.save_top_k == 1:
+                state.update(_resumed_state(state, callback, source, trainer.is_global_zero))
+            elif callback is not self:
+                state.update(best_model_path="")
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes over the signals that end a run; Lightning restores its handlers at the end."""
+        if threading.current_thread() is threading.main_thread():
+            handle_ending(self._receive)
+
+    def _receive(self, number: signal.Signals) -> None:
+        self.signal = number
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes over the signals in runs without a sanity check."""
+        super().on_train_start(trainer, pl_module)
+        self.on_sanity_check_start(trainer, pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Stops all processes after the same optimiser step.
+
+        Lightning then raises SIGTERMException where a run can resume. Private: a checkpoint amid
+        accumulated batches would lack their gradients, and only Lightning's own handler sets the
+        flag.
+        """
+        if not trainer.fit_loop._should_accumulate():
+            self._stop_together(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves the epoch; stops after it if its validation followed the last step."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._stop_together(trainer)
+
+    def _stop_together(self, trainer: L.Trainer) -> None:
+        self._take_over(trainer)
+        stops = trainer.strategy.reduce_boolean_decision(self.signal is not None, all=False)
+        trainer._signal_connector.received_sigterm = stops
+
+    def _take_over(self, trainer: L.Trainer) -> None:
+        """Notes a SIGTERM that Lightning's handler has received earlier."""
+        if trainer._signal_connector.received_sigterm and self.signal is None:
+            self.signal = signal.SIGTERM
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Lets a validation finish, because Lightning cannot resume one.
+
+        The run ends after the next step or epoch.
+        """
+        self._take_over(trainer)
+        trainer._signal_connector.received_sigterm = False
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Saves the step at which a signal stopped the run."""
+        if isinstance(exception, SIGTERMException):
+            super().on_exception(trainer, pl_module, exception)
+
+    def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
+        # Private, both: a validation may lie amid accumulated batches.
+        skips = super()._should_skip_saving_checkpoint(trainer)
+        return skips or trainer.fit_loop._should_accumulate()
+
+    def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
+        # Private: saves epochs without validation, too, and epochs with one after `checkpoint` has
+        # recorded its score.
+        return not trainer.validating or super()._should_save_on_train_epoch_end(trainer)
+
+
+def _resumed_state(
+    state: dict[str, Any], callback: ModelCheckpoint, source: Path, copy_file: bool
+) -> dict[str, Any]:
+    """Returns the state of a callback that keeps the best checkpoint, for a run from `source`."""
+    folder = Path(callback.dirpath or "")
+    best = source / Path(state["best_model_path"]).name
+    score = plausible_score(state.get("best_model_score"), callback.monitor or "")
+
+    if score is not None and best.suffix == ".ckpt" and best.is_file():
+        path = str(folder / best.name)
+        if copy_file and best.parent.resolve() != folder.resolve():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(best, path)
+        return {
+            "dirpath": callback.dirpath,
+            "best_model_path": path,
+            "best_model_score": score,
+            "best_k_models": {path: score},
+            "kth_best_model_path": path,
+            "kth_value": score,
+        }
+
+    if state["best_model_path"]:
+        log_once(
+            f"No best checkpoint is beside the resumed one in {source}: the search starts over."
+        )
+    worst = math.inf if callback.mode == "min" else -math.inf
+    return {
+        "dirpath": callback.dirpath,
+        "best_model_path": "",
+        "best_model_score": None,
+        "best_k_models": {},
+        "kth_best_model_path": "",
+        "kth_value": torch.tensor(worst),
+    }
+
+
+SHARES = ("accuracy", "accuracy_without_near_duplicates", "uar", "f1", "ece")
+"""Metrics from 0 to 1."""
+
+
+def plausible_score(score: Any, monitor: str) -> torch.Tensor | None:
+    """Returns a finite score that the metric can have, else None: checkpoints are untrusted."""
+    try:
+        value = float(score)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    in_range = 0 <= value <= 1 or monitor.rpartition("/")[2] not in SHARES
+    return torch.tensor(value) if math.isfinite(value) and in_range else None

@@ -1,0 +1,113 @@
+"""Tasks of users: classes that the command line names, and the networks that they build.
+
+A checkpoint never names what is imported. Whoever loads it names the class again.
+"""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fer_vit.errors import FerVitError, ModelError, short, suggest
+from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.store import folder
+from fer_vit.train.module import RegionViTModule
+from fer_vit.train.task import FERTask, MaskedPretraining
+
+MAX_WEIGHTS = 500_000_000
+"""Largest network that a file with fewer weights may describe: 2 GB."""
+
+
+def import_task(name: str) -> type[RegionViTModule]:
+    """Imports a class such as `my_module.FocalTask`, also from the current folder.
+
+    Raises:
+        FerVitError: It cannot be imported, or is not a subclass of FERTask or MaskedPretraining.
+    """
+    module_name, _, class_name = name.rpartition(".")
+    if not module_name:
+        raise FerVitError(f"Expected a class as `--model MODULE.CLASS`, but got {short(name)}.")
+    # a console script does not search the current folder, as `python -m` does
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # the module is the user's, and may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise FerVitError(
+            f"Cannot import {module_name} of `--model {name}` ({reason}). "
+            "Run in its folder, or set PYTHONPATH; `--debug` shows the traceback."
+        ) from error
+
+    kind = getattr(module, class_name, None)
+    if isinstance(kind, type) and issubclass(kind, FERTask | MaskedPretraining):
+        return kind
+    tasks = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, RegionViTModule)
+    ]
+    raise FerVitError(
+        f"Expected `--model` to be a subclass of fer_vit.FERTask, but got {name}."
+        f"{suggest(class_name, tasks)} Other modules train with lightning.Trainer."
+    )
+
+
+def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
+    """Builds the network of a checkpoint by the class `name` that trained it, ready to predict.
+
+    Raises:
+        FerVitError: The class cannot be imported, or the checkpoint is not of it.
+    """
+    kind = import_task(name)
+    path = Path(checkpoint)
+    content = folder.load_checkpoint(path)
+    settings, _ = folder.unpack_checkpoint(content, path)
+    if not settings["labels"]:
+        raise ModelError(
+            f"{path} has no expressions. Train a classifier from it with `--model.init`."
+        )
+    check_size(settings, content["state_dict"], path)
+    try:
+        task = kind(**init_arguments(content["hyper_parameters"]))
+        task.load_state_dict(content["state_dict"])
+    # code of the user, with settings of a file
+    except Exception as error:
+        reason = short(" ".join(str(error).split()))
+        raise ModelError(
+            f"{name} cannot load {path} ({type(error).__name__}: {reason}). "
+            "Name the class that trained it in `--model`."
+        ) from error
+    if not isinstance(task.net, RegionViT):
+        came = type(task.net).__name__
+        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {came}.")
+    folder.check_finite(task.net.state_dict(), path)
+    return task.net.eval()
+
+
+def init_arguments(hyper: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a checkpoint as arguments of its task, which load no other model."""
+    arguments = {}
+    for name, value in hyper.items():
+        if not name.startswith("_"):  # Lightning's notes about the class
+            arguments[name] = value
+    for name in ("init", "teachers"):
+        if name in arguments:
+            arguments[name] = None
+    return arguments
+
+
+def check_size(settings: dict[str, Any], state: dict[str, torch.Tensor], path: Path) -> None:
+    """Raises FerVitError when a file describes a far larger network than it contains."""
+    with torch.device("meta"):  # uses no memory
+        net = build_model(**settings)
+    described = sum(value.numel() for value in net.state_dict().values())
+    stored = sum(value.numel() for value in state.values())
+    if described > max(stored, MAX_WEIGHTS):
+        raise ModelError(
+            f"{path} describes {described:,} weights, but contains {stored:,}. "
+            "Choose a checkpoint that `fer-vit fit` wrote."
+        )

@@ -1,0 +1,103 @@
+"""What a command trains repeatedly: a config with options of `fit`, in its own folder, resumable."""
+
+import logging
+import os
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from fer_vit.errors import FerVitError
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.store.folder import find_config
+from fer_vit.train.checkpoints import newest_checkpoint
+from fer_vit.train.cli import fit, read_words
+from fer_vit.train.custom import load_custom
+
+LOGGER = logging.getLogger("fer_vit")
+RESERVED = ("config", "data.manifest", "ckpt_path", "trainer.logger", "trainer.default_root_dir")
+"""Options of `fit` that the commands set."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training that a command repeats on other faces or with other seeds.
+
+    Args:
+        config: A config file, or a name from `fer-vit configs`.
+        options: Words of the command line of `fit`, for example `--trainer.max_epochs=3`.
+        reserved: Options that the command sets besides `RESERVED`.
+    """
+
+    config: str
+    options: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        find_config(self.config)
+        for word in self.options:
+            name = word.partition("=")[0].removeprefix("--").rstrip("+")
+            for taken in (*RESERVED, *self.reserved):
+                if name == taken or name.startswith(f"{taken}."):
+                    raise FerVitError(f"This command sets {taken} itself. Leave out `--{name}`.")
+
+    @property
+    def name(self) -> str:
+        """The config's name, for folders and tables."""
+        path = find_config(self.config)
+        return Path(path).stem if os.path.isfile(path) else "options"
+
+    @property
+    def text(self) -> str:
+        """The config and the options, for tables."""
+        return " ".join([self.config, *self.options])
+
+    @property
+    def model(self) -> str | None:
+        """The class of a user's task; None: FERTask."""
+        return read_words(list(self.options)).model
+
+    def key(self, manifest: Path, *parts: str) -> str:
+        """Returns eight digits for these faces, this config and these options, and further parts."""
+        with manifest.open("rb") as file:
+            content = file_digest(file, "sha256").digest()
+        path = find_config(self.config)
+        content += Path(path).read_bytes() if os.path.isfile(path) else path.encode()
+        for part in (*self.options, *parts):
+            content += b"\0" + part.encode()
+        return sha256(content).hexdigest()[:8]
+
+    def fit(self, output: Path, logs: str, *, resume: bool = True, **overrides: Any) -> str:
+        """Trains with logs in OUTPUT/LOGS, or resumes the run that was interrupted there.
+
+        Args:
+            output: The folder of the command.
+            logs: The folder of the run in it.
+            resume: Whether an earlier run is continued.
+            **overrides: Options of `fit` that win over the others.
+
+        Returns:
+            The best checkpoint.
+
+        Raises:
+            FerVitError: The training fails, or writes no best checkpoint.
+        """
+        last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints")) if resume else None
+        if last:
+            LOGGER.info(f"The training resumes from {last}.")
+            overrides["ckpt_path"] = str(last)
+        logger = {
+            "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+            "init_args": {"save_dir": str(output), "name": logs},
+        }
+        best = fit(self.config, self.options, **overrides, **{"trainer.logger": logger})
+        if not best:
+            raise FerVitError(
+                f"Expected a best checkpoint from the config {self.config}, but it wrote none. It "
+                "needs a validation in every run, checkpoint.monitor and enable_checkpointing."
+            )
+        return best
+
+    def load(self, checkpoint: str) -> Recognizer:
+        """Loads a checkpoint of `fit`, by the class that trained it."""
+        return load(checkpoint) if self.model is None else load(load_custom(checkpoint, self.model))
