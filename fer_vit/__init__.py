@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fer_vit.commands.export import export as export
     from fer_vit.commands.finetune import finetune as finetune
     from fer_vit.commands.models import models as models
+    from fer_vit.commands.repeat import repeat as repeat
     from fer_vit.commands.visualize import visualize as visualize
     from fer_vit.errors import (
         FerVitError as FerVitError,
@@ -43,6 +44,7 @@ HOMES = {
     "load": "predict.recognizer",
     "models": "commands.models",
     "push": "store.hub",
+    "repeat": "commands.repeat",
     "table": "predict.results",
     "visualize": "commands.visualize",
 }

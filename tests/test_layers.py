@@ -26,9 +26,21 @@ LAYERS = [
     {"__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+LIGHTNING = (
+    "averaging",
+    "checkpoints",
+    "cli",
+    "datamodule",
+    "log",
+    "module",
+    "pretraining",
+    "run",
+    "symmetry",
+    "task",
+)
 HOMES = {
     "albumentations": {"data/transforms.py"},
-    "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "module", "run", "task"))},
+    "lightning": {*(f"train/{name}.py" for name in LIGHTNING)},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema")),
         *(f"evaluation/{name}.py" for name in ("cells", "read")),

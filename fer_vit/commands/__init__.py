@@ -1,10 +1,17 @@
 """The commands of the command line: one typed function each."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fer_vit.errors import FerVitError
+
+if TYPE_CHECKING:
+    from fer_vit.model.region_vit import RegionViT
 
 Result = TypeVar("Result")
 
@@ -27,3 +34,23 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
         return command(*given.args, **given.kwargs)
 
     return call
+
+
+def find_network(checkpoint: str | None, model: str | None) -> str | RegionViT | None:
+    """Returns what `load` takes: the name of a model, or the network that a user's class builds.
+
+    Args:
+        checkpoint: A model as for `load`; with `model` a checkpoint of `fer-vit fit`.
+        model: The class that trained it, such as `my_module.MyTask`. None: a task of fer-vit.
+
+    Raises:
+        FerVitError: The class cannot be imported, or the checkpoint is not of it.
+    """
+    if model is None:
+        return checkpoint
+    if checkpoint is None:
+        raise FerVitError("`--model` needs the checkpoint of that class. Add `--checkpoint FILE`.")
+    # imports Lightning, which prediction does not need
+    from fer_vit.train.custom import load_custom
+
+    return load_custom(checkpoint, model)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fer_vit.commands import accept_text
+from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.faces import measure_robustness
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
@@ -24,6 +24,7 @@ def evaluate(
     data: Path,
     *,
     checkpoint: str | None = None,
+    model: str | None = None,
     labels: Path | None = None,
     split: Split = "val",
     merge: Merge | None = None,
@@ -62,6 +63,7 @@ def evaluate(
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
             faces, the most confident face is used.
@@ -86,14 +88,15 @@ def evaluate(
     """
     check_output(output, overwrite, FILES)
     conditions = Conditions(split, merge, prior, classes)
-    faces, model, rows = read_faces(data, checkpoint, labels, conditions)
+    network = find_network(checkpoint, model)
+    faces, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
     if columns:
         faces = add_columns(faces, columns)
     check_options(
         faces,
         by,
         needs_labels=against is not None or robustness,
-        needs_images=model is None and robustness,
+        needs_images=recognizer is None and robustness,
     )
 
     facts = {"data": str(data)} | faces.facts
@@ -110,9 +113,9 @@ def evaluate(
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
-    if robustness and model and rows and faces.targets is not None:
+    if robustness and recognizer and rows and faces.targets is not None:
         truth = faces.targets.argmax(1)
-        hits = measure_robustness(model, rows, truth)
+        hits = measure_robustness(recognizer, rows, truth)
         other_hits = measure_robustness(other_model, rows, truth) if other_model else None
         results["robustness"] = summarize_robustness(hits, faces.units, other_hits)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities))

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.faces import labelled_batches
@@ -33,6 +34,7 @@ def faithfulness(
     images: list[Path],
     *,
     checkpoint: str | None = None,
+    model: str | None = None,
     output: Path = Path("faithfulness"),
     max_faces: int = 1000,
     face: FaceMode = "detect",
@@ -62,6 +64,7 @@ def faithfulness(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         output: The folder to write.
         max_faces: Largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one
@@ -73,19 +76,19 @@ def faithfulness(
     """
     check_number("max_faces", max_faces, 1)
     check_output(output, overwrite, FILES)
-    model = load(checkpoint)
+    recognizer = load(find_network(checkpoint, model), name=checkpoint)
 
     if [path.suffix.lower() for path in images] == [".parquet"]:
-        batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
+        batches, _ = labelled_batches(recognizer, images[0], max_faces=max_faces)
     else:
         inputs = find_inputs(images)
         for note in inputs.notes:
             print(note)
-        photos = model.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
+        photos = recognizer.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
         chunks = chain.from_iterable(faces for _, faces in photos)
         batches = limit_faces(chunks, max_faces)
 
-    table, differences, shuffled = score_methods(model, batches)
+    table, differences, shuffled = score_methods(recognizer, batches)
     if not table:
         raise FerVitError(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."

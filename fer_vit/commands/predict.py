@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
 from fer_vit.imports import collector_off
@@ -23,6 +24,7 @@ def predict(
     images: list[Path],
     *,
     checkpoint: str | None = None,
+    model: str | None = None,
     output: Path = Path("faces.csv"),
     part_size: int = 1000,
     min_confidence: float = 0.0,
@@ -70,6 +72,7 @@ def predict(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
@@ -106,6 +109,7 @@ def predict(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )
 
+    network = find_network(checkpoint, model)
     started = None
     if not in_chunks:
         started = start_reading(checkpoint, sources, options)
@@ -116,15 +120,15 @@ def predict(
 
     gpus = torch.cuda.device_count()  # SLURM may show each process its GPU alone
     device = f"cuda:{rank.local_rank % gpus}" if gpus else None
-    model = load(checkpoint, device, prior=prior, classes=classes)
+    recognizer = load(network, device, prior=prior, classes=classes, name=checkpoint)
 
     if rank.rank == 0:
         for note in inputs.notes:
             print(note)
     if in_chunks:
-        print(predict_folder(model, sources, options, outputs, part_size, rank))
+        print(predict_folder(recognizer, sources, options, outputs, part_size, rank))
     else:
-        print(predict_table(model, sources, options, outputs, started))
+        print(predict_table(recognizer, sources, options, outputs, started))
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:

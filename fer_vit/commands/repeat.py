@@ -11,8 +11,8 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
-from fer_vit.evaluate.faces import predict_manifest
-from fer_vit.evaluate.scores import score_once
+from fer_vit.evaluation.faces import predict_manifest
+from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, json_text
 from fer_vit.report.table import TableWriter, align_columns, markdown
 from fer_vit.train.recipe import Recipe
@@ -72,11 +72,8 @@ def repeat(
             if scores.exists():
                 continue
             LOGGER.info(f"{recipe.text}: seed {seed} of {seeds}")
-            best = recipe.fit(
-                output,
-                f"{folder}/seed{seed}",
-                **{"data.manifest": str(manifest), "seed_everything": seed},
-            )
+            options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
+            best = recipe.fit(output, f"{folder}/seed{seed}", **options)
             faces = predict_manifest(recipe.load(best), rows, split)
             assert faces.targets is not None
             values = score_once(faces.probabilities, faces.targets, faces.labels)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fer_vit.commands import accept_text
+from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_output
@@ -27,6 +27,7 @@ def visualize(
     images: list[Path],
     *,
     checkpoint: str | None = None,
+    model: str | None = None,
     output: Path = Path("report"),
     method: str = "pixels",
     labels: LabelChoice = "predicted",
@@ -59,6 +60,7 @@ def visualize(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface-small.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         output: The folder to write.
         method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times
             attention through all blocks, or "ablation", the decrease of the logit without a region.
@@ -74,12 +76,12 @@ def visualize(
     options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
 
-    model = load(checkpoint)
+    recognizer = load(find_network(checkpoint, model), name=checkpoint)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
     name = checkpoint or DEFAULT
     with atomic_write(output) as folder:
-        faces = write_report(folder, model, sources, options, method, name, labels)
+        faces = write_report(folder, recognizer, sources, options, method, name, labels)
 
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())

@@ -12,6 +12,7 @@ from fer_vit.evaluation.join import add_labels, align_probabilities
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
 from fer_vit.geometry import Array
 from fer_vit.labels import Merge
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
 
@@ -37,9 +38,11 @@ class Conditions:
         merge = self.merge or {name: name if name in self.classes else None for name in rows.names}
         return rows.merge_labels(merge) if self.merge or self.classes else rows
 
-    def predict(self, checkpoint: str | None, rows: Manifest) -> tuple[Faces, Recognizer]:
+    def predict(
+        self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
+    ) -> tuple[Faces, Recognizer]:
         """Predicts a manifest; probabilities are merged, unless the model was trained with the merged labels."""
-        model = load(checkpoint, prior=self.prior, classes=self.classes)
+        model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         if self.merge and model.labels != list(rows.names):
             model = Merged(model, self.merge)
         faces = predict_manifest(model, rows, self.split)
@@ -52,9 +55,16 @@ class Conditions:
 
 
 def read_faces(
-    data: Path, checkpoint: str | None, labels: Path | None, conditions: Conditions
+    data: Path,
+    checkpoint: str | None,
+    labels: Path | None,
+    conditions: Conditions,
+    network: str | RegionViT | None = None,
 ) -> tuple[Faces, Recognizer | None, Manifest | None]:
-    """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
+    """Reads a table of predictions, or predicts a manifest, which is returned with the model.
+
+    `network` replaces what `checkpoint` names; see `commands.find_network`.
+    """
     if is_predictions(data):
         if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
             raise FerVitError(
@@ -67,7 +77,7 @@ def read_faces(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
     rows = conditions.read(data)
-    return *conditions.predict(checkpoint, rows), rows
+    return *conditions.predict(checkpoint, rows, network), rows
 
 
 def read_other(

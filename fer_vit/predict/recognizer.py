@@ -77,6 +77,7 @@ def load(
     token: str | bool | None = None,
     prior: str | Path | Mapping[str, float] | None = None,
     classes: Sequence[str] = (),
+    name: str | None = None,
 ) -> "Recognizer":
     """Loads a trained model. Raises FerVitError when there is no such model or device, or its files are damaged.
 
@@ -88,9 +89,10 @@ def load(
         token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
+        name: The name of a network in memory, for tables. None: the network has none.
     """
     if isinstance(model, RegionViT):
-        recognizer = Recognizer(model)
+        recognizer = Recognizer(model, name or "")
     else:
         net = load_network(model, revision=revision, token=token)
         recognizer = Recognizer(net, str(model or DEFAULT))

@@ -5,6 +5,7 @@ A folder contains model.safetensors and config.json: the architecture, and what 
 """
 
 import json
+import logging
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
+LOGGER = logging.getLogger("fer_vit")
 MAX_CONFIG = 1_000_000
 """Largest settings in characters of JSON; the included models have 2,000."""
 SECTIONS: dict[str, type] = {
@@ -288,7 +290,14 @@ def read_model(
     """
     name = DEFAULT if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
-        settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
+        checkpoint = load_checkpoint(Path(name))
+        settings, state = unpack_checkpoint(checkpoint, name)
+        task_class = checkpoint.get("task_class")
+        if task_class:
+            LOGGER.warning(
+                f"{name} was trained by {short(task_class)}, but its network is read as one of "
+                f"fer-vit. If the class changes it, add `--model {short(task_class)}`."
+            )
         if not (settings["labels"] or pretraining):
             raise ModelError(
                 f"{name} has no expressions. Train a classifier from it with `--model.init`."

@@ -59,8 +59,10 @@ class TrainCLI(LightningCLI):
         name: str,
         settings: Namespace | None,
         kind: type[RegionViTModule] = FERTask,
+        other_class: bool = False,
     ) -> None:
         self.verb = verb
+        self.other_class = other_class  # whether `settings` are of another class than `kind`
         self.settings = settings
         self.kind = kind
         self.task = task_of(kind)
@@ -98,10 +100,6 @@ class TrainCLI(LightningCLI):
             "classifier starts.",
         )
         options = {action.dest: action for action in parser._actions}
-        options["model"].help = (
-            "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
-            "options; or the path of a config of the model."
-        )
         needed = ["network", "align", "template"]
         if self.task == "classification":
             needed += ["labels", "outputs"]
@@ -111,6 +109,10 @@ class TrainCLI(LightningCLI):
                     f"Expected {self.kind.__name__} to have the argument `{name}` of FERTask. "
                     "Pass further options on: `def __init__(self, **options)`."
                 )
+        options["model"].help = (
+            "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
+            "options; or the path of a config of the model."
+        )
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
@@ -129,6 +131,8 @@ class TrainCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the options on top of the settings of the checkpoint, or of the model to start from."""
+        if self.settings and self.other_class:
+            self._leave_out_settings(parser, self.settings.model)
         try:
             self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
@@ -139,6 +143,18 @@ class TrainCLI(LightningCLI):
         if self.verb != "fit" and not self.config.ckpt_path:
             raise FerVitError(
                 f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint."
+            )
+
+    def _leave_out_settings(self, parser: LightningArgumentParser, settings: Namespace) -> None:
+        """Leaves out the settings of a checkpoint that the user's other class does not have."""
+        known = {action.dest for action in parser._actions}
+        left_out = [name for name in vars(settings) if f"model.{name}" not in known]
+        for name in left_out:
+            del settings[name]
+        if left_out:
+            log_once(
+                f"{self.kind.__name__} has no option {', '.join(left_out)}: left out from the "
+                "settings of the checkpoint."
             )
 
     def before_instantiate_classes(self) -> None:
@@ -176,8 +192,10 @@ class TrainCLI(LightningCLI):
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
+            name = class_name(self.kind)
+            cause = f"{name} failed, or the" if name else "The"
             raise FerVitError(
-                f"The configuration has a value of the wrong kind ({reason})."
+                f"{cause} configuration has a value of the wrong kind ({reason})."
             ) from error
         strategy = self.trainer.strategy
         if type(strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user chose another
@@ -323,9 +341,11 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     options += given.options
     checkpoint = None
     settings = None
+    other_class = False
     if given.checkpoint:
         checkpoint = folder.load_checkpoint(given.checkpoint)
         kind = check_task(checkpoint, given, kind)
+        other_class = checkpoint.get("task_class", "") != class_name(kind)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
         if verb == "fit":
             # of the run that is resumed in a new folder
@@ -338,7 +358,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
 
     files = [Path(config).stem for config in given.configs if os.path.isfile(config)]
     name = files[0] if files else "default"
-    cli = TrainCLI(verb, options, name, settings, kind)
+    cli = TrainCLI(verb, options, name, settings, kind, other_class)
     if checkpoint:  # before the run has a folder
         cli.model.on_load_checkpoint(checkpoint)
     return cli

@@ -1,6 +1,6 @@
 """Tasks of users: classes that the command line names, and the networks that they build.
 
-A checkpoint never names what is imported. Whoever loads it names the class again.
+A checkpoint never names what is imported: the class is named again to load it.
 """
 
 import os
@@ -73,7 +73,8 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     check_size(settings, content["state_dict"], path)
     try:
         task = kind(**init_arguments(content["hyper_parameters"]))
-        task.load_state_dict(content["state_dict"])
+        if isinstance(task.net, RegionViT):
+            task.load_state_dict(content["state_dict"])
     # code of the user, with settings of a file
     except Exception as error:
         reason = short(" ".join(str(error).split()))

@@ -14,7 +14,7 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluation import scores
 from fer_vit.evaluation.faces import evaluate_logits
-from tests.helpers.commands import TINY, fails
+from tests.helpers.commands import TINY, fails, run
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,24 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     assert found["all"] == expected["all"]
     resumed = [message for message in caplog.messages if "resumes from" in message]
     assert len(resumed) == 1
-    assert "0/2" in resumed[0]
+    assert "fold0" in resumed[0]
+
+
+def test_options_of_fit_change_every_fold(
+    drawn: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["crossvalidate", drawn / "faces.parquet", "--config", config, "--folds", "2"]
+    words += ["--output", tmp_path / "cv"]
+    run(*words, "--model.lr", "0.02", "--model.region_dropout=0.1")
+    for fold in range(2):
+        (best,) = (tmp_path / "cv" / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
+        hyper = torch.load(best, weights_only=True)["hyper_parameters"]
+        assert (hyper["lr"], hyper["region_dropout"]) == (0.02, 0.1)
+    words[-1] = tmp_path / "other"
+    assert "data.fold" in fails(capsys, *words, "--data.fold=0/3")
+    assert "trainer.logger" in fails(capsys, *words, "--trainer.logger", "false")
+    assert "--model.lr" in fails(capsys, *words, "--model.lrr=1")
+    assert not list((tmp_path / "other").rglob("*.ckpt"))
 
 
 def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path) -> None:

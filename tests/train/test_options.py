@@ -196,7 +196,8 @@ def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line(name: str) -
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
     data = SimpleNamespace(manifest=str(drawn / "a b.parquet"))
-    cli = SimpleNamespace(task=task, config=SimpleNamespace(data=data))
+    kind = MaskedPretraining if task == "pretraining" else FERTask
+    cli = SimpleNamespace(task=task, kind=kind, config=SimpleNamespace(data=data))
     line = next_command(cli, "run 1/best.ckpt")
     words = shlex.split(line.removeprefix("Next: fer-vit "))
     if task == "pretraining":

@@ -1,0 +1,124 @@
+"""The command `repeat`: scores of configs over seeds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from sklearn.metrics import accuracy_score
+
+import fer_vit
+from fer_vit import load
+from fer_vit.cli import split_options
+from fer_vit.commands.repeat import SCORES, summarize, table_rows
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation.faces import evaluate_logits
+from tests.helpers.commands import TINY, fails, read, run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A tiny network that is trained for two steps, as a config."""
+    pairs = [word.removeprefix("--").split("=") for word in TINY]
+    options = {name: yaml.safe_load(value) for name, value in pairs}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
+    return tmp_path / "tiny.yaml"
+
+
+def test_repeat_scores_each_seed_and_extends_the_table(
+    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faces = drawn / "faces.parquet"
+    output = tmp_path / "repetitions"
+    (row,) = fer_vit.repeat(faces, config=str(config), seeds=2, output=output)
+    assert row["seeds"] == [0, 1]
+    for seed, value in enumerate(row["accuracy"]["values"]):
+        (best,) = output.glob(f"tiny-*/seed{seed}/*/checkpoints/best.ckpt")
+        logits, targets = evaluate_logits(load(best, "cpu"), faces, "val")
+        assert value == pytest.approx(accuracy_score(targets.argmax(1), logits.argmax(1)))
+    times = {path: path.stat().st_mtime_ns for path in output.rglob("*.ckpt")}
+
+    run("repeat", faces, "--config", config, "--seeds=1", "--output", output, "--model.lr", "0.02")
+    rows = read(output / "runs.csv")
+    assert sorted(item["seed"] for item in rows) == [0, 0, 1]
+    assert len({item["folder"] for item in rows}) == 2
+    assert {str(config), f"{config} --model.lr=0.02"} == {item["config"] for item in rows}
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert (output / "results.md").read_text().count("\n| tiny") == 2
+
+
+def test_an_interrupted_repeat_resumes(
+    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faces = drawn / "faces.parquet"
+    expected = fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "whole")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fer_vit.commands.repeat.predict_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
+    rows = fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
+    for name in SCORES:
+        assert rows[0][name] == expected[0][name]
+
+
+def test_summarize_has_the_sample_deviation() -> None:
+    runs = []
+    for seed, value in enumerate((0.5, 0.6, 0.7)):
+        run = {"folder": "a-1", "config": "a", "data": "d", "split": "val", "seed": seed}
+        runs.append(run | dict.fromkeys(SCORES, value))
+    (row,) = summarize(runs)
+    assert row["accuracy"]["mean"] == pytest.approx(0.6)
+    assert row["accuracy"]["sd"] == pytest.approx(0.1)
+    assert table_rows([row])[1][-1] == "0.500 0.600 0.700"
+    (alone,) = summarize(runs[:1])
+    assert alone["accuracy"]["sd"] is None
+
+
+def test_repeat_refuses(
+    drawn: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["repeat", drawn / "faces.parquet", "--config", config]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "photo.jpg").touch()
+    assert "mine" in fails(capsys, *words, "--output", tmp_path / "mine")
+    words += ["--output", tmp_path / "repetitions"]
+    assert "seed_everything" in fails(capsys, *words, "--seed_everything=3")
+    assert "data.manifest" in fails(capsys, *words, "--data.manifest=other.parquet")
+    assert "seeds" in fails(capsys, *words, "--seeds=0")
+    assert "none.yaml" in fails(capsys, *words[:2], "--config", "none.yaml")
+
+
+def test_a_damaged_score_is_named(drawn: Path, config: Path, tmp_path: Path) -> None:
+    output = tmp_path / "repetitions"
+    fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=1, output=output)
+    (scores,) = output.rglob("val.json")
+    for text in ("{", "[]", json.dumps({"seed": 0}), "null", "1e999"):
+        scores.write_text(text)
+        with pytest.raises(FerVitError, match=r"val\.json"):
+            fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=1, output=output)
+
+
+def test_split_options_takes_the_values_of_options() -> None:
+    words = ["faces.parquet", "--model.lr", "-1", "--folds", "2", "--model=a.B", "--model.compile"]
+    words += [
+        "--by",
+        "model",
+        "--trainer.callbacks+=EMA",
+        "--checkpoint",
+        "x",
+        "--seed_everything",
+        "3",
+    ]
+    options, others = split_options(words)
+    assert options == [
+        "--model.lr=-1",
+        "--model=a.B",
+        "--model.compile",
+        "--trainer.callbacks+=EMA",
+        "--seed_everything=3",
+    ]
+    assert others == ["faces.parquet", "--folds", "2", "--by", "model", "--checkpoint", "x"]

@@ -1,0 +1,248 @@
+"""Tasks of users: `--model my_module.MyTask` in fit, evaluate, visualize and predict."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fer_vit import load
+from fer_vit.errors import FerVitError, ModelError
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.store.folder import load_checkpoint
+from fer_vit.train.custom import import_task, init_arguments, load_custom
+from fer_vit.train.task import MaskedPretraining
+from tests.helpers.commands import CROPS, TINY, fails, read, run
+
+MODULE = """
+import torch
+from fer_vit import FERTask
+from fer_vit.train.task import MaskedPretraining
+
+
+class FocalTask(FERTask):
+    def __init__(self, gamma: float = 2.0, **options):
+        super().__init__(**options)
+        self.gamma = gamma
+
+    def loss(self, logits, target):
+        log_p = logits.log_softmax(-1)
+        return -(target * (1 - log_p.exp()) ** self.gamma * log_p).sum(-1).mean()
+
+
+class WideHeadTask(FERTask):
+    def __init__(self, hidden: int = 16, **options):
+        super().__init__(**options)
+        width = self.net.vit.embed_dim
+        self.net.vit.head = torch.nn.Sequential(
+            torch.nn.Linear(width, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, len(self.labels))
+        )
+
+
+class Narrow(FERTask):
+    def __init__(self, labels: list[str], lr: float = 1e-3):
+        super().__init__(labels=labels, lr=lr)
+
+
+class OtherNetwork(FERTask):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.net = torch.nn.Linear(1, 1)
+
+
+class Pretraining(MaskedPretraining):
+    pass
+
+
+class Broken(FERTask):
+    def __init__(self, **options):
+        super().__init__(**options)
+        raise KeyError("mine")
+"""
+"""A user's module in the current folder."""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a user's module in the current folder."""
+    (tmp_path / "my_tasks.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+    return "my_tasks"
+
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def train(module: str, drawn: Path, tmp_path: Path) -> Train:
+    """Trains a class of the module for two steps; returns the best checkpoint."""
+
+    def train_class(name: str, *words: str) -> Path:
+        folder = tmp_path / f"{name}-runs"
+        run(
+            "fit",
+            *TINY,
+            f"--data.manifest={drawn / 'faces.parquet'}",
+            f"--trainer.logger.init_args.save_dir={folder}",
+            f"--model={module}.{name}",
+            *words,
+        )
+        (best,) = folder.rglob("best.ckpt")
+        return best
+
+    return train_class
+
+
+def test_fit_trains_a_class_with_its_own_and_inherited_options(train: Train) -> None:
+    checkpoint = load_checkpoint(train("FocalTask", "--model.gamma=3", "--model.lr=0.01"))
+    hyper = checkpoint["hyper_parameters"]
+    assert (hyper["gamma"], hyper["lr"]) == (3.0, 0.01)
+    assert checkpoint["task_class"] == "my_tasks.FocalTask"
+
+
+def test_a_run_resumes_only_with_its_class(
+    train: Train, drawn: Path, capsys: pytest.CaptureFixture
+) -> None:
+    best = train("FocalTask")
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--ckpt_path={best}"]
+    words.append("--trainer.max_epochs=2")
+    assert "my_tasks.FocalTask" in fails(capsys, "fit", *words)
+    assert "my_tasks.FocalTask" in fails(capsys, "validate", *words[:-1])
+    run("fit", *words, "--model", "my_tasks.FocalTask")
+    run("validate", *words[:-1], "--model", "my_tasks.FocalTask")
+    run("validate", *words[:-1], "--model", "fer_vit.FERTask")
+    assert "gamma" in capsys.readouterr().out
+
+
+def test_the_network_of_a_class_predicts(
+    train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    best = train("WideHeadTask", "--model.hidden=24")
+    task = import_task("my_tasks.WideHeadTask")(
+        **init_arguments(load_checkpoint(best)["hyper_parameters"])
+    )
+    task.load_state_dict(load_checkpoint(best)["state_dict"])
+    photos = sorted((drawn / "faces").rglob("*.png"))[:3]
+    expected = Recognizer(task.net).predict(photos, face="crop", detector="none")
+
+    words = ["--checkpoint", best, "--model", "my_tasks.WideHeadTask"]
+    run("predict", *photos, *CROPS, *words, "--output", tmp_path / "faces.csv")
+    for row, face in zip(read(tmp_path / "faces.csv"), expected, strict=True):
+        assert row["label"] == face.label
+        assert row["confidence"] == pytest.approx(face.confidence, abs=1e-4)
+        assert row["model"] == str(best)
+    run("evaluate", drawn / "faces.parquet", *words, "--output", tmp_path / "evaluation")
+    assert (tmp_path / "evaluation" / "index.html").exists()
+    run("visualize", photos[0], *CROPS, *words, "--output", tmp_path / "report")
+    assert (tmp_path / "report" / "index.html").exists()
+
+    words = ["--checkpoint", best, "--output", tmp_path / "other"]
+    line = fails(capsys, "evaluate", drawn / "faces.parquet", *words)
+    assert str(best) in line
+
+
+def test_without_the_class_a_line_names_it(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    best = train("FocalTask")
+    assert load(best).labels == load(load_custom(best, "my_tasks.FocalTask")).labels
+    assert "my_tasks.FocalTask" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("FocalTask", "MODULE.CLASS"),
+        ("", "MODULE.CLASS"),
+        ("my_tasks.Focal", "FocalTask"),
+        ("my_tasks.torch", "my_tasks.torch"),
+        ("no_module_of_this_name.Task", "no_module_of_this_name"),
+        ("my_tasks.sub.Task", "my_tasks"),
+        ("..Task", "Task"),
+        ("os.system", "os.system"),
+        ("torch.nn.Linear", "torch.nn.Linear"),
+        ("fer_vit.train.module.RegionViTModule", "RegionViTModule"),
+    ],
+)
+def test_import_task_refuses_what_is_no_task(module: str, name: str, reason: str) -> None:
+    with pytest.raises(FerVitError, match=reason):
+        import_task(name)
+
+
+def test_import_task_names_the_error_of_a_module(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_broken.py").write_text("1 / 0\n")
+    with pytest.raises(FerVitError, match=r"my_broken.*ZeroDivisionError"):
+        import_task("my_broken.Task")
+    (tmp_path / "my_syntax.py").write_text("class Task(:\n")
+    with pytest.raises(FerVitError, match=r"my_syntax.*SyntaxError"):
+        import_task("my_syntax.Task")
+
+
+def test_fit_refuses_classes_and_configs_that_do_not_fit(
+    module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    assert "`network`" in fails(capsys, *words[:1], *words[6:], "--model=my_tasks.Narrow")
+    assert "KeyError" in fails(capsys, *words, "--model=my_tasks.Broken")
+    line = fails(capsys, *words, "--model=my_tasks.FocalTask", "--task=pretraining")
+    assert "my_tasks.FocalTask" in line
+    line = fails(capsys, *words, "--model=my_tasks.FocalTask", "--model.gama=1")
+    assert "--model.gamma" in line
+    config = tmp_path / "class_path.yaml"
+    config.write_text("model: {class_path: my_tasks.FocalTask, init_args: {gamma: 1}}\n")
+    assert "--model my_tasks.FocalTask" in fails(capsys, *words, f"--config={config}")
+
+
+def test_load_custom_refuses_checkpoints_of_other_classes(
+    train: Train, checkpoint: Path, tmp_path: Path
+) -> None:
+    best = train("WideHeadTask")
+    with pytest.raises(ModelError, match="hidden"):
+        load_custom(best, "fer_vit.FERTask")
+    with pytest.raises(ModelError, match=str(checkpoint)):
+        load_custom(checkpoint, "my_tasks.WideHeadTask")
+    with pytest.raises(ModelError, match="Linear"):
+        load_custom(checkpoint, "my_tasks.OtherNetwork")
+    with pytest.raises(ModelError):
+        load_custom(tmp_path / "none.ckpt", "my_tasks.WideHeadTask")
+
+
+def test_load_custom_refuses_hostile_sizes(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = torch.load(train("FocalTask"), weights_only=True)
+    content["hyper_parameters"]["network"] |= {"embed_dim": 16384, "depth": 200}
+    torch.save(content, tmp_path / "huge.ckpt")
+    with pytest.raises(ModelError, match="weights"):
+        load_custom(tmp_path / "huge.ckpt", "my_tasks.FocalTask")
+
+
+def test_a_checkpoint_never_names_what_is_imported(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = torch.load(train("FocalTask"), weights_only=True)
+    (tmp_path / "my_trap.py").write_text("raise SystemExit('imported')\n")
+    content["task_class"] = "my_trap.Task"
+    content["hyper_parameters"] |= {"_class_path": "my_trap.Task", "_instantiator": "my_trap.build"}
+    torch.save(content, tmp_path / "trap.ckpt")
+    load(tmp_path / "trap.ckpt")
+    load_custom(tmp_path / "trap.ckpt", "my_tasks.FocalTask")
+    assert "my_trap" not in sys.modules
+
+
+def test_load_custom_reads_no_other_model(
+    module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hyper = {"labels": ["a"], "init": "ferplus-small", "teachers": ["ferplus-small"], "_name": "x"}
+    assert init_arguments(hyper) == {"labels": ["a"], "init": None, "teachers": None}
+
+
+def test_pretraining_of_a_class(train: Train, drawn: Path, tmp_path: Path) -> None:
+    best = train("Pretraining")
+    assert load_checkpoint(best)["task_class"] == "my_tasks.Pretraining"
+    assert issubclass(import_task("my_tasks.Pretraining"), MaskedPretraining)
+    with pytest.raises(ModelError, match="no expressions"):
+        load_custom(best, "my_tasks.Pretraining")
