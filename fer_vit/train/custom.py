@@ -90,12 +90,15 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
 
 
 def init_arguments(hyper: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a checkpoint as arguments of its task, which load no other model."""
+    """Returns the settings of a checkpoint as arguments of its task.
+
+    They load no other model, and keep every head.
+    """
     arguments = {}
     for name, value in hyper.items():
         if not name.startswith("_"):  # Lightning's notes about the class
             arguments[name] = value
-    for name in ("init", "teachers"):
+    for name in ("init", "teachers", "head_weights"):
         if name in arguments:
             arguments[name] = None
     return arguments
