@@ -33,9 +33,11 @@ from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.custom import import_task
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
-from fer_vit.train.module import RegionViTModule, class_name, model_settings
+from fer_vit.train.module import RegionViTModule, class_name
+from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.run import run
-from fer_vit.train.task import FERTask, MaskedPretraining
+from fer_vit.train.starting import model_settings
+from fer_vit.train.task import FERTask
 
 Task = Literal["classification", "pretraining"]
 TASKS: dict[str, type[RegionViTModule]] = {

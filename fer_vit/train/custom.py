@@ -15,7 +15,8 @@ from fer_vit.errors import FerVitError, ModelError, short, suggest
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store import folder
 from fer_vit.train.module import RegionViTModule
-from fer_vit.train.task import FERTask, MaskedPretraining
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.task import FERTask
 
 MAX_WEIGHTS = 500_000_000
 """Largest network that a file with fewer weights may describe: 2 GB."""

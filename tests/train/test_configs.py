@@ -8,7 +8,8 @@ import timm
 import torch
 import yaml
 
-from fer_vit.train.task import FERTask, MaskedPretraining
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import main, parse_fit
 
 CONFIGS = Path(__file__).parents[2] / "configs"

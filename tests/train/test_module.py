@@ -18,15 +18,9 @@ from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
-from fer_vit.train.module import (
-    EMA,
-    Symmetry,
-    asymmetry,
-    make_symmetric,
-    mirror_image,
-    moving_average,
-)
-from fer_vit.train.task import MaskedPretraining
+from fer_vit.train.averaging import EMA, moving_average
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
 from tests.train.test_task import NETWORK, batch, build, with_trainer
 
 

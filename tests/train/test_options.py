@@ -15,7 +15,8 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.train.cli import next_command, train
-from fer_vit.train.task import FERTask, MaskedPretraining
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fails, main
 
 Build = Callable[..., SimpleNamespace]

@@ -18,7 +18,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint, load_network
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.task import MaskedPretraining, encode_hidden, hide, pixel_loss
+from fer_vit.train.pretraining import MaskedPretraining, encode_hidden, hide, pixel_loss
 from tests.helpers.commands import TINY, fails, fit, main
 from tests.helpers.marks import slow
 

@@ -13,7 +13,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint, load_network, save_network
-from fer_vit.train.module import take_weights
+from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 from tests.helpers.marks import slow

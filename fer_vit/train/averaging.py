@@ -1,0 +1,35 @@
+"""Averaged weights."""
+
+from functools import partial
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+
+
+class EMA(WeightAveraging):
+    """Lightning's averaging of weights, as an exponential moving average on the model's device.
+
+    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that the first steps soon lose weight: with
+    a decay of 0.998 from the start, it was 15 points behind the newest weights after six epochs on FERPlus.
+
+    Args:
+        decay: The largest share of the average that is kept at a step.
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        super().__init__(avg_fn=partial(moving_average, decay=decay))
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Creates the average on the model's device, to which Lightning would move the model only later."""
+        pl_module.to(trainer.strategy.root_device)
+        super().setup(trainer, pl_module, stage)
+
+
+def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:
+    """Moves an average towards the newest value, after `count` moves. Counters are not averaged."""
+    if not average.is_floating_point():
+        return newest
+    kept = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device
+    return torch.lerp(newest, average, kept.to(average.dtype))

@@ -1,0 +1,174 @@
+"""Masked pretraining on faces without labels.
+
+B images, S crop size, P patch size, C channels, R regions of k x k tokens, M patch and region
+tokens, D width.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from fer_vit.data.dataset import Batch
+from fer_vit.geometry import TEMPLATE, Align
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.embedding import crop_image, to_grey
+from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.tokens import TokenLayout
+from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
+
+
+class Hidden(NamedTuple):
+    """Partly hidden faces, and the hidden content."""
+
+    seen: Tensor  # the faces with covered patches (B, 3, S, S)
+    tokens: Tensor  # True for tokens of which more than half is hidden (B, M)
+    target: Tensor  # the pixels of each token, normalised (B, M, C P^2)
+    weights: Tensor  # 1 for the pixels of the target that are hidden, else 0 (B, M, C P^2)
+
+
+class MaskedPretraining(RegionViTModule):
+    """Learns to predict hidden pixels from the rest of a face, with a linear layer on the encoder's tokens.
+
+    Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so that nothing leaks
+    through a stem's field of view or an overlapping region. The target is the pixels of each token, normalised (He et
+    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022), so a constant prediction has a loss of 1.
+    `FERTask` starts from its checkpoint (`init`), with the network's head, which is not trained here.
+
+    Args:
+        network: The network.
+        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
+        template: Where the five landmarks belong in the crop, as fractions of its side.
+        mask_ratio: Share of the patches that are hidden.
+        lr: Peak learning rate of AdamW.
+        weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned tokens have none.
+        warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
+        min_lr: Learning rate at the end as a share of `lr`.
+        compile: Compile the encoder with `torch.compile`.
+    """
+
+    def __init__(
+        self,
+        network: RegionViTConfig = NETWORK,
+        align: Align = "landmarks",
+        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        mask_ratio: float = 0.6,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        warmup: float = 0.1,
+        min_lr: float = 0.01,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        if isinstance(network, dict):  # as a checkpoint has it
+            network = RegionViTConfig(**network)
+        self.save_hyperparameters()
+        self.store_settings(network)
+        # Every token is predicted, so all are kept.
+        self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
+        width, channels = self.net.vit.embed_dim, network.in_chans
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        self.decoder = nn.Linear(width, channels * self.net.patch_size**2)
+        self.loss: Any = MeanMetric()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the loss of a batch of which random patches are hidden."""
+        preds, hidden = self.predict_hidden(
+            batch, torch.rand(len(batch.path), self.num_patches, device=self.device)
+        )
+        return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the loss on the val split; a face is masked in the same way every time."""
+        seeds = [torch.Generator().manual_seed(row) for row in batch.row.tolist()]
+        noise = torch.stack([torch.rand(self.num_patches, generator=seed) for seed in seeds])
+        preds, hidden = self.predict_hidden(batch, noise.to(self.device))
+        once = batch.row >= 0  # negative: a repeat that pads a rank's share
+        hidden = hidden._replace(weights=hidden.weights * once[:, None, None])
+        self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the loss of the pixels on the val split, over all processes: 1 for a constant prediction."""
+        loss = self.loss.compute()
+        check_loss(loss, "val")  # before a checkpoint is saved
+        self.log("val/loss", loss, prog_bar=True)
+        self.loss.reset()
+
+    def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
+        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2)."""
+        image, boxes, valid = batch.image, batch.boxes, batch.valid
+        hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
+        return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
+
+    @property
+    def num_patches(self) -> int:
+        """Number of patches that can be hidden, also without patch tokens."""
+        return math.ceil(self.net.config.img_size / self.net.patch_size) ** 2
+
+
+def hide(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float
+) -> Hidden:
+    """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by row.
+
+    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last patches of a row or
+    column may be cut off by the edge.
+    """
+    size, side = net.config.img_size, math.isqrt(noise.shape[1])
+    first = noise.argsort(1)[:, : round(ratio * side**2)]
+    patches = (
+        torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
+    )
+    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[
+        ..., :size, :size
+    ]
+    shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
+    present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
+    present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
+    # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
+    weights = ((shares > 0.999) & present[..., None]).float().repeat(1, 1, net.config.in_chans)
+    target = cut_tokens(
+        image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size
+    )
+    variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
+    target = (target - mean) / (variance + 1e-6).sqrt()
+    visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)
+    colour = (
+        image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible
+    )  # the mean visible one of each face
+    return Hidden(torch.where(pixels, colour, image), shares.mean(-1) > 0.5, target, weights)
+
+
+def encode_hidden(
+    net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor
+) -> Tensor:
+    """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
+
+    def cover(contents: Tensor) -> Tensor:  # (B, M, D)
+        return torch.where(hidden.tokens[..., None], token.to(contents.dtype), contents)
+
+    tokens = net.tokenize(hidden.seen, boxes, valid, cover)
+    return net.forward_features(tokens).x[:, net.layout.num_prefix :]
+
+
+def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
+    """Pixels of patches, and of regions (B, R, 4) resampled to k P x k P, of images (B, C, S, S): (B, M, C P^2)."""
+
+    def unfold(x: Tensor) -> Tensor:
+        return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
+
+    parts = [unfold(image)] if layout.num_patches else []
+    if layout.num_regions:
+        regions = unfold(crop_image(image, boxes, layout.region_grid * patch_size))
+        parts.append(regions.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
+    return torch.cat(parts, 1)
+
+
+def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
+    """Mean squared error of predictions (B, M, C P^2) over the hidden pixels; 1 if constant, 0 without any."""
+    errors = (preds.float() - hidden.target).square() * hidden.weights
+    return errors.sum() / hidden.weights.sum().clamp(min=1)

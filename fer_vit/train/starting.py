@@ -1,0 +1,163 @@
+"""Starting from another model: its settings, the weights that fit, and the parts that are frozen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from fer_vit.errors import FerVitError
+from fer_vit.geometry import TEMPLATE
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import differing
+
+Freeze = Literal["none", "stem", "encoder"]
+"""The part of a network that is not trained."""
+CLASSIFIER = ("pool", "vit.head")
+HEAD = (*CLASSIFIER, "heads.")
+ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
+"""Tensors with a row for each label."""
+
+
+def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of another model that are defaults of `FERTask`."""
+    return {
+        "network": settings["config"],
+        "align": settings.get("align", "landmarks"),
+        "template": settings.get("template") or TEMPLATE,
+    }
+
+
+@torch.no_grad()
+def take_weights(
+    net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
+) -> str:
+    """Copies the tensors of another network that fit, and the head's rows for labels of both.
+
+    Computed positions and heads of another kind are not copied.
+
+    Args:
+        net: The network to change.
+        settings: Config and labels of the other network, which without labels has no head.
+        state: Its state dict.
+        name: Its name in messages.
+
+    Returns:
+        A line for the user: copied and other tensors, different settings.
+
+    Raises:
+        FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
+    """
+    computed = {key for key, value in net.named_parameters() if not value.requires_grad}
+    target = {key: value for key, value in net.state_dict().items() if key not in computed}
+    source = {key: value for key, value in state.items() if key not in computed}
+
+    encoder = [key for key in target if in_encoder(key)]
+    misfits = {}
+    for key, expected, came in differing(target, source):
+        if in_encoder(key):
+            misfits[key] = f"{key} ({came} there, {expected} here)"
+    fitting = [key for key in encoder if key not in misfits]
+    differences = _describe_differences(
+        list(misfits.values()), asdict(settings["config"]), asdict(net.config)
+    )
+    if len(fitting) < 0.9 * len(encoder):
+        raise FerVitError(
+            f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of "
+            f"{len(encoder)} tensors do{differences}. "
+            "Leave out the options of the network, or choose another model."
+        )
+
+    rows = {}  # of the head, from the other's
+    if settings["config"].pool == net.config.pool:
+        for row, label in enumerate(net.settings.labels):
+            if label in settings["labels"]:
+                rows[row] = list(settings["labels"]).index(label)
+    _copy_tensors(target, source, fitting, rows, name)
+    for head, outputs in net.settings.outputs.items():
+        _copy_outputs(net.heads[head], head, outputs, settings, state)
+
+    kept = [label for row, label in enumerate(net.settings.labels) if row in rows]
+    new = [label for row, label in enumerate(net.settings.labels) if row not in rows]
+    classes = []
+    if kept:
+        classes.append(f"kept {', '.join(kept)}")
+    if new:
+        classes.append(f"new {', '.join(new)}")
+    copied = f"{len(fitting)} of {len(encoder)} tensors of the encoder"
+    return f"Started from {name}: {copied}; {'; '.join(classes)}{differences}."
+
+
+def _copy_tensors(
+    target: dict[str, Tensor],
+    source: dict[str, Tensor],
+    encoder: list[str],
+    rows: dict[int, int],
+    name: str | Path,
+) -> None:
+    """Copies tensors of the encoder; and the head, if `rows` maps its rows to the other's."""
+    copied = list(encoder)
+    if rows:
+        copied += [key for key in target if key.startswith(CLASSIFIER) and key in source]
+    for key in copied:
+        if not source[key].isfinite().all():
+            raise FerVitError(
+                f"{name} holds weights that are not finite (`{key}`), "
+                "as after training that diverged."
+            )
+
+    for key in copied:
+        if key in ROWS:
+            target[key][list(rows)] = source[key][list(rows.values())].to(target[key])
+        else:
+            target[key].copy_(source[key])
+
+
+def _copy_outputs(
+    layer: Module,
+    head: str,
+    outputs: Sequence[str],
+    settings: dict[str, Any],
+    state: dict[str, Tensor],
+) -> None:
+    """Copies the outputs of a head that another network has, if its regions and width are equal."""
+    known = settings.get("outputs", {}).get(head, [])
+    kept = [name for name in outputs if name in known]
+    if not kept:
+        return
+    rows = [outputs.index(name) for name in kept]
+    sources = [known.index(name) for name in kept]
+    for name, value in layer.state_dict().items():
+        before = state.get(f"heads.{head}.{name}")
+        if before is not None and before.shape[:-1] == value.shape[:-1]:
+            value[..., rows] = before[..., sources].to(value)
+
+
+def _describe_differences(
+    tensors: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> str:
+    """Returns the end of a line: up to three tensors that were not copied, different settings."""
+    text = ""
+    if tensors:
+        text += f"; not copied: {', '.join(tensors[:3])}"
+    if len(tensors) > 3:
+        text += f" and {len(tensors) - 3} more"
+    changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
+    if changed:
+        text += f"; different settings: {', '.join(changed)}"
+    return text
+
+
+def in_encoder(name: str) -> bool:
+    """Returns whether a tensor or module lies before the heads."""
+    return not name.startswith(HEAD)
+
+
+def is_frozen(name: str, freeze: Freeze) -> bool:
+    """Returns whether a parameter or module does not learn: patch embeddings, or the encoder."""
+    if freeze == "stem":
+        return "patch_embed" in name
+    return freeze == "encoder" and in_encoder(name)
