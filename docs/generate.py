@@ -26,7 +26,9 @@ from fer_vit.fields import FACES, INTERVALS, MANIFEST, PEOPLE, Field
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.task import NETWORK, FERTask, MaskedPretraining
+from fer_vit.train.module import NETWORK
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.task import FERTask
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"

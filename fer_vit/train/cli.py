@@ -407,7 +407,8 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
     for name, value in checkpoint["hyper_parameters"].items():
         if name not in ("labels", "init", "outputs") and not name.startswith("_"):
             hyper[name] = value
-    hyper["heads"] = settings["outputs"]  # of the data, there may be others
+    if settings["labels"]:
+        hyper["heads"] = settings["outputs"]  # of the data, there may be others
     return as_options(hyper, settings["config"])
 
 
