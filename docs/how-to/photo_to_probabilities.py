@@ -134,7 +134,7 @@ def place_regions(points, regions, size):
 
 
 def predict(photo, model, networks):
-    """Yields the box (4,) and the probability of each label for every face of a photo."""
+    """Yields the box (4,), the probability of each label, and the values of further heads for every face of a photo."""
     session = onnxruntime.InferenceSession(model)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fer_vit"])
     detector = cv2.FaceDetectorYN.create(f"{networks}/{DETECTOR}", "", (224, 224), 0.7)
@@ -147,10 +147,18 @@ def predict(photo, model, networks):
             warp(image, matrix, size)[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 255
         )
         boxes, valid = place_regions(move(matrix, points), [*facts["regions"].values()], size)
-        found = session.run(None, {"image": crop, "boxes": boxes[None], "valid": valid[None]})[0][0]
-        yield box[:4], dict(zip(facts["labels"], found.tolist(), strict=True))
+        inputs = {"image": crop, "boxes": boxes[None], "valid": valid[None]}
+        names = [output.name for output in session.get_outputs()]
+        found = dict(zip(names, session.run(names, inputs), strict=True))
+        shares = dict(zip(facts["labels"], found["probabilities"][0].tolist(), strict=True))
+        outputs = {}
+        for head, columns in facts["heads"].items():
+            outputs |= zip(columns["columns"], found[head][0].tolist(), strict=True)
+        if "roll" in outputs:  # of the upright crop
+            outputs["roll"] -= np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0]))
+        yield box[:4], shares, outputs
 
 
 if __name__ == "__main__":
-    for box, shares in predict(*sys.argv[1:]):
-        print(json.dumps({"box": box.tolist(), "probabilities": shares}))
+    for box, shares, outputs in predict(*sys.argv[1:]):
+        print(json.dumps({"box": box.tolist(), "probabilities": shares, **outputs}))

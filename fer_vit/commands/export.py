@@ -40,8 +40,10 @@ def export(
 
     Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has
     regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is present.
-    They return probabilities (B, C). Labels and the geometry of crop and regions are in the ONNX
-    metadata and in the .pt2's `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
+    They return probabilities (B, C) and, of a model with further heads, their values (B, K):
+    movements, pose and affect, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
+    the heads and the geometry of crop and regions are in the ONNX metadata and in the .pt2's
+    `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
     fer-vit.
 
     Examples:

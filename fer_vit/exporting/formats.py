@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fer_vit.data.dataset import Batch
@@ -24,6 +24,7 @@ from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
 from fer_vit.files import json_text
+from fer_vit.heads import HEADS, target_column
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
@@ -158,7 +159,7 @@ def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
         graph = torch.onnx.export(
             program,
             dynamic_shapes=any_number(inputs),
-            output_names=["probabilities"],
+            output_names=output_names(model),
             verbose=False,
         )
     assert graph is not None
@@ -193,9 +194,36 @@ def _refuse_quantize(options: ExportOptions) -> None:
         raise FerVitError("`--quantize` is for ONNX. Name a file that ends in .onnx.")
 
 
+class AllHeads(nn.Module):
+    """A model that returns the values of its further heads beside the probabilities, in the aligned crop."""
+
+    def __init__(self, model: Recognizer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Returns probabilities (B, C), and the values (B, K) of each head; arguments as for `RegionViT`."""
+        net = self.model.net
+        tokens = net.forward_features(net.tokenize(image, boxes, valid))
+        probabilities = self.model.decide(net.forward_head(tokens))
+        values = [HEADS[name].decode(head(tokens).float()) for name, head in net.heads.items()]
+        return (probabilities, *values)
+
+
+def output_names(model: Recognizer) -> list[str]:
+    """Returns the names of what a graph returns, in order: the probabilities, and further heads."""
+    return ["probabilities", *model.net.heads]
+
+
 def trace_program(model: Recognizer, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    """Returns the graph of a model, which takes any number of faces."""
-    return torch.export.export(model, inputs, dynamic_shapes=any_number(inputs))
+    """Returns the graph of a model, which takes any number of faces.
+
+    It returns the probabilities, or a tuple of the outputs of `output_names` if the model has further heads.
+    """
+    graph: nn.Module = AllHeads(model) if len(model.net.heads) else model
+    return torch.export.export(graph, inputs, dynamic_shapes=any_number(inputs))
 
 
 def any_number(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
@@ -224,9 +252,12 @@ def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
 def describe_model(model: Recognizer) -> str:
     """Returns as JSON what users of a graph need.
 
-    These are the labels, and how a face and its regions are cropped.
+    These are the labels, what each output has, and how a face and its regions are cropped.
     """
-    facts: dict[str, Any] = {"labels": model.labels}
+    facts: dict[str, Any] = {"labels": model.labels, "heads": {}}
+    for head, names in model.net.settings.outputs.items():
+        columns = [target_column(head, name) for name in names]
+        facts["heads"][head] = {"columns": columns, "unit": HEADS[head].unit}
     facts.update(asdict(model.crop_spec))
     facts["regions"] = {}
     if model.net.layout.num_regions:

@@ -16,9 +16,10 @@ from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.faces import evaluate_logits, fit_temperature, labelled_batches
-from fer_vit.exporting.formats import ExportOptions, example_inputs, write_onnx
+from fer_vit.exporting.formats import ExportOptions, example_inputs, find_format, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import POSE_UNIT
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
@@ -106,6 +107,51 @@ def test_every_form_of_a_model(
         assert json.loads(files["fer_vit.json"])["labels"] == model.labels
     assert torch.allclose(found, model(*inputs), atol=1e-4)
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
+
+
+OUTPUTS = {
+    "movements": ["smileLeft", "smileRight"],
+    "pose": ["yaw", "roll"],
+    "affect": ["valence"],
+}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_all_heads_are_outputs(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = build_model(SMALL, "abc", outputs=OUTPUTS, temperature=1.3).eval()
+    for value in net.heads.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    model = Recognizer(net)
+    path = tmp_path / name
+    chosen = find_format(path)
+    chosen.write(model, path, ExportOptions(["a model"], path))
+    for faces in (1, 4):
+        inputs = example_inputs(model, faces)
+        if name == "model.onnx":
+            session = onnxruntime.InferenceSession(path)
+            names = [given.name for given in session.get_outputs()]
+            assert names == ["probabilities", *OUTPUTS]
+            fed = {
+                given.name: value.numpy()
+                for given, value in zip(session.get_inputs(), inputs, strict=True)
+            }
+            found = [torch.from_numpy(values) for values in session.run(names, fed)]
+            text = session.get_modelmeta().custom_metadata_map["fer_vit"]
+        else:
+            files = {"fer_vit.json": ""}
+            found = torch.export.load(path, extra_files=files).module()(*inputs)
+            text = files["fer_vit.json"]
+        raw = net(*inputs)
+        expected = [model(*inputs), raw["movements"].sigmoid(), POSE_UNIT * raw["pose"]]
+        expected.append(raw["affect"].tanh())
+        for values, wanted in zip(found, expected, strict=True):
+            assert torch.allclose(values, wanted, atol=1e-3)
+    assert json.loads(text)["heads"] == {
+        "movements": {"columns": ["move_smileLeft", "move_smileRight"], "unit": ""},
+        "pose": {"columns": ["yaw", "roll"], "unit": "degrees"},
+        "affect": {"columns": ["valence"], "unit": ""},
+    }
 
 
 @pytest.mark.parametrize("name", ["model", "model.onnx", "model.pt2"])
@@ -289,7 +335,8 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
         pytest.skip(f"pip cannot install the packages: {done.stderr.splitlines()[-1]}")
     assert all(call("-c", f"import {name}").returncode for name in ("torch", "fer_vit"))
 
-    main(["export", str(tmp_path / "model.onnx")])
+    model = "ferplus-fairface"  # of all included models, it has most outputs
+    main(["export", str(tmp_path / "model.onnx"), "--checkpoint", model])
     main(["export", str(tmp_path / "networks")])
     face = data.astronaut()[:300, 80:400]
     io.imsave(tmp_path / "photo.png", np.hstack([face, face[:, ::-1] // 2]))
@@ -301,8 +348,11 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = load(device="cpu").predict(tmp_path / "photo.png")
+    expected = load(model, device="cpu").predict(tmp_path / "photo.png")
     assert len(found) == len(expected) == 2
     for face, row in zip(expected, found, strict=True):
         assert row["box"] == pytest.approx(face.box.tolist(), abs=0.01)
-        assert row["probabilities"] == pytest.approx(face.probabilities, abs=1e-4)
+        assert row.pop("probabilities") == pytest.approx(face.probabilities, abs=1e-4)
+        del row["box"]
+        assert row == pytest.approx(face.outputs, abs=5e-3)  # degrees, too
+        assert len(row) > 40
