@@ -37,7 +37,7 @@ GROUPED = {
     "brows up": ["browInnerUp"],
     "brows down": ["browDownLeft", "browDownRight"],
 }
-"""Movements whose results are given for each group; those of both sides are averaged."""
+"""Movements whose results are given for each group; the values of both sides are averaged."""
 GROUPS = ("gender", "race", "age")
 
 
