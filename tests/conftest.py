@@ -102,15 +102,15 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faces that only a test's detector sees have their landmarks where an average face has them."""
     import numpy as np
 
-    from fer_vit.face.landmarks import SIDE
+    from fer_vit.face.landmarks import SIDE, Look
     from fer_vit.geometry import TEMPLATE, apply, invert
 
-    def find(
-        image: object, to_cuts: "list[np.typing.NDArray[np.float64]]"
-    ) -> "np.typing.NDArray[np.float64]":
-        return np.array([apply(invert(matrix), np.array(TEMPLATE) * SIDE) for matrix in to_cuts])
+    def look(image: object, to_cuts: "list[np.typing.NDArray[np.float64]]") -> Look:
+        template = np.array(TEMPLATE) * SIDE
+        landmarks = np.array([apply(invert(matrix), template) for matrix in to_cuts])
+        return Look(landmarks.reshape(-1, 5, 2), np.zeros(len(to_cuts)))
 
-    monkeypatch.setattr("fer_vit.face.landmarks.find_landmarks", find)
+    monkeypatch.setattr("fer_vit.face.landmarks.look", look)
     monkeypatch.setattr("fer_vit.face.detectors.refine_points", lambda image, landmarks: landmarks)
 
 

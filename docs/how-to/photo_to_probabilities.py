@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 
 DETECTOR = "face_detection_yunet_2023mar.onnx"
+SURE, DOUBT = 0.8, -1.5  # a face with a lower score and a lower logit is none
 LANDMARKS = np.array([(0.325, 0.381), (0.675, 0.381), (0.5, 0.587), (0.362, 0.751), (0.638, 0.751)])
 
 
@@ -102,21 +103,21 @@ def find_boxes(detector, image):
 
 
 def find_landmarks(network, image, box):
-    """Returns the landmarks (5, 2) of a face: a first look, then a second one in the upright face."""
+    """Returns the landmarks (5, 2) of a face, and the logit that it is one: a look, then one at the upright face."""
     scale = 0.98 * 64 / max(box[2:4] - box[:2])
     matrix = scaling(scale, scale, *(32 - scale * (box[:2] + box[2:4]) / 2))
     for _ in range(2):
-        cut, points = (
-            cv2.cvtColor(warp(image, matrix, 64), cv2.COLOR_BGR2GRAY).astype(np.float32),
-            [],
-        )
+        cut = cv2.cvtColor(warp(image, matrix, 64), cv2.COLOR_BGR2GRAY).astype(np.float32)
+        points, logits = [], []
         for view in (cut, cut[:, ::-1]):
             network.setInput(((view - view.mean()) / (view.std() + 2))[None, None])
-            points.append(network.forward().reshape(5, 2).astype(float) * 64)
+            found, logit = network.forward(["linear", "face"])
+            points.append(found.reshape(5, 2).astype(float) * 64)
+            logits.append(float(logit[0, 0]))
         points[1] = points[1][[1, 0, 2, 4, 3]] * [-1, 1] + [64, 0]  # of the mirrored face
         points = move(np.linalg.inv(matrix), (points[0] + points[1]) / 2)
         matrix = similarity(points, LANDMARKS * 64)
-    return points
+    return points, np.mean(logits)
 
 
 def place_regions(points, regions, size):
@@ -141,7 +142,9 @@ def predict(photo, model, networks):
     network = cv2.dnn.readNetFromONNX(f"{networks}/landmarks.onnx")
     image, size = cv2.imread(photo), facts["size"]  # BGR
     for box in find_boxes(detector, image):
-        points = find_landmarks(network, image, box)
+        points, logit = find_landmarks(network, image, box)
+        if box[4] < SURE and logit < DOUBT:
+            continue
         matrix = similarity(points, np.array(facts["template"]) * size)
         crop = (
             warp(image, matrix, size)[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 255

@@ -10,7 +10,7 @@ import fer_vit.face.image as image_file
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detectors import MAX_SIDE, Detector, detect_in_crop, is_photo
 from fer_vit.face.face import Face, to_faces
-from fer_vit.face.landmarks import refine_landmarks
+from fer_vit.face.landmarks import confirm_faces
 from fer_vit.faces import Faces, PhotoInfo
 from fer_vit.geometry import Array, Float32Array, Image, Mask
 
@@ -64,7 +64,7 @@ class FaceFinder:
             return [None]
         if self.mode == "crop":
             return [detect_in_crop(self.detector, image)]
-        return refine_landmarks(image, self.detector(image))
+        return confirm_faces(image, self.detector(image))
 
     def find_in_file(self, content: bytes, info: PhotoInfo = IN_MEMORY) -> Search:
         """Decodes a photo, reduced if it is large and its faces allow it, and finds its faces.
@@ -85,7 +85,7 @@ class FaceFinder:
             faces = [face.moved(reduction) for face in faces]
             image = image_file.decode_image(content)
             reduction = 1
-        refined = [face.moved(reduction) for face in refine_landmarks(image, faces)]
+        refined = [face.moved(reduction) for face in confirm_faces(image, faces)]
         return Search(image, reduction, to_faces(info, refined))
 
     def shows_photo(self, image: Image) -> bool:

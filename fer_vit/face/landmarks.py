@@ -1,12 +1,13 @@
-"""Five landmarks of a face by a small network.
+"""Five landmarks of a face by a small network, which also takes a second look at whether it is a face.
 
-benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's landmarks of clear ones.
+benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's landmarks of clear ones;
+benchmarks/second_look.py added the second look, a linear output of the last features, which leaves the landmarks equal.
 """
 
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from fer_vit.face.crop import warp
 from fer_vit.face.face import Face
 from fer_vit.face.network import open_network
+from fer_vit.faces import is_uncertain
 from fer_vit.geometry import (
     MIRRORED,
     Array,
@@ -34,21 +36,54 @@ FILL = 0.98
 MOST = 64  # faces that the network gets at once, so that a crowd needs no more memory than they do
 
 
+POINTS, FACE = "linear", "face"  # the network's outputs
+DOUBT = -1.5
+"""Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md."""
+
+
+class Look(NamedTuple):
+    """What the network sees in cuts of an image."""
+
+    landmarks: Array  # (F, 5, 2) in the image's pixels
+    logits: Array  # (F,) of a face
+
+
+def look(image: Image, to_cuts: Sequence[Array]) -> Look:
+    """Looks at faces, given the matrices (2, 3) to squares of SIDE pixels that they fill, and again at upright ones."""
+    landmarks = _look_in_cuts(image, to_cuts).landmarks
+    return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks])
+
+
 def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
     """Finds the landmarks (F, 5, 2) of faces, given the matrices (2, 3) to squares of SIDE pixels that they fill."""
-    return refine_points(image, _find_in_cuts(image, to_cuts))
+    return look(image, to_cuts).landmarks
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
     """Refines approximate landmarks (F, 5, 2) in the upright faces at their usual size and place."""
-    return _find_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks])
+    return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks]).landmarks
 
 
 def refine_landmarks(image: Image, faces: Sequence[Face]) -> list[Face]:
     """Finds landmarks, which in detectors depend on size, surroundings and colours, in cuts framed as in training."""
-    cuts = [box_matrix(face.box, SIDE, FILL * SIDE / face.longer_side) for face in faces]
-    landmarks = find_landmarks(image, cuts)
+    landmarks = _look_at(image, faces).landmarks
     return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
+
+
+def confirm_faces(image: Image, faces: Sequence[Face]) -> list[Face]:
+    """Refines the landmarks of faces; leaves out uncertain ones that are none in the second look."""
+    confirmed = []
+    for face, landmarks, logit in zip(faces, *_look_at(image, faces), strict=True):
+        if logit >= DOUBT or not is_uncertain(face.score):
+            confirmed.append(face._replace(landmarks=landmarks))
+    return confirmed
+
+
+def _look_at(image: Image, faces: Sequence[Face]) -> Look:
+    """Looks at faces in cuts framed as in training."""
+    return look(
+        image, [box_matrix(face.box, SIDE, FILL * SIDE / face.longer_side) for face in faces]
+    )
 
 
 def full_image_face(image: Image) -> Face:
@@ -63,18 +98,20 @@ def network_input(cut: Image) -> Float32Array:
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 
-def _find_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Array:
-    """Averages the landmarks in cuts and in their mirror images, so a mirrored face has mirrored landmarks."""
+def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
+    """Averages what is seen in cuts and in their mirror images, so a mirrored face has mirrored landmarks."""
     landmarks = np.empty((len(to_cuts), 5, 2))
+    logits = np.empty(len(to_cuts))
     for first in range(0, len(to_cuts), MOST):
         matrices = to_cuts[first : first + MOST]
         cuts = np.stack([network_input(warp(image, matrix, SIDE)) for matrix in matrices])
-        both = _predict_points(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2)
-        plain, mirrored = np.split(both, 2)
-        points = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [SIDE, 0.0]) / 2
+        points, faces = _run(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
+        plain, mirrored = np.split(points, 2)
+        found = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [SIDE, 0.0]) / 2
+        logits[first : first + MOST] = faces.reshape(2, -1).mean(0)
         for row, matrix in enumerate(matrices):
-            landmarks[first + row] = apply(invert(matrix), points[row])
-    return landmarks
+            landmarks[first + row] = apply(invert(matrix), found[row])
+    return Look(landmarks, logits)
 
 
 @cache
@@ -82,7 +119,7 @@ def _network() -> Any:
     return open_network(FILE.read_bytes())
 
 
-def _predict_points(cuts: Float32Array) -> Array:
-    """Returns the landmarks (B, 5, 2) in pixels of cuts (B, 1, SIDE, SIDE)."""
-    (points,) = _network().run(None, {"image": cuts})
-    return np.asarray(points.reshape(-1, 5, 2) * SIDE, float)
+def _run(cuts: Float32Array) -> tuple[Array, Array]:
+    """Returns the landmarks (B, 5, 2) in pixels of cuts (B, 1, SIDE, SIDE), and the logits (B,) of a face."""
+    points, faces = _network().run([POINTS, FACE], {"image": cuts})
+    return np.asarray(points.reshape(-1, 5, 2) * SIDE, float), np.asarray(faces[:, 0], float)

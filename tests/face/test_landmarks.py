@@ -1,12 +1,20 @@
-"""Landmarks of turned, moved and drawn faces, against OpenCV's results, and of crowds."""
+"""Landmarks of turned, moved and drawn faces, against OpenCV's results, and of crowds; the second look."""
+
+import hashlib
+from itertools import islice
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from benchmarks.finder import Archive, held_back
 from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
-from fer_vit.face.landmarks import find_landmarks
+from fer_vit.face.detectors import FaceDetector
+from fer_vit.face.face import Face
+from fer_vit.face.landmarks import DOUBT, FACE, FILE, Look, confirm_faces, find_landmarks
+from fer_vit.faces import SURE
 from fer_vit.geometry import (
     MIRRORED,
     TEMPLATE,
@@ -19,9 +27,12 @@ from fer_vit.geometry import (
     invert,
 )
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict.frames import read_frames
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.photos import ASTRONAUT, error
 
+BEFORE = "c10c01316df1e5b654354b4d148d736e73fd0579ef1404f1d75076ea2c6722d5"
+"""The sha256 of the landmark network of 0.1."""
 EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])
 FRAME = crop_matrix(ASTRONAUT, module.SIDE)
 
@@ -92,3 +103,63 @@ def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
     image, landmarks = mirror(astronaut, find_landmarks(astronaut, [FRAME])[0])
     frame = crop_matrix(mirror(astronaut, ASTRONAUT)[1], module.SIDE)
     np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
+
+
+UNCERTAIN, CERTAIN = SURE - 0.05, SURE
+
+
+@pytest.mark.parametrize(
+    ("score", "logit", "kept"),
+    [
+        (UNCERTAIN, DOUBT - 0.1, False),
+        (UNCERTAIN, DOUBT, True),
+        (CERTAIN, DOUBT - 9, True),
+        (0.0, DOUBT - 9, True),  # a full image without a face
+        (np.nan, DOUBT - 9, True),  # without a detector
+    ],
+)
+def test_only_uncertain_faces_are_left_out_by_the_second_look(
+    score: float, logit: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Look(ASTRONAUT[None], np.array([logit]))
+    monkeypatch.setattr("fer_vit.face.landmarks.look", lambda image, cuts: seen)
+    face = Face(np.array([0.0, 0.0, 9.0, 9.0]), np.zeros((5, 2)), score)
+    faces = confirm_faces(np.zeros((9, 9, 3), np.uint8), [face])
+    assert len(faces) == kept
+    assert all((face.landmarks == ASTRONAUT).all() for face in faces)
+
+
+def test_the_second_look_leaves_the_landmark_network_equal() -> None:
+    """Without the last output, the file is the one of 0.1 to the bit."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(FILE)
+    for items in (model.graph.node, model.graph.initializer, model.graph.output):
+        for item in [item for item in items if item.name.startswith(FACE)]:
+            items.remove(item)
+    assert hashlib.sha256(model.SerializeToString()).hexdigest() == BEFORE
+
+
+@pytest.mark.slow
+def test_the_second_look_removes_half_of_the_false_faces_on_clothes(
+    yunet: Path, data_sets: Path
+) -> None:
+    """Pictures that the second look has not learned from."""
+    detector = FaceDetector(yunet, 0.6)
+    archive = Archive(data_sets / "clothes_hard.zip")
+    before = after = 0
+    for name in filter(held_back, archive.names):
+        image = archive.read(name)
+        faces = [face for face in detector(image) if face.score < SURE]
+        before += len(faces)
+        after += len(confirm_faces(image, faces))
+    assert before > 10
+    assert 2 * after <= before
+
+
+@pytest.mark.slow
+def test_faces_of_real_people_pass_the_second_look(yunet: Path, clips: Path) -> None:
+    detector = FaceDetector(yunet)
+    for clip in clips.glob("*.mp4"):
+        for frame in islice(read_frames(clip), 0, None, 12):
+            faces = detector(frame.image)
+            assert len(confirm_faces(frame.image, faces)) == len(faces)
