@@ -12,8 +12,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.face import detectors
 from fer_vit.face.crop import mirror
 from fer_vit.face.detectors import FaceDetector, detect_in_crop, is_photo, make_detector
-from fer_vit.face.face import Face, is_uncertain
+from fer_vit.face.face import Face
 from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
+from fer_vit.faces import is_uncertain
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from tests.helpers.photos import ASTRONAUT, error, resized
 

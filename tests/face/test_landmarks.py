@@ -72,7 +72,7 @@ def test_opencv_agrees(astronaut: Image) -> None:
 
     def predict(image: Image, to_cut: Array) -> Array:
         network.setInput(module.network_input(warp(image, to_cut, module.SIDE))[None])
-        return apply(invert(to_cut), network.forward().reshape(5, 2) * module.SIDE)
+        return apply(invert(to_cut), network.forward("linear").reshape(5, 2) * module.SIDE)
 
     def both(to_cut: Array) -> Array:
         mirrored = warp(astronaut, to_cut, module.SIDE)[:, ::-1]
