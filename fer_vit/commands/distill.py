@@ -84,6 +84,8 @@ def distill(
         rows = rows.append(add_votes(added, shares[len(train) :], per_class))
     rows.write(output)
     print(f"{output}: {len(rows):,} rows")
+    if rows.outputs:
+        print(f"Targets of {', '.join(rows.outputs)} are unaltered: only votes are mixed.")
 
 
 def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
@@ -140,6 +142,9 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         agreed = agreement(probabilities, votes[rows[: len(votes)]])
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
         print(f"{teacher}: agrees with {agreed} faces {which}")
+        if model.outputs:
+            heads = ", ".join(model.net.settings.outputs)
+            print(f"{teacher}: its {heads} are not distilled, only its expressions")
     total /= chosen.sum(0)[:, None]
     print(f"Together they agree with {agreement(total, votes)} faces")
     return total

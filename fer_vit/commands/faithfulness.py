@@ -105,6 +105,9 @@ def faithfulness(
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     print(f"{text}\nWritten to {output}: {', '.join(FILES)}")
+    heads = recognizer.net.settings.outputs
+    if heads:
+        print(f"Measured for the expression, not for {', '.join(heads)}.")
 
 
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:

@@ -83,6 +83,14 @@ def finetune(
     align = settings.get("align")
     manifest = find_faces(photos, output / "faces.parquet", align, duplicates, overwrite)
     counts = check_enough(manifest)
+    kept = [
+        head for head in settings.get("outputs", {}) if head not in Manifest.read(manifest).outputs
+    ]
+    if kept:
+        LOGGER.warning(
+            f"The photos have no targets of {', '.join(kept)}: these heads of {start} are kept, but the "
+            "encoder below them changes. Their values are less exact than before."
+        )
     can_calibrate = counts["val"] >= CALIBRATES
 
     # the same faces and start weights resume the same run

@@ -33,7 +33,7 @@ from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
-from fer_vit.heads import target_column
+from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
 
 
@@ -234,6 +234,9 @@ class Manifest:
                 f"{both} name image files relative to their folders. Prepare one with `--embed always`."
             )
         table = pa.concat_tables([self.table, other.table], promote_options="default")
+        columns = dict.fromkeys([*target_columns(self.outputs), *target_columns(other.outputs)])
+        meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"outputs": outputs_of([*columns])}
+        table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
         return Manifest(other.path if more else self.path, table, self.names)
 
     def _names_files(self) -> bool:

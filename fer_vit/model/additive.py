@@ -52,7 +52,7 @@ class AdditiveHead(nn.Module):
             return Terms(self.bias, face, face.new_zeros(face.shape[0], 0, face.shape[1]))
         number, each = len(self.region_names), self.layout.tokens_per_region
         region_tokens = (located * present)[:, -number * each :]  # (B, R k^2, D)
-        region_tokens = region_tokens.unflatten(1, (number, each))  # (B, R, k^2, D)
+        region_tokens = region_tokens.reshape(located.shape[0], number, each, -1)  # (B, R, k^2, D)
         weights = torch.stack([self.by_region[name] for name in self.region_names])
         regions = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
         return Terms(self.bias, face, regions)
