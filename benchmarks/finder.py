@@ -25,7 +25,7 @@ import numpy as np
 from numpy.random import Generator
 
 from benchmarks.machine import machine, run_main
-from fer_vit.face.detectors import PHOTO_SCORE, FaceDetector, join_sizes
+from fer_vit.face.detectors import PHOTO_SCORE, YuNet, join_sizes
 from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import confirm_faces
@@ -210,7 +210,7 @@ def odd_portrait(
     return picture._replace(kind=kind)
 
 
-def measure_odd(data: Path, detector: FaceDetector, count: int) -> str:
+def measure_odd(data: Path, detector: YuNet, count: int) -> str:
     """Returns how many covered and turned faces are found at the default score, as Markdown."""
     heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
     lines = ["| portraits, held back | faces found | uncertain | false |"]
@@ -221,7 +221,7 @@ def measure_odd(data: Path, detector: FaceDetector, count: int) -> str:
         for number in range(count):
             rng = np.random.default_rng([4, number])
             picture = odd_portrait(rng, heads, clothes, True, kind)
-            found = confirm_faces(picture.image, detector(picture.image))
+            found = confirm_faces(picture.image, detector.find(picture.image))
             results.append(compare(picture, PHOTO_SCORE, found))
             uncertain += sum(is_uncertain(face.score) for face in found)
         hits = sum(hit for result in results for hit in result.hits)
@@ -260,7 +260,7 @@ def pictures(data: Path, count: int) -> Iterator[Picture]:
             yield Picture("clothes_hard", held_back(name), hard.read(name), np.zeros((0, 4)), 0)
 
 
-def outcomes(picture: Picture, detector: FaceDetector) -> Iterator[Outcome]:
+def outcomes(picture: Picture, detector: YuNet) -> Iterator[Outcome]:
     """Yields what every minimum score does in a picture; the network runs once."""
     fine, coarse = detector.search(picture.image)
     for score in SCORES:
@@ -373,14 +373,14 @@ def measure_time(data: Path) -> str:
     """Returns the CPU time of finding faces and landmarks in portraits by size, and of OpenCV, as Markdown."""
     heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
     path = yunet_path()
-    detector = FaceDetector(path)
+    detector = YuNet(path)
     lines = [
         "| longer side | ms, faces and landmarks: minimum (median) | ms, OpenCV as in 0.1, faces only |"
     ]
     lines.append("| ---: | ---: | ---: |")
     for side in (1350, 640, 250):
         image = portrait(np.random.default_rng(side), heads, clothes, True, side).image
-        here = cpu_time(lambda image=image: confirm_faces(image, detector(image)))
+        here = cpu_time(lambda image=image: confirm_faces(image, detector.find(image)))
         before = cpu_time(lambda image=image: opencv_as_in_0_1(path, image))
         lines.append(f"| {side} | {here} | {before} |")
     return "\n".join(lines)
@@ -391,8 +391,8 @@ def main(*, data: Path, plot_file: Path | None = None, count: int = 210) -> None
     cv2.setNumThreads(1)
     print(machine())
     print(measure_time(data))
-    print(f"\n{measure_odd(data, FaceDetector(yunet_path()), count)}")
-    detector = FaceDetector(yunet_path(), min(SCORES))
+    print(f"\n{measure_odd(data, YuNet(yunet_path()), count)}")
+    detector = YuNet(yunet_path(), min(SCORES))
     results = [
         outcome for picture in pictures(data, count) for outcome in outcomes(picture, detector)
     ]

@@ -20,7 +20,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detectors import CROP_SCORE, FaceDetector
+from fer_vit.face.detectors import CROP_SCORE, YuNet
 from fer_vit.face.face import best
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import SIDE, network_input
@@ -41,14 +41,16 @@ class Seen(Dataset[Array]):
     """YuNet's landmarks (5, 2) of a manifest's faces; NaN without a detection."""
 
     def __init__(self, rows: Manifest) -> None:
-        self.rows, self.detector = rows, FaceDetector(yunet_path(), CROP_SCORE)
+        self.rows, self.detector = rows, YuNet(yunet_path(), CROP_SCORE)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> Array:
         grey = cv2.cvtColor(decode_image(self.rows.image_bytes(row)), cv2.COLOR_RGB2GRAY)
-        face = best(self.detector(np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8)))
+        face = best(
+            self.detector.find(np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8))
+        )
         return np.full((5, 2), np.nan) if face is None else face.landmarks
 
 

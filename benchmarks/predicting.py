@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.machine import PROGRAM, machine, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detectors import FaceDetector
+from fer_vit.face.detectors import YuNet
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.face.yunet import yunet_path
@@ -99,12 +99,12 @@ def predict(images: Path, output: Path, *options: object) -> float:
 def against_the_loop(photos: Path, rounds: int) -> None:
     """Prints photos per second of `predict` and two loops, measured in turns."""
     files = sorted(photos.glob("*.jpg"))
-    model, own = load(), FaceDetector(yunet_path())
+    model, own = load(), YuNet(yunet_path())
     yunet = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
     finders = {
         "loop, photos at their own size": partial(find_faces, yunet),
         "loop, fer-vit's detector": lambda image: [
-            face.landmarks for face in refine_landmarks(image, own(image))
+            face.landmarks for face in refine_landmarks(image, own.find(image))
         ],
     }
     found: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}

@@ -34,7 +34,7 @@ from benchmarks.finder import (
 )
 from benchmarks.machine import machine, run_main
 from fer_vit.face.crop import warp
-from fer_vit.face.detectors import FaceDetector
+from fer_vit.face.detectors import YuNet
 from fer_vit.face.face import Face
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, SIDE, network_input, refine_landmarks
 from fer_vit.face.network import open_network
@@ -113,11 +113,11 @@ def more_pictures(data: Path, count: int) -> Iterator[Picture]:
 
 
 def candidates(
-    shown: Iterable[Picture], detector: FaceDetector, features: Features
+    shown: Iterable[Picture], detector: YuNet, features: Features
 ) -> Iterator[Candidate]:
     """Yields the faces that the detector reports; in clips, whose faces are counted, the best ones are true."""
     for picture in shown:
-        faces = detector(picture.image)
+        faces = detector.find(picture.image)
         if not faces:
             continue
         values = features(picture.image, faces)
@@ -190,7 +190,7 @@ def main(*, data: Path, output: Path | None = None, count: int = 120) -> None:
     """Trains the output, prints the tables and writes the network."""
     cv2.setNumThreads(1)
     print(machine())
-    detector = FaceDetector(yunet_path(), LOWEST)
+    detector = YuNet(yunet_path(), LOWEST)
     features = Features()
     rows = [*candidates(pictures(data, 210), detector, features)]
     more = [*candidates(more_pictures(data, count), detector, features)]

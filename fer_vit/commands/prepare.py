@@ -15,7 +15,7 @@ import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.errors import FerVitError, check_number, printable, suggest
-from fer_vit.face.detectors import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
+from fer_vit.face.detectors import DETECTORS, DetectorName
 from fer_vit.files import check_output
 from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
@@ -201,7 +201,7 @@ def _with_landmarks(
         FerVitError: No image can be read, or `cut` needs a detector.
     """
     missing = any(row.landmarks is None for row in reading.rows)
-    if cut and missing and detector not in FINDERS:
+    if cut and missing and not DETECTORS[detector].searches:
         raise FerVitError(
             f"`--cut` needs to find faces, but `--detector {detector}` does not. "
             "Leave one of them out."
@@ -210,7 +210,8 @@ def _with_landmarks(
     finder = None
     if missing:
         # a photo that is cut may hold no face, which is found by the detector's usual score
-        finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE)
+        chosen = DETECTORS[detector]
+        finder = chosen.load(chosen.min_score if cut else chosen.crop_score)
     reading = add_landmarks(reading, finder, workers, cut)
     if not reading.rows:
         reasons = [f"{number:,} {reason}" for reason, number in reading.dropped.most_common()]

@@ -28,11 +28,11 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import cover_regions
 from fer_vit.face.detectors import (
-    CROP_SCORE,
     DEFAULT,
+    DETECTORS,
     Detector,
+    LandmarksOnly,
     NoDetector,
-    make_detector,
     resized,
 )
 from fer_vit.face.finder import FaceFinder
@@ -358,11 +358,11 @@ class Corruption(NamedTuple):
     """How images are corrupted and processed."""
 
     changes: Sequence[Change | None]  # their results are averaged; None changes nothing
-    detector: Detector | None
+    detector: Detector
     shift: float = 0.0  # see `CorruptedCrops`
 
 
-def corruptions(detector: Detector | None) -> dict[str, Corruption]:
+def corruptions(detector: Detector) -> dict[str, Corruption]:
     """Returns every corruption by name; `detector` is used unless the name excludes it."""
     changes: dict[str, list[Change | None]] = {
         UNALTERED: [None],
@@ -374,10 +374,10 @@ def corruptions(detector: Detector | None) -> dict[str, Corruption]:
         "24 px": [partial(shrink, side=24)],
     }
     table = {name: Corruption(change, detector) for name, change in changes.items()}
-    table["no detector"] = Corruption([None], NoDetector())
+    table["no detector"] = Corruption([None], LandmarksOnly())
     table["landmarks 2 px off"] = Corruption([None], detector, shift=2 / SIDE)
     table["landmarks 4 px off"] = Corruption([None], detector, shift=4 / SIDE)
-    table["no landmarks"] = Corruption([None], None)
+    table["no landmarks"] = Corruption([None], NoDetector())
     return table
 
 
@@ -394,7 +394,7 @@ def measure_robustness(
     """
     landmarks = rows.landmarks()  # (N, 5, 2)
     known = np.isfinite(landmarks).all((1, 2))  # (N,)
-    table = corruptions(make_detector(DEFAULT, CROP_SCORE))
+    table = corruptions(DETECTORS[DEFAULT].load(DETECTORS[DEFAULT].crop_score))
     names = [name for name in table if not only or name in only]
 
     hits: dict[str, Array] = {}

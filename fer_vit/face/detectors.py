@@ -1,7 +1,8 @@
 """Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import cv2
 import numpy as np
@@ -31,30 +32,63 @@ SAME = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
 DEFAULT: DetectorName = "yunet"
-FINDERS = ("yunet",)  # the detectors that find faces in photos
 
 
-class Detector(Protocol):
-    """Finds the faces in an image (H, W, 3), best score first. Picklable for worker processes."""
+class FindsFaces(Protocol):
+    """What Python users can pass as a detector. It must be picklable for worker processes."""
 
-    def __call__(self, image: Image) -> list[Face]: ...  # noqa: D102
-
-
-class NoDetector:
-    """Finds no face: every image is one face."""
-
-    def __call__(self, image: Image) -> list[Face]:  # noqa: D102
-        return []
+    def find(self, image: Image) -> list[Face]:
+        """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
 
-class FaceDetector:
-    """YuNet at the sizes that find small and large faces; drops faces with a score below `min_score`."""
+if TYPE_CHECKING:
+    ChosenDetector: TypeAlias = DetectorName | FindsFaces
+else:  # options of the command line are made of this: it takes names alone
+    ChosenDetector = DetectorName
 
-    def __init__(self, path: Path, min_score: float = PHOTO_SCORE) -> None:
-        self.path = path  # of YuNet's file; each process opens it once
+
+class Detector(ABC):
+    """Finds faces; `DETECTORS` has the instances that options name.
+
+    Attributes:
+        min_score: Faces in photos with a lower score are left out.
+        crop_score: The same for crops of one face.
+        searches: Whether it finds faces in photos.
+    """
+
+    min_score: float = 0.0
+    crop_score: float = 0.0
+    searches: bool = True
+
+    @abstractmethod
+    def find(self, image: Image) -> list[Face]:
+        """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
+
+    def find_in_crop(self, image: Image) -> Face | None:
+        """Returns the face of an image (H, W, 3) that is a crop of it; None: it is not searched."""
+        return detect_in_crop(self, image)
+
+    def load(self, min_score: float) -> "Detector":
+        """Returns the detector, with its files, for faces with this score or more.
+
+        Raises FerVitError when a file is missing.
+        """
+        return self
+
+
+class YuNet(Detector):
+    """YuNet at the sizes that find small and large faces."""
+
+    crop_score = CROP_SCORE
+
+    def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
+        self.path = path  # of its file, which each process opens once; None: not searched yet
         self.min_score = min_score
 
-    def __call__(self, image: Image) -> list[Face]:
+    def load(self, min_score: float) -> "YuNet":  # noqa: D102
+        return YuNet(yunet_path(), min_score)
+
+    def find(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
@@ -67,13 +101,87 @@ class FaceDetector:
 
     def _detect(self, small: Image, image: Image) -> list[Face]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
-        rows = find_faces(self.path, small, self.min_score).astype(float)
+        rows = find_faces(self.path or yunet_path(), small, self.min_score).astype(float)
         scale = _scale(small, image)
         # Mirrored images show no constant offset between the network's coordinates and ours, so no half pixel is added.
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
         return list(map(Face, boxes, landmarks, rows[:, 14].tolist()))
+
+
+class LandmarksOnly(Detector):
+    """Takes each image as one face and finds its landmarks."""
+
+    searches = False
+
+    def find(self, image: Image) -> list[Face]:  # noqa: D102
+        return [full_image_face(grey_copy(image))]
+
+    def find_in_crop(self, image: Image) -> Face:  # noqa: D102
+        return full_image_face(grey_copy(image))
+
+
+class NoDetector(Detector):
+    """Finds nothing: each image is framed like the crops of training."""
+
+    searches = False
+
+    def find(self, image: Image) -> list[Face]:  # noqa: D102
+        return []
+
+    def find_in_crop(self, image: Image) -> None:  # noqa: D102
+        return None
+
+
+class CustomDetector(Detector):
+    """A detector of a Python user; faces with a score below `min_score` are left out."""
+
+    def __init__(self, detector: FindsFaces, min_score: float = 0.0) -> None:
+        self.detector = detector
+        self.min_score = min_score
+
+    def load(self, min_score: float) -> "CustomDetector":  # noqa: D102
+        return CustomDetector(self.detector, min_score)
+
+    def find(self, image: Image) -> list[Face]:  # noqa: D102
+        return [face for face in self.detector.find(image) if face.score >= self.min_score]
+
+
+DETECTORS: dict[str, Detector] = {
+    "yunet": YuNet(),
+    "landmarks": LandmarksOnly(),
+    "none": NoDetector(),
+}
+"""The detectors by name. A new one is a subclass of `Detector`, an entry here and in `DetectorName`."""
+
+
+def find_detector(detector: ChosenDetector) -> Detector:
+    """Returns a detector, without its files, by its name or object.
+
+    Raises:
+        FerVitError: There is no detector of this name, or the object has no method `find`.
+    """
+    if isinstance(detector, Detector):
+        return detector
+    if isinstance(detector, str):
+        if detector not in DETECTORS:
+            known = ", ".join(DETECTORS)
+            raise FerVitError(
+                f"Expected detector {known}, but got {detector}. The default is {DEFAULT}."
+            )
+        return DETECTORS[detector]
+    if not callable(getattr(detector, "find", None)):
+        kind = type(detector).__name__
+        raise FerVitError(
+            f"Expected a detector's name, or an object with the method `find`, but got a {kind}."
+        )
+    return CustomDetector(detector)
+
+
+def detector_name(detector: ChosenDetector) -> str:
+    """Returns the name of a detector in tables: of an object, its class."""
+    return detector if isinstance(detector, str) else type(detector).__name__
 
 
 def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]:
@@ -86,25 +194,6 @@ def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]
     return sorted(large + others, key=lambda face: (-face.score, *face.box))
 
 
-def check_detector(name: str) -> None:
-    """Raises FerVitError when there is no detector of this name."""
-    if name not in get_args(DetectorName):
-        known = ", ".join(get_args(DetectorName))
-        raise FerVitError(f"Expected detector {known}, but got {name}. The default is {DEFAULT}.")
-
-
-def make_detector(name: DetectorName, min_score: float) -> Detector | None:
-    """Returns a detector by its name; None for "none", which leaves landmarks out.
-
-    Raises:
-        FerVitError: There is no detector of this name, or its file is missing.
-    """
-    check_detector(name)
-    if name == "landmarks":
-        return NoDetector()
-    return FaceDetector(yunet_path(), min_score) if name == "yunet" else None
-
-
 def detect_in_crop(detector: Detector, image: Image) -> Face:
     """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score times side.
 
@@ -113,18 +202,21 @@ def detect_in_crop(detector: Detector, image: Image) -> Face:
     searched in the full image if there is no face, or if its box and the image have an IoU of 0.5 or more: covered eyes
     or a mask mislead the detector's box more than the landmarks.
     """
-    luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    grey = np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
-    if isinstance(detector, NoDetector):
-        return full_image_face(grey)
+    grey = grey_copy(image)
     small = resized(grey, MIN_SIDE)
-    face = best([face.moved(_scale(small, image)) for face in detector(small)])
+    face = best([face.moved(_scale(small, image)) for face in detector.find(small)])
     if face is None or 2 * face.side < min(image.shape[:2]):
-        face = best(detector(image))
+        face = best(detector.find(image))
     if face and box_iou(face, face._replace(box=full_box(image))) < 0.5:
         return refine_landmarks(grey, [face])[0]
     full = full_image_face(grey)
     return face._replace(landmarks=full.landmarks) if face else full._replace(score=0.0)
+
+
+def grey_copy(image: Image) -> Image:
+    """Returns an image (H, W, 3) without colour."""
+    luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
@@ -134,7 +226,7 @@ def is_photo(detector: Detector, image: Image) -> bool:
     """
     if max(image.shape[:2]) <= CUT:
         return False
-    faces = [face for face in detector(image) if face.score >= PHOTO_SCORE]
+    faces = [face for face in detector.find(image) if face.score >= PHOTO_SCORE]
     return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
 
 
@@ -148,7 +240,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
-        nearest = max(detector(cut), key=lambda other: box_iou(other, expected), default=None)
+        nearest = max(detector.find(cut), key=lambda other: box_iou(other, expected), default=None)
         if nearest is None or box_iou(nearest, expected) <= SAME:
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)

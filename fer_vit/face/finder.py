@@ -1,14 +1,14 @@
 """Finds faces in photos and frames, and cuts them out as a model needs them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 import fer_vit.face.image as image_file
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
-from fer_vit.face.detectors import MAX_SIDE, Detector, detect_in_crop, is_photo
+from fer_vit.face.detectors import MAX_SIDE, Detector, NoDetector, is_photo
 from fer_vit.face.face import Face, to_faces
 from fer_vit.face.landmarks import confirm_faces
 from fer_vit.faces import Faces, PhotoInfo
@@ -48,36 +48,39 @@ class FaceFinder:
     Attributes:
         spec: How a face becomes a model's input.
         mode: "detect" finds every face; "crop" takes an image as the crop of one face.
-        detector: Finds the faces; None: crops are framed like the template.
+        detector: Finds the faces.
     """
 
     spec: CropSpec
     mode: FaceMode = "detect"
-    detector: Detector | None = None
+    detector: Detector = field(default_factory=NoDetector)
 
     def find(self, image: Image, info: PhotoInfo = IN_MEMORY) -> Faces:
         """Returns the faces of an image (H, W, 3), best score first, as faces of the photo `info`."""
         return to_faces(info, self._detect(image))
 
     def _detect(self, image: Image) -> Sequence[Face | None]:
-        if self.detector is None:
-            return [None]
-        if self.mode == "crop":
-            return [detect_in_crop(self.detector, image)]
-        return confirm_faces(image, self.detector(image))
+        if not self.searches:
+            return [self.detector.find_in_crop(image)]
+        return confirm_faces(image, self.detector.find(image))
+
+    @property
+    def searches(self) -> bool:
+        """Whether it finds any number of faces; otherwise each image is one face."""
+        return self.mode == "detect" and self.detector.searches
 
     def find_in_file(self, content: bytes, info: PhotoInfo = IN_MEMORY) -> Search:
         """Decodes a photo, reduced if it is large and its faces allow it, and finds its faces.
 
         Raises ImageError when the photo cannot be read.
         """
-        if self.mode == "crop" or self.detector is None:
+        if not self.searches:
             image = image_file.decode_image(content)
             return Search(image, 1, self.find(image, info))
         image_file.check_cost(content)  # before the header is read by Pillow
         reduction = image_file.reduction_to(content, MAX_SIDE)
         image = image_file.decode_image(content, reduction)
-        faces = self.detector(image)
+        faces = self.detector.find(image)
 
         # A crop that has more pixels than the face in the reduced photo is cut from the full one.
         crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
@@ -90,7 +93,7 @@ class FaceFinder:
 
     def shows_photo(self, image: Image) -> bool:
         """Returns whether an image that is taken as the crop of one face shows small or several faces."""
-        return self.mode == "crop" and self.detector is not None and is_photo(self.detector, image)
+        return self.mode == "crop" and self.detector.searches and is_photo(self.detector, image)
 
     def crop(self, image: Image, faces: Faces, reduction: int = 1) -> list[Crop]:
         """Returns the crops of faces.

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image as Pil, ImageOps
 from torch import Tensor
 
-import fer_vit.face.detectors as detectors
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number, printable
-from fer_vit.face.detectors import DetectorName
+from fer_vit.face.detectors import ChosenDetector, find_detector
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
 from fer_vit.face.image import CRASHED, ImageError, reduce_depth, to_rgb
 from fer_vit.faces import (
@@ -224,15 +223,15 @@ class PhotoOptions:
         end: End this many seconds after the first frame of a video.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
-        min_score: Faces in photos and videos with a lower score of the detector are left out. Below 0.8, a face has the
-            warning "uncertain face". Crops (`face="crop"`) are searched down to 0.3.
+        min_score: Faces in photos and videos with a lower score of the detector are left out. Default: 0.7 for yunet.
+            Below 0.8, a face has the warning "uncertain face". Crops (`face="crop"`) are searched down to 0.3.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.
     """
 
     face: FaceMode = "detect"
-    detector: DetectorName = "yunet"
+    detector: ChosenDetector = "yunet"
     batch_size: int = 32
     workers: int | None = None
     every: int = 1
@@ -241,14 +240,13 @@ class PhotoOptions:
     end: float = math.inf
     detect_every: int = 5
     smooth: float = 0.25
-    min_score: float = detectors.PHOTO_SCORE
+    min_score: float | None = None
 
     def __post_init__(self) -> None:
         if self.face not in get_args(FaceMode):
             modes = " or ".join(get_args(FaceMode))
             raise FerVitError(f"Expected face {modes}, but got {self.face}.")
-        detectors.check_detector(self.detector)
-        if self.face == "detect" and self.detector not in detectors.FINDERS:
+        if self.face == "detect" and not find_detector(self.detector).searches:
             remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
         check_number("workers", self.workers or 0, 0)
@@ -262,7 +260,7 @@ class PhotoOptions:
         }
         for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
-        check_number("min_score", self.min_score, 0, 1)
+        check_number("min_score", self.min_score or 0, 0, 1)
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
             raise FerVitError(
                 f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}."

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import fer_vit.predict.photos as media
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detectors import CROP_SCORE, make_detector
+from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
 from fer_vit.geometry import TEMPLATE
@@ -59,9 +59,12 @@ def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
-    """Returns what finds and crops faces. Raises FerVitError as `make_detector` does."""
-    min_score = CROP_SCORE if options.face == "crop" else options.min_score
-    return FaceFinder(spec, options.face, make_detector(options.detector, min_score))
+    """Returns what finds and crops faces. Raises FerVitError when a file of the detector is missing."""
+    detector = find_detector(options.detector)
+    min_score = detector.min_score if options.min_score is None else options.min_score
+    if options.face == "crop":
+        min_score = detector.crop_score
+    return FaceFinder(spec, options.face, detector.load(min_score))
 
 
 class Started(NamedTuple):

@@ -26,7 +26,7 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import CropSpec, check_regions, warp
-from fer_vit.face.detectors import DetectorName
+from fer_vit.face.detectors import ChosenDetector, detector_name
 from fer_vit.face.finder import FaceMode
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import (
@@ -139,11 +139,11 @@ class Recognizer(nn.Module):
         """Where the model computes."""
         return next(self.parameters()).device
 
-    def origin(self, detector: DetectorName = "yunet") -> Origin:
+    def origin(self, detector: ChosenDetector = "yunet") -> Origin:
         """Returns what each row of a table records: model, detector, version and today's date."""
         return Origin(
             model=self.name or None,
-            detector=detector,
+            detector=detector_name(detector),
             fer_vit_version=__version__,
             predicted_on=date.today().isoformat(),
         )
@@ -218,7 +218,7 @@ class Recognizer(nn.Module):
         images: Images | Iterable[Images],
         *,
         face: FaceMode = "detect",
-        detector: DetectorName = "yunet",
+        detector: ChosenDetector = "yunet",
         batch_size: int = 32,
         workers: int | None = None,
         **video: Any,
@@ -232,7 +232,7 @@ class Recognizer(nn.Module):
             images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a PIL image, a uint8
                 array (RGB), or a list of these. Results name bytes and files "<bytes 0>", images "image 0".
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: "yunet", "landmarks" or "none"; see `PhotoOptions`.
+            detector: "yunet", "landmarks" or "none", or an object with the method `find`; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
             video: `min_score`, `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
@@ -356,7 +356,10 @@ class Recognizer(nn.Module):
                 bar.update(len(faces.infos))
 
     def classify(
-        self, found: Iterable[FoundFaces], sources: Sequence[Source], detector: DetectorName
+        self,
+        found: Iterable[FoundFaces],
+        sources: Sequence[Source],
+        detector: ChosenDetector,
     ) -> Iterator[FaceResults]:
         """Classifies the faces that a detector has found in `sources`."""
         scheme = self.scheme(detector)
@@ -417,7 +420,7 @@ class Recognizer(nn.Module):
             for name in names
         ]
 
-    def scheme(self, detector: DetectorName) -> Scheme:
+    def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns what the numbers of faces mean that this model classifies and a detector finds."""
         return Scheme(
             labels=tuple(self.labels),

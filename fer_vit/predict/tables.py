@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
+from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, PhotoInfo
 from fer_vit.fields import Cell, Field, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
@@ -245,7 +246,7 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     """Returns what the metadata of a table records: version, model, and the settings that change predictions."""
     settings = {name: str(value) for name, value in options.changed().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
-    return {**facts, **model.conditions, "detector": options.detector, **settings}
+    return {**facts, **model.conditions, "detector": detector_name(options.detector), **settings}
 
 
 def fingerprint(model: Recognizer) -> str:

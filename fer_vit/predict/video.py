@@ -84,7 +84,7 @@ def _find_in_frames(
     finder: FaceFinder, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[tuple[Frame, Faces]]:
     """Yields each frame with its faces and their tracks."""
-    if finder.mode == "crop" or finder.detector is None:
+    if not finder.searches:
         for frame in frames:
             # all crops of a video show one person
             yield frame, replace(finder.find(frame.image), track=as_objects([0]))
@@ -128,7 +128,7 @@ def search_frames(
         expected = tracker.expect_faces(seconds)
         faces = follow_faces(detector, image, expected) if number < due else []
         if number >= due or len(faces) < len(expected):
-            faces = confirm_faces(image, detector(image))
+            faces = confirm_faces(image, detector.find(image))
             due = number + detect_every
 
         known = tracker.persons

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
-from fer_vit.face.detectors import Detector, detect_in_crop
+from fer_vit.face.detectors import Detector
 from fer_vit.face.image import CRASHED, ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.geometry import apply
 from fer_vit.labels import EXPRESSIONS
@@ -159,7 +159,9 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
         image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
         row = replace(row, thumbnail=thumbnail(image))
         if detector and row.landmarks is None:
-            face = detect_in_crop(detector, image)
+            face = detector.find_in_crop(image)
+            if face is None:
+                return row
             row = replace(row, close_up=close_up(image, face.box))
             if cut and not face.score:
                 return "no face found"

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fer_vit.face.detectors import DETECTORS, Detector
 from fer_vit.face.face import Face
 from fer_vit.face.image import CRASHED, decode_image, encode_png
 from fer_vit.files import as_text
@@ -109,11 +110,13 @@ def test_visualize_shows_or_counts_each(
     assert status["not a regular file"] == 1
 
 
-def kill_at_66(image: Image) -> list[Face]:
-    """Kills a detector's process at the photo of 66 pixels, as the kernel does when memory ends."""
-    if image.shape[1] == 66:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
+class KillAt66(Detector):
+    """Kills its process at the photo of 66 pixels, as the kernel does when memory ends."""
+
+    def find(self, image: Image) -> list[Face]:
+        if image.shape[1] == 66:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32), *slow((1000, 32))])
@@ -130,7 +133,7 @@ def test_a_file_that_kills_its_worker_is_a_row(
     photos.mkdir()
     for width in range(60, 60 + count):
         (photos / f"{width}.png").write_bytes(encode_png(np.zeros((64, width, 3), np.uint8)))
-    monkeypatch.setattr("fer_vit.predict.recognizer.make_detector", lambda *_: kill_at_66)
+    monkeypatch.setitem(DETECTORS, "yunet", KillAt66())
     words = ["--checkpoint", checkpoint, "--output", tmp_path / output]
     run("predict", photos, *words, "--workers=2", f"--batch_size={batch_size}", "--part_size=4")
     tables = sorted((tmp_path / output).glob("*")) if output == "folder" else [tmp_path / output]
@@ -177,7 +180,7 @@ def test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 2)
-    monkeypatch.setattr("fer_vit.commands.prepare.make_detector", lambda *_: kill_at_66)
+    monkeypatch.setitem(DETECTORS, "yunet", KillAt66())
     for width in range(62, 70):
         path = tmp_path / "faces" / "train" / ("sad", "happy")[width % 2] / f"{width}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import pytest
 from fer_vit import load
 from fer_vit.app.server import LivePage
 from fer_vit.commands import live as command
+from fer_vit.face.detectors import DETECTORS
 from fer_vit.predict.live import Seen
 from fer_vit.predict.results import table_columns
 from tests.helpers.commands import fails, main, run
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bright square, which is taken for a face, for ten frames."""
-    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", lambda path, min_score: Blobs())
+    monkeypatch.setitem(DETECTORS, "yunet", Blobs())
     image = np.zeros((120, 160, 3), np.uint8)
     image[30:90, 50:110] = 220
     return write_video(tmp_path / "a.mp4", [image] * 10, [n / 25 for n in range(10)])

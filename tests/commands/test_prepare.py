@@ -10,7 +10,7 @@ import pytest
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.detectors import DetectorName
+from fer_vit.face.detectors import DETECTORS, Detector, DetectorName, YuNet
 from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.face.landmarks import full_image_face
@@ -21,13 +21,10 @@ from fer_vit.sources.drawn import draw_face
 POINTS = np.asarray(TEMPLATE)
 
 
-class BrightFaces:
+class BrightFaces(Detector):
     """Finds one face, filling the image, where the image is bright."""
 
-    def __init__(self, path: Path | None = None, min_score: float = 0.0) -> None:
-        self.min_score = min_score
-
-    def __call__(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Face]:
         height, width = image.shape[:2]
         face = Face(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
         return [face] if image.mean() > 100 else []
@@ -60,7 +57,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bright(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", BrightFaces)
+    monkeypatch.setitem(DETECTORS, "yunet", BrightFaces())
 
 
 def zipped(folder: Path) -> Path:
@@ -105,9 +102,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 def test_no_detector(
     photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "fer_vit.face.detectors.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
-    )
+    monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
@@ -172,9 +167,7 @@ def test_wrong_arguments_before_anything_is_read(
 def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        "fer_vit.face.detectors.FaceDetector", lambda *_: pytest.fail("the detector is not needed")
-    )
+    monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
         prepare(

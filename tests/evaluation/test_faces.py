@@ -14,7 +14,7 @@ from fer_vit.evaluation.faces import MOST_TURNED, UNALTERED, Faces, predict_mani
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.evaluation.scores import summarize_robustness
 from fer_vit.face.crop import CropSpec, cover_regions
-from fer_vit.face.detectors import NoDetector
+from fer_vit.face.detectors import LandmarksOnly
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.face.landmarks import full_image_face
@@ -164,7 +164,7 @@ def crop(
         "drawn",
     )
     rows = Manifest.read(folder / "m.parquet")
-    finder = FaceFinder(CropSpec(48), "crop", NoDetector())
+    finder = FaceFinder(CropSpec(48), "crop", LandmarksOnly())
     return module.CorruptedCrops(rows, rows.landmarks(), finder, change, shift)
 
 
@@ -198,7 +198,7 @@ def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
 
 
 def test_turns_go_both_ways() -> None:
-    changes = module.corruptions(NoDetector())["turned by 30 degrees"].changes
+    changes = module.corruptions(LandmarksOnly())["turned by 30 degrees"].changes
     one, other = (change(IMAGE, LANDMARKS) for change in changes)
     assert (
         np.abs(one[:, ::-1].astype(float) - module.turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean()
@@ -247,7 +247,9 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
     targets = rows.targets()
     assert targets is not None
     hits = module.measure_robustness(model, rows, targets.argmax(1))
-    assert [name for name in hits if name != MOST_TURNED] == list(module.corruptions(NoDetector()))
+    assert [name for name in hits if name != MOST_TURNED] == list(
+        module.corruptions(LandmarksOnly())
+    )
     assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
     turned, yaw = (
         np.isfinite(hits[MOST_TURNED]),

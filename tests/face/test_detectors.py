@@ -3,16 +3,25 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.face import detectors
-from fer_vit.face.crop import mirror
-from fer_vit.face.detectors import FaceDetector, detect_in_crop, is_photo, make_detector
+from fer_vit.face.crop import CropSpec, mirror
+from fer_vit.face.detectors import (
+    DETECTORS,
+    Detector,
+    DetectorName,
+    YuNet,
+    detect_in_crop,
+    find_detector,
+    is_photo,
+)
 from fer_vit.face.face import Face
+from fer_vit.face.finder import FaceFinder
 from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
 from fer_vit.faces import is_uncertain
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
@@ -28,7 +37,7 @@ def test_finds_the_one_face_of_a_photo(
     image, landmarks = resized(astronaut, scale), ASTRONAUT * scale
     if mirrored:
         image, landmarks = mirror(image, landmarks)
-    (face,) = FaceDetector(yunet)(image)
+    (face,) = YuNet(yunet).find(image)
     assert error(face.landmarks, landmarks) < (0.1 if scale == 1 else 0.2)
     assert face.score > 0.85 or scale != 1
     assert (face.box[:2] < landmarks.min(0)).all()
@@ -40,7 +49,7 @@ def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> 
     for scale, x, y in ((1.0, 3000, 2000), (0.5, 200, 300)):
         small = resized(astronaut, scale)
         canvas[y : y + len(small), x : x + len(small)] = small
-    faces = FaceDetector(yunet)(canvas)
+    faces = YuNet(yunet).find(canvas)
     assert [face.score for face in faces] == sorted((face.score for face in faces), reverse=True)
     assert len(faces) == 2
     left, right = sorted(faces, key=lambda face: float(face.box[0]))
@@ -51,8 +60,8 @@ def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (7, 3), (300, 400)])
 def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int]) -> None:
     image = np.full((*shape, 3), 90, np.uint8)
-    assert FaceDetector(yunet)(image) == []
-    face = detect_in_crop(FaceDetector(yunet), image)
+    assert YuNet(yunet).find(image) == []
+    face = detect_in_crop(YuNet(yunet), image)
     assert face.score == 0
     assert face.box.tolist() == [0, 0, *shape[::-1]]
     assert np.isfinite(face.landmarks).all()
@@ -61,21 +70,21 @@ def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int])
 def test_a_used_detector_can_be_pickled_with_its_minimum_score(
     yunet: Path, astronaut: Image
 ) -> None:
-    detector = FaceDetector(yunet, min_score=0.5)
-    (before,) = detector(astronaut)
+    detector = YuNet(yunet, min_score=0.5)
+    (before,) = detector.find(astronaut)
     again = pickle.loads(pickle.dumps(detector))
-    (after,) = again(astronaut)
+    (after,) = again.find(astronaut)
     np.testing.assert_array_equal(before.landmarks, after.landmarks)
     assert again.min_score == 0.5
-    assert FaceDetector(yunet, min_score=0.99)(astronaut) == []
+    assert YuNet(yunet, min_score=0.99).find(astronaut) == []
 
 
 def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
     images = [np.ascontiguousarray(astronaut[:side, :side]) for side in (200, 300, 400, 512)]
-    detector = FaceDetector(yunet)
-    alone = [detector(image) for image in images]
+    detector = YuNet(yunet)
+    alone = [detector.find(image) for image in images]
     with ThreadPoolExecutor(4) as threads:
-        for found, image in zip(threads.map(detector, images * 10), alone * 10, strict=True):
+        for found, image in zip(threads.map(detector.find, images * 10), alone * 10, strict=True):
             assert [(*face.box, face.score) for face in found] == [
                 (*face.box, face.score) for face in image
             ]
@@ -84,13 +93,13 @@ def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
 # Crops, with a detector of fixed results
 
 
-class Fixed:
+class Fixed(Detector):
     """Returns the given faces, in fractions of the image; records the images' shapes."""
 
     def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
         self.answers, self.shapes = list(answers), list[tuple[int, ...]]()
 
-    def __call__(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Face]:
         self.shapes.append(image.shape)
         full = np.tile(image.shape[1::-1], 2)
         return [Face(face[:4] * full, np.zeros((5, 2)), face[4]) for face in self.answers.pop(0)]
@@ -135,7 +144,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
         found = []
         for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
             image = resized(astronaut, scale)
-            faces = FaceDetector(yunet)(image)
+            faces = YuNet(yunet).find(image)
             (face,) = refine_landmarks(image, faces) if refine else faces
             found.append(
                 scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5
@@ -149,7 +158,39 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
 @pytest.mark.parametrize("name", ["auto", "builtin", "YuNet", ""])
 def test_an_unknown_detector_is_refused_with_the_default(name: Any) -> None:
     with pytest.raises(FerVitError, match="The default is yunet"):
-        make_detector(name, 0.5)
+        find_detector(name)
+    with pytest.raises(FerVitError, match="the method `find`"):
+        find_detector(3)  # type: ignore[arg-type]
+
+
+def test_every_name_of_an_option_is_a_detector_that_finds_the_face_of_a_crop(
+    astronaut: Image,
+) -> None:
+    assert (*DETECTORS,) == get_args(DetectorName)
+    for name, entry in DETECTORS.items():
+        detector = entry.load(entry.min_score)
+        assert find_detector(name) is entry  # type: ignore[arg-type]
+        assert isinstance(detector, type(entry))
+        assert 0 <= detector.crop_score <= 1
+        faces = FaceFinder(CropSpec(48), "crop", pickle.loads(pickle.dumps(detector))).find(
+            astronaut
+        )
+        assert len(faces) == 1
+        assert np.isfinite(faces.landmarks).all() == (name != "none")
+        assert bool(detector.find(astronaut)) == (name != "none")
+        assert detector.searches == (name == "yunet")
+
+
+def test_an_object_with_find_is_a_detector_whose_low_scores_are_left_out() -> None:
+    class Two:
+        def find(self, image: Image) -> list[Face]:
+            box = np.array([10.0, 10, 40, 40])
+            return [Face(box, box[:2] + np.array(TEMPLATE) * 30, score) for score in (0.9, 0.2)]
+
+    detector = find_detector(Two()).load(0.5)
+    finder = FaceFinder(CropSpec(48), "detect", detector)
+    assert finder.find(np.zeros((60, 60, 3), np.uint8)).score.tolist() == [0.9]
+    assert len(find_detector(Two()).find(np.zeros((60, 60, 3), np.uint8))) == 2
 
 
 SMALL, LARGE = (0.1, 0.1, 0.3, 0.3, 0.9), (0.1, 0.1, 0.9, 0.9, 0.9)

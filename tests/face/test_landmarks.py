@@ -11,7 +11,7 @@ import pytest
 from benchmarks.finder import Archive, held_back
 from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
-from fer_vit.face.detectors import FaceDetector
+from fer_vit.face.detectors import YuNet
 from fer_vit.face.face import Face
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, Look, confirm_faces, find_landmarks
 from fer_vit.faces import SURE
@@ -144,12 +144,12 @@ def test_the_second_look_removes_half_of_the_false_faces_on_clothes(
     yunet: Path, data_sets: Path
 ) -> None:
     """Pictures that the second look has not learned from."""
-    detector = FaceDetector(yunet, 0.6)
+    detector = YuNet(yunet, 0.6)
     archive = Archive(data_sets / "clothes_hard.zip")
     before = after = 0
     for name in filter(held_back, archive.names):
         image = archive.read(name)
-        faces = [face for face in detector(image) if face.score < SURE]
+        faces = [face for face in detector.find(image) if face.score < SURE]
         before += len(faces)
         after += len(confirm_faces(image, faces))
     assert before > 10
@@ -158,8 +158,8 @@ def test_the_second_look_removes_half_of_the_false_faces_on_clothes(
 
 @pytest.mark.slow
 def test_faces_of_real_people_pass_the_second_look(yunet: Path, clips: Path) -> None:
-    detector = FaceDetector(yunet)
+    detector = YuNet(yunet)
     for clip in clips.glob("*.mp4"):
         for frame in islice(read_frames(clip), 0, None, 12):
-            faces = detector(frame.image)
+            faces = detector.find(frame.image)
             assert len(confirm_faces(frame.image, faces)) == len(faces)

@@ -11,6 +11,7 @@ import av
 import cv2
 import numpy as np
 
+from fer_vit.face.detectors import Detector
 from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources.drawn import draw_face
@@ -188,13 +189,13 @@ def track_scores(
     return TrackScores(*scores.iloc[0])
 
 
-class Blobs:
+class Blobs(Detector):
     """A detector of bright squares on a dark ground, with the template's landmarks; stores the sizes of its inputs."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
 
-    def __call__(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Face]:
         self.seen.append(image.shape[:2])
         mask = (image[..., 0] > 128).astype(np.uint8)
         _, _, boxes, _ = cv2.connectedComponentsWithStats(mask)

@@ -17,6 +17,7 @@ from PIL import Image as Pil
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
+from fer_vit.face.detectors import DETECTORS
 from fer_vit.face.image import ImageError
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
@@ -220,7 +221,7 @@ def test_passwords_are_not_shown(source: str, name: str) -> None:
 @pytest.fixture
 def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Recognizer:
     """A tiny model that takes bright squares for faces."""
-    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", lambda path, min_score: Blobs())
+    monkeypatch.setitem(DETECTORS, "yunet", Blobs())
     return load(checkpoint, "cpu")
 
 

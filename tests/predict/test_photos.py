@@ -1,7 +1,7 @@
 """Photos as faces, the files that are read, and the options for them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
-from fer_vit.face.detectors import Detector
+from fer_vit.face.detectors import Detector, NoDetector
 from fer_vit.face.face import Face
 from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.image import encode_png, read_image
@@ -31,12 +31,23 @@ SPEC = CropSpec(size=48)
 squares = pytest.mark.usefixtures("usual_landmarks")
 
 
+class Searching(Detector):
+    """A detector by a function."""
+
+    def __init__(self, function: Callable[[Image], list[Face]]) -> None:
+        self.function = function
+
+    def find(self, image: Image) -> list[Face]:
+        return self.function(image)
+
+
 def reader(
     sources: Sequence[Source],
-    detector: Detector | None,
+    find: Callable[[Image], list[Face]] | None,
     mode: FaceMode = "detect",
     spec: CropSpec = SPEC,
 ) -> PhotoReader:
+    detector = Searching(find) if find else NoDetector()
     return PhotoReader(sources, FaceFinder(spec, mode, detector))
 
 
@@ -140,7 +151,7 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
             Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)
         ]
 
-    finder = FaceFinder(SPEC, "detect", detector)
+    finder = FaceFinder(SPEC, "detect", Searching(detector))
     face = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
     monkeypatch.setattr("fer_vit.face.image.reduction_to", lambda *_: 1)
     whole = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces

@@ -18,6 +18,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.faces import Merged, evaluate_logits
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
+from fer_vit.face.detectors import DETECTORS
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.faces import PhotoInfo, Scheme, found_faces
 from fer_vit.fields import face_fields
@@ -86,7 +87,7 @@ def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> 
 def test_crops_without_a_face(model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
     crop = np.full((48, 48), 128, np.uint8)  # grey
     (face,) = model.predict(crop, face="crop")
-    monkeypatch.setattr("fer_vit.face.detectors.FaceDetector", None)  # must not be used
+    monkeypatch.delitem(DETECTORS, "yunet")  # must not be used
     (same,) = model.predict(crop, face="crop", detector="landmarks")
     assert face.box.tolist() == [0, 0, 48, 48]  # taken whole
     assert (face.score, same.score) == (0, None)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.finder import Archive, paste_head
 from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detectors import Detector, FaceDetector
+from fer_vit.face.detectors import Detector, YuNet
 from fer_vit.face.face import Face
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED
@@ -126,12 +126,12 @@ def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) 
     """Heads of FairFace stand and drift before a background, from 5 % of the frame's height on."""
     entries = [0, 3, 7, 11]
     sides = [160, 40, 60, 90]
-    detector = FaceDetector(yunet)
+    detector = YuNet(yunet)
     heads = Archive(data_sets / "fairface.zip")
     rng = np.random.default_rng(0)
     canvas = Archive(data_sets / "backgrounds.zip").draw(rng, True)
     canvas = cv2.resize(canvas, (1280, 720), interpolation=cv2.INTER_CUBIC)
-    assert detector(canvas) == []
+    assert detector.find(canvas) == []
 
     actors = []
     for number, side in enumerate(sides):
@@ -141,7 +141,7 @@ def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) 
             shown = canvas.copy()
             head = heads.draw(rng, True)
             paste_head(shown, head, box)
-            if len(detector(shown)) == 1:
+            if len(detector.find(shown)) == 1:
                 break
         actors.append((head, box))
 
@@ -272,7 +272,7 @@ def test_drawn_people_keep_their_numbers(
     frames = (Frame(image, number, times[number]) for number, image in enumerate(images))
     found = [
         [*zip(faces.track.tolist(), faces.landmarks, strict=True)]
-        for faces in tracked(FaceDetector(yunet), frames, detect_every)
+        for faces in tracked(YuNet(yunet), frames, detect_every)
     ]
     scores = track_scores(truth, found)
     print(name, detect_every, scores)
@@ -391,15 +391,16 @@ def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
 
     calls: list[int] = []
 
-    def detector(image: Image) -> list[Face]:
-        calls.append(1)
-        if len(calls) == 5 and not (tmp_path / "dead").exists():
-            (tmp_path / "dead").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Blobs()(image)
+    class Deadly(Blobs):
+        def find(self, image: Image) -> list[Face]:
+            calls.append(1)
+            if len(calls) == 5 and not (tmp_path / "dead").exists():
+                (tmp_path / "dead").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().find(image)
 
     clips = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
-    finder = FaceFinder(SPEC, "detect", detector)
+    finder = FaceFinder(SPEC, "detect", Deadly())
     reader = VideoReader(clips, finder, PhotoOptions(detect_every=1))
     seen = [info for faces, _ in read_batches(reader, range(2), 4, 1) for info in faces.infos]
     first = [info.status for info in seen if info.index == 0]

@@ -8,7 +8,7 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.face.detectors import FaceDetector, detect_in_crop
+from fer_vit.face.detectors import YuNet, detect_in_crop
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import Image
 from fer_vit.labels import canonical, check_labels
@@ -107,12 +107,12 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(
         data = encode_png(np.roll(crop, index, axis=1)) if index % 5 else b"broken"
         rows.append(Row(data, f"{index}.png", "train", "fear"))
     given = Reading(("fear",), rows, Counter({"earlier": 1}))
-    reading = add_landmarks(given, FaceDetector(yunet), workers=2)
+    reading = add_landmarks(given, YuNet(yunet), workers=2)
     assert [row.name for row in reading.rows] == [
         f"{index}.png" for index in range(22) if index % 5
     ]
     assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
-    detector = FaceDetector(yunet)
+    detector = YuNet(yunet)
     for row in reading.rows:
         assert isinstance(row.image, bytes)
         expected = detect_in_crop(detector, decode_image(row.image)).landmarks
