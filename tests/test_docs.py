@@ -46,7 +46,10 @@ def prose(page: Path) -> str:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of the `fer-vit` commands on a page, in blocks and in prose; not of those with SOME placeholder."""
+    """The words of the `fer-vit` commands on a page, in blocks and in prose.
+
+    Not of commands with SOME placeholder, or with a class of the user's module `my_module`.
+    """
     text = prose(page).replace("\\\n", " ")
     found = re.findall(
         r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M
@@ -57,7 +60,8 @@ def commands(page: Path) -> list[list[str]]:
     return [
         words
         for words in lines
-        if words[0] in cli.VERBS and not any(word.isupper() for word in words)
+        if words[0] in cli.VERBS
+        and not any(word.isupper() or word.startswith("my_module.") for word in words)
     ]
 
 
