@@ -622,7 +622,7 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_zip_whose_decoder_needs_much_memory_is_refused(kind: int, tmp_path: Path) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(1000)}, kind)
     with (
-        pytest.raises(FerVitError, match="Expected a zip that uses deflate"),
+        pytest.raises(FerVitError, match="deflate"),
         unpacked(archive, tmp_path / "out"),
     ):
         pass

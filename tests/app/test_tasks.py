@@ -176,9 +176,7 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(
     worker._process.kill()
     worker._process.join()
     assert run_order(worker, "work") == [{"state": "done"}]
-    assert run_order(worker, "die") == [
-        {"state": "failed", "message": "These files cannot be processed."}
-    ]
+    assert run_order(worker, "die") == [{"state": "failed", "message": jobs.FAILED}]
     assert run_order(worker, "work") == [{"state": "done"}]
     (failed,) = run_order(worker, "eat")
     assert failed["state"] == "failed"

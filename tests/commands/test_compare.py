@@ -92,12 +92,12 @@ def test_columns_of_another_table_different_persons_and_few(
     words = [table, "--columns", tmp_path / "sessions.csv", "--by=group", "--person=who"]
     run("compare", *words, f"--output={tmp_path / 'c'}")
     out = capsys.readouterr().out
-    assert "Left out without condition or person: 3 faces." in out
+    assert "person: 3 faces" in out
     results = json.loads((tmp_path / "c" / "results.json").read_text())
     assert results["Mean probability"]["differences"]["calm: 1 - 0"]["persons"] == [7, 6]
     (tmp_path / "sessions.csv").write_text("\n".join(["path,group,who", *paths[:33]]))
     run("compare", *words, f"--output={tmp_path / 'd'}")
-    assert "Too few persons for intervals and tests, under 6: 1 (5)." in capsys.readouterr().out
+    assert "under 6: 1 (5)" in capsys.readouterr().out
     results = json.loads((tmp_path / "d" / "results.json").read_text())["Mean probability"]
     assert results["differences"]["calm: 1 - 0"] is None
     assert "(6 and 5)" in results["missing"]["calm: 1 - 0"]
@@ -207,15 +207,13 @@ def test_clips_without_rest_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
     words = ("compare", table, "--by=condition", "--person=subject", f"--output={tmp_path / 'c'}")
     run(*words, "--rest=0:2")
     out = capsys.readouterr().out
-    assert re.search(r"resting interval, 1 photos? or clips?: 3b\.mp4", out)
+    assert re.search(r" 1 .*: 3b\.mp4", out)
     results = json.loads((tmp_path / "c" / "results.json").read_text())
     assert results["without rest"] == ["3b.mp4"]
     assert results["conditions"]["b"]["persons"] == 7
     design = results["designs"]["b - a"]
     assert design == {"paired": True, "persons": 7, "left out": ["s3"]}
-    assert (
-        "b - a: paired, 7 persons. Left out of the tests, since in one condition only, 1: s3" in out
-    )
+    assert re.search("b - a: paired, 7 persons.* 1: s3", out)
 
 
 WRONG = [

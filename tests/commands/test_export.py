@@ -187,7 +187,7 @@ def test_cards_and_foreign_files_stay(
     main(["export", str(own), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
     assert (own / "README.md").read_text() == "mine"
     (own / "notes.md").touch()
-    assert "holds notes.md, which would be lost" in fails(capsys, "export", own, "--overwrite")
+    assert "notes.md" in fails(capsys, "export", own, "--overwrite")
 
 
 def test_calibration_gives_sets(
@@ -214,11 +214,11 @@ def test_calibration_gives_sets(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("model.txt", "Expected a folder, NAME.onnx or NAME.pt2"),
-        ("model.pt2 --half", "are for folders"),
-        ("model.pt2 --quantize=m.parquet", "is for ONNX"),
-        ("model --logit_adjust=0.5", "`--logit_adjust` needs `--calibrate`"),
-        ("model --faithfulness=gone.json", "Expected a faithfulness.json"),
+        ("model.txt", "model.txt"),
+        ("model.pt2 --half", "half"),
+        ("model.pt2 --quantize=m.parquet", "quantize"),
+        ("model --logit_adjust=0.5", "`--calibrate`"),
+        ("model --faithfulness=gone.json", "gone.json"),
     ],
 )
 def test_options_that_do_not_fit(
@@ -271,7 +271,7 @@ def test_rare_expressions_gain(
         tmp_path / "faces.parquet"
     )
     line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
-    assert "has no training face of anger" in line
+    assert "anger" in line
     assert not (tmp_path / "calm").exists()
 
 

@@ -147,13 +147,13 @@ def test_wrong_arguments_before_anything_is_read(
             photos,
             tmp_path / "out",
             {"shards": 1, "add": [existing]},
-            "`add` is for one manifest",
+            "`add`",
         ),
-        ("folder", photos, out, {"shards": 1}, "a new folder for shards"),
-        ("folder", photos, photos, {"shards": 1, "overwrite": True}, "a new folder for shards"),
-        ("folder", photos, out, {"seed": 1}, "`seed` belongs to the source drawn, not to folder"),
-        ("ferplus", tmp_path / "missing.zip", out, {}, "there is none at"),
-        ("folder", tmp_path / "damaged.zip", out, {}, "Expected a complete zip"),
+        ("folder", photos, out, {"shards": 1}, "out.parquet"),
+        ("folder", photos, photos, {"shards": 1, "overwrite": True}, str(photos)),
+        ("folder", photos, out, {"seed": 1}, "`seed` .*drawn"),
+        ("ferplus", tmp_path / "missing.zip", out, {}, "missing.zip"),
+        ("folder", tmp_path / "damaged.zip", out, {}, "damaged.zip"),
         ("rafdb", archive, out, {}, f" {archive}"),  # the zip is named, not its unpacked folder
     ):
         with pytest.raises(FerVitError, match=message) as caught:

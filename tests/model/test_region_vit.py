@@ -269,12 +269,10 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
         {name: value for name, value in own.items() if name != "norm.bias"},
         tmp_path / "weights.pth",
     )
-    with pytest.warns(
-        UserWarning, match=r"Not in .*weights.pth, so they start at random: norm.bias$"
-    ):
+    with pytest.warns(UserWarning, match=r"weights.pth.* norm.bias$"):
         build_model(config, ["a", "b"])
     torch.save(build().state_dict(), tmp_path / "weights.pth")
-    words = r"Expected the weights of vit_tiny_patch16_224 in .*weights.pth .* only 0 of 30 tensors"
+    words = r"vit_tiny_patch16_224 .*weights.pth .* 0 of 30 tensors"
     with pytest.raises(FerVitError, match=words):
         build_model(config, ["a", "b"])
 
@@ -296,11 +294,11 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
         ({"stem": "conv", "pretrained": True}, "no convolutional stem"),
         ({"stem": "conv", "patch_size": 12}, "power of two"),
         ({"region_source": "stem"}, "stem needs stem: conv"),
-        ({"img_size": 30}, "multiple of the patch size 8"),
+        ({"img_size": 30}, "patch size 8"),
         ({"pretrained": True, "attention": "gaussian"}, "are for attention: dot"),
-        ({"causal": True}, "Only the decoder of pool: query can be causal"),
-        ({"keep_rate": (0.5,)}, "2 numbers, one per block, but got 1"),
-        ({"keep_rate": (0.5, 1.5)}, "above 0, up to 1, but got .*1.5"),
+        ({"causal": True}, "causal"),
+        ({"keep_rate": (0.5,)}, "2 numbers"),
+        ({"keep_rate": (0.5, 1.5)}, "1.5"),
         ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "drops patches"),
         (
             {"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"},

@@ -158,7 +158,7 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
     broken.write_bytes(b"text")
     with pytest.raises(FerVitError, match=r"broken.jpg: not an image"):
         model.predict(broken)
-    with pytest.warns(UserWarning, match=r"1 of 2 images cannot be read, the first .*broken.jpg"):
+    with pytest.warns(UserWarning, match=r"1 of 2 images .*broken.jpg"):
         assert len(model.predict(photo.parent)) == 1
     with pytest.raises(FerVitError, match="there is no"):
         model.predict(photo.parent / "gone.png")
@@ -178,9 +178,7 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
     ],
 )
 def test_wrong_inputs(model: Recognizer, thing: object) -> None:
-    with pytest.raises(
-        FerVitError, match=r"Expected (an image as uint8|a path, a file, an image of numpy or PIL)"
-    ):
+    with pytest.raises(FerVitError, match=r"uint8|numpy"):
         model.predict(thing)
 
 
@@ -303,13 +301,13 @@ def test_merged_labels_are_predicted(with_prior: str, photo: Path) -> None:
 def test_invalid_priors(with_prior: str) -> None:
     for options, message in (
         ({"classes": ["joy"]}, "classes among neutral, .* but got joy"),
-        ({"prior": {"neutral": 1}}, "a positive number for each of neutral, happiness"),
+        ({"prior": {"neutral": 1}}, "neutral, happiness"),
     ):
         with pytest.raises(FerVitError, match=message):
             load(with_prior, **options)
     recognizer = load(with_prior)
     recognizer.net.settings.prior = ()
-    with pytest.raises(FerVitError, match="class frequencies of its training faces"):
+    with pytest.raises(FerVitError, match="training faces"):
         recognizer.change_prior("even")
 
 

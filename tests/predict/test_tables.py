@@ -73,7 +73,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE[:3],
             {},
-            "Expected 3 images from photos/0.jpg on, each once and in order, in .*part-00000-",
+            "3 images from photos/0.jpg .*part-00000-",
         ),
         ([*ONCE, ("2", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
@@ -82,12 +82,12 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             [*ONCE, ("3", 0)],
             {},
-            "each once.* Repeat the first command with the same images and options, or choose",
+            "each once",
         ),
         (
             ONCE,
             {"model": "xyz"},
-            "part-00000-of-00001.parquet was written with model abc \\(now xyz\\). Repeat",
+            "part-00000-of-00001.parquet .*model abc \\(now xyz\\)",
         ),
         (ONCE, {"every": "3"}, r"was written with every None \(now 3\)"),
         (
@@ -117,12 +117,12 @@ def test_other_tables(
         (
             "part-00000-of-00004.parquet",
             Path.touch,
-            "got part-00000-of-00004.parquet. Repeat the first command",
+            "got part-00000-of-00004.parquet",
         ),
         (
             "part-00000-of-00003.parquet",
             Path.touch,
-            "part-00000-of-00003.parquet cannot be read. Remove it",
+            "part-00000-of-00003.parquet",
         ),
         (
             "part-00000-of-00003.parquet",

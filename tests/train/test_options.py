@@ -154,14 +154,14 @@ def test_a_resumed_run_needs_no_pretrained_weights(
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--data.batch_size=0", "data.batch_size to be 1 or more, but got 0"),
-        ("--model.network.num_heads=0", "network.num_heads to be from 1 to 1024"),
+        ("--data.batch_size=0", "data.batch_size"),
+        ("--model.network.num_heads=0", "network.num_heads"),
         ("--trainer.devices=0", "devices"),
         (
             "--trainer.precision=bf16-true",
-            "trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true.",
+            "bf16-true",
         ),
-        ("--trainer.precision=64", "trainer.precision bf16-mixed, 16-mixed or 32, but got 64."),
+        ("--trainer.precision=64", "trainer.precision"),
     ],
 )
 def test_options_out_of_range(

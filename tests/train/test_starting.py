@@ -100,9 +100,7 @@ def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
 def test_weights_that_are_not_finite_are_refused() -> None:
     other = build()
     other.vit.norm.weight.data[3] = torch.nan
-    with pytest.raises(
-        FerVitError, match=r"other holds weights that are not finite \(`vit.norm.weight`\)"
-    ):
+    with pytest.raises(FerVitError, match=r"other .*`vit.norm.weight`"):
         start(build(), other)
 
 

@@ -1,4 +1,5 @@
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -257,19 +258,12 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
 
     task.on_load_checkpoint({"state_dict": state})
     task.on_load_checkpoint({"state_dict": state, "hyper_parameters": dict(task.hparams)})
-    assert refusal(hyper_parameters={"labels": ["b", "a", "c"]}) == (
-        "The checkpoint's classes are b, a, c, but the manifest's are a, b, c. Use the manifest it was trained on, or "
-        "one with the same classes in the same order."
-    )
+    classes = refusal(hyper_parameters={"labels": ["b", "a", "c"]})
+    assert re.search("checkpoint.* b, a, c, .*manifest.* a, b, c", classes)
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     other = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
-    assert "`net.vit.norm.bias` is missing in it, but float (32,) in this model" in refusal(
-        state_dict=less
-    )
-    assert (
-        "`net.vit.pos_embed` is float (1, 5, 32) in it, but float (1, 17, 32) in this model"
-        in other
-    )
+    assert re.search(r"`net.vit.norm.bias` .*float \(32,\)", refusal(state_dict=less))
+    assert re.search(r"`net.vit.pos_embed` .*\(1, 5, 32\).*\(1, 17, 32\)", other)
 
 
 def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
@@ -294,8 +288,8 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     [
         ({"lr": -0.1}, "model.lr to be 0 or more, but got -0.1"),
         ({"region_dropout": 1.1}, "model.region_dropout to be from 0 to 1, but got 1.1"),
-        ({"labels": None}, "the labels in order, but got none"),
-        ({"labels": ["a"]}, "at least two classes, but got 1"),
+        ({"labels": None}, "labels"),
+        ({"labels": ["a"]}, "two classes, .* 1"),
         ({"network": RegionViTConfig(regions=("ear",))}, "regions from .* got `ear`"),
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
     ],
@@ -320,9 +314,7 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     torch.nn.init.constant_(task.net.vit.norm.weight, torch.nan)
     task.validation_step(batch(), 0)
     logged = log_into(task)
-    with pytest.raises(
-        FerVitError, match="The loss on the val split is nan: the weights are unusable"
-    ):
+    with pytest.raises(FerVitError, match="val split is nan"):
         task.on_validation_epoch_end()
     assert logged == {}
 

@@ -1,6 +1,7 @@
 """Arcs between regions against what is known: the label of a drawn face depends on two regions together."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.report.charts import strongest_pairs
 from fer_vit.sources.drawn import TABLE, Parameters, draw_face
 
-pytestmark = pytest.mark.slow  # a model is trained
+pytestmark = pytest.mark.slow  # three models are trained
+TRAININGS = 3  # whose results are averaged: one depends on the seed and on how OpenCV draws
 REGIONS = ("right_brow", "nose", "mouth", "right_cheek", "left_cheek", "chin")
 BROW, MOUTH = 0, 2
 CONFIG = RegionViTConfig(
@@ -46,6 +48,7 @@ def movements() -> Iterator[None]:
         yield
 
 
+@cache
 def drawn_faces(seeds: range, covered: float) -> Faces:
     """Draws crops (B, 3, S, S), boxes (B, R, 4) and labels (B,).
 
@@ -69,10 +72,9 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
     return image, torch.from_numpy(np.stack(boxes)), torch.tensor(labels)
 
 
-@pytest.fixture(scope="module")
-def net(movements: None) -> RegionViT:
-    """A model that must combine brow and mouth; other regions are hidden at random."""
-    torch.manual_seed(0)
+def train(seed: int) -> RegionViT:
+    """Trains a model that must combine brow and mouth; other regions are hidden at random."""
+    torch.manual_seed(seed)
     net = build_model(CONFIG, ("alike", "different"))
     image, boxes, label = drawn_faces(range(1600), 0.5)
     optimizer = torch.optim.AdamW(net.parameters(), LR, weight_decay=0.05)
@@ -94,6 +96,11 @@ def net(movements: None) -> RegionViT:
     return net.eval()
 
 
+@pytest.fixture(scope="module")
+def nets(movements: None) -> list[RegionViT]:
+    return [train(seed) for seed in range(TRAININGS)]
+
+
 def first_pairs(
     net: RegionViT, covered: float, measure: Callable[[RegionViT, Trace], Tensor]
 ) -> float:
@@ -102,25 +109,36 @@ def first_pairs(
     seen = trace(net, image, boxes, torch.ones(len(label), len(REGIONS), dtype=torch.bool))
     assert (seen.logits.argmax(1) == label).float().mean() > 0.95
     arcs = [
-        strongest_pairs(one.double().numpy(), range(len(REGIONS))) for one in measure(net, seen)
+        strongest_pairs(relations.double().numpy(), range(len(REGIONS)))
+        for relations in measure(net, seen)
     ]
     return sum(face[0][1:] == (BROW, MOUTH) for face in arcs if face) / len(arcs)
 
 
-def test_an_interaction_is_first_where_two_regions_must_be_combined(net: RegionViT) -> None:
-    # of 15 pairs; 79 to 100 % in eight trainings, which also depend on how OpenCV draws
-    assert first_pairs(net, 0.0, interactions) > 0.75
-    assert (
-        first_pairs(net, 1.0, interactions) < 0.4
-    )  # the mouth is covered, and the label depends on the brow alone
+def mean_first_pairs(
+    nets: list[RegionViT], covered: float, measure: Callable[[RegionViT, Trace], Tensor]
+) -> float:
+    """Returns the mean of `first_pairs` over trainings."""
+    shares = [first_pairs(net, covered, measure) for net in nets]
+    print(covered, shares)
+    return sum(shares) / len(shares)
 
 
+def mean_attention(net: RegionViT, seen: Trace) -> Tensor:
+    return attention_views(seen).relations[:, 0]
+
+
+def test_interactions_are_first_where_two_regions_must_be_combined(nets: list[RegionViT]) -> None:
+    # Of 15 pairs; with eight seeds 51 to 96 % (mean 80), and 10 to 39 % (mean 21) where the mouth
+    # is covered and the label depends on the brow alone.
+    assert mean_first_pairs(nets, 0.0, interactions) > 0.6
+    assert mean_first_pairs(nets, 1.0, interactions) < 0.4
+
+
+@pytest.mark.parametrize("covered", [0.0, 1.0])
 def test_attention_joins_two_regions_more_often_than_by_chance_but_covered_ones_as_well(
-    net: RegionViT,
+    covered: float, nets: list[RegionViT]
 ) -> None:
     # In half of the faces another pair is first: a weak arc is enough to pass a sign on.
     # Attention follows position, not content.
-    for covered in (0.0, 1.0):
-        assert (
-            first_pairs(net, covered, lambda _, seen: attention_views(seen).relations[:, 0]) > 0.3
-        )
+    assert mean_first_pairs(nets, covered, mean_attention) > 0.3
