@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fer_vit.predict.results import table as table
     from fer_vit.store.hub import push as push
     from fer_vit.train.datamodule import FaceDataModule as FaceDataModule
+    from fer_vit.train.starting import create_model as create_model
     from fer_vit.train.task import FERTask as FERTask
 
 from fer_vit.version import __version__ as __version__
@@ -37,6 +38,7 @@ HOMES = {
     "RegionViT": "model.region_vit",
     "TableError": "errors",
     "build_model": "model.region_vit",
+    "create_model": "train.starting",
     "crossvalidate": "commands.crossvalidate",
     "evaluate": "commands.evaluate",
     "export": "commands.export",

@@ -214,8 +214,22 @@ class RegionViT(nn.Module):
         # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would still be NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
-    def forward_features(self, tokens: Tokens) -> Tokens:
-        """Encodes tokens. Missing regions get no attention; with a keep rate fewer patches come out."""
+    def forward_features(
+        self,
+        image: Tensor | Tokens,
+        boxes: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> Tokens:
+        """Encodes faces; `forward_head` classifies the result, whose `x` is (B, T, D).
+
+        Missing regions get no attention; with a keep rate fewer patches come out.
+
+        Args:
+            image: Face crops, or the tokens that `tokenize` makes of them.
+            boxes: For crops, as for `forward`.
+            valid: For crops, as for `forward`.
+        """
+        tokens = image if isinstance(image, Tokens) else self.tokenize(image, boxes, valid)
         relation = self.relation(tokens)
         for block, before, kept in zip(
             self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False

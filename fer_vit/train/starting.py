@@ -1,18 +1,23 @@
 """Starting from another model: its settings, the weights that fit, and the parts that are frozen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import timm
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number, suggest
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
-from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.folder import differing
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.store.folder import differing, read_model
+from fer_vit.store.hub import DEFAULT
 
 Freeze = Literal["none", "stem", "encoder"]
 """The part of a network that is not trained."""
@@ -161,3 +166,66 @@ def is_frozen(name: str, freeze: Freeze) -> bool:
     if freeze == "stem":
         return "patch_embed" in name
     return freeze == "encoder" and in_encoder(name)
+
+
+def create_model(
+    name: str | Path | None = None,
+    pretrained: bool = False,
+    num_classes: int | None = None,
+    **settings: Any,
+) -> RegionViT:
+    """Creates a network by name, as `timm.create_model` does.
+
+    `forward_features(image)` returns encoded tokens, `logits(image)` the logits (B, C), and
+    `model(image)` the raw outputs of each head. Each also takes the boxes of the regions
+    (`face.crop.region_boxes`); without them, a face has patches alone.
+
+    Args:
+        name: A model of fer-vit (see `load`), or a plain vision transformer of timm, such as
+            "vit_small_patch16_224". None: ferplus-fairface-small.
+        pretrained: Whether weights are loaded: the model's, or for a backbone timm's.
+        num_classes: The number of classes; 0: no classifier. Another number than the model's, or a
+            backbone of timm, gives a new classifier. None: the model's, eight for a backbone.
+        **settings: Settings of `RegionViTConfig` to change, such as `drop_path_rate=0.1`.
+
+    Returns:
+        The network in training mode, as timm's.
+
+    Raises:
+        FerVitError: There is no such model, a setting is unknown, or weights do not fit.
+    """
+    if isinstance(name, str) and timm.is_model(name):
+        config = RegionViTConfig(backbone=name, pretrained=pretrained, regions=DEFAULT_REGIONS)
+        labels = class_names(num_classes, EXPRESSIONS)
+        return build_model(change_settings(config, settings), labels)
+
+    arguments, state = read_model(name)
+    arguments = dict(arguments)
+    known = arguments["labels"]
+    config = change_settings(arguments.pop("config"), settings)
+    labels = class_names(num_classes, arguments.pop("labels"))
+    if labels != list(known):  # what was fitted to the labels
+        arguments = {key: arguments[key] for key in ("align", "template", "outputs")}
+    net = build_model(config, labels, **arguments)
+    if pretrained:
+        take_weights(net, {"config": config, "labels": known, **arguments}, state, name or DEFAULT)
+    return net
+
+
+def change_settings(config: RegionViTConfig, settings: Mapping[str, Any]) -> RegionViTConfig:
+    """Returns a config with other settings; raises FerVitError for unknown ones."""
+    known = [field.name for field in fields(config)]
+    for name in settings:
+        if name not in known:
+            raise FerVitError(
+                f"Expected settings of RegionViTConfig, but got {name}.{suggest(name, known)}"
+            )
+    return replace(config, **settings)
+
+
+def class_names(number: int | None, labels: Sequence[str]) -> list[str]:
+    """Returns labels, or the names "0", "1", ... for another number of classes."""
+    if number is None or number == len(labels):
+        return list(labels)
+    check_number("num_classes", number, 0, 100_000)
+    return [str(index) for index in range(number)]
