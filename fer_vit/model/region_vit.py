@@ -321,6 +321,8 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         )
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
+        if "class token" in reason and config.pool == "token":
+            reason = "it has no class token, which pool: token reads. Use network.pool: avg."
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     _check_backbone(vit, config)
     if state is not None:
@@ -369,6 +371,11 @@ def _replaces_blocks(config: RegionViTConfig) -> bool:
 
 
 def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
+    if hasattr(vit, "head_dist"):
+        raise FerVitError(
+            f"{config.backbone} has a second classifier, for distillation, that would not be trained. "
+            f"Use {config.backbone.replace('_distilled', '')}."
+        )
     if _replaces_blocks(config):
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]

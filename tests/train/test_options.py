@@ -194,6 +194,18 @@ def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line(name: str) -
         build_model(RegionViTConfig(backbone=name, tokens="patch"), "abc")
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224"),
+        ("vit_medium_patch16_gap_240", "pool: avg"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_names_the_remedy(name: str, remedy: str) -> None:
+    with pytest.raises(FerVitError, match=remedy):
+        build_model(RegionViTConfig(backbone=name, tokens="patch", depth=1), "abc")
+
+
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
     data = SimpleNamespace(manifest=str(drawn / "a b.parquet"))
