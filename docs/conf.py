@@ -31,6 +31,7 @@ highlight_language = "bash"
 default_role = "code"  # docstrings are in Markdown's style
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+napoleon_attr_annotations = False  # `numpy.object_` would be read as a link
 
 html_theme = "furo"
 html_copy_source = html_show_sphinx = False
