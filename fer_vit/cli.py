@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -313,8 +313,8 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
         if kind == list[Path]:
             # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
-        elif kind in (Sequence[Path], Sequence[str]):
-            convert = path if kind == Sequence[Path] else str
+        elif kind in LIST_ITEMS:
+            convert = LIST_ITEMS[kind]
             parser.add_argument(f"--{name}", nargs="+", type=convert, default=[], help=helps[name])
         elif kind == list[str] | None:
             parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
@@ -329,3 +329,11 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
 def path(word: str) -> Path:
     """Returns an argument as a path; `--help` shows this name."""
     return Path(word)
+
+
+LIST_ITEMS: dict[Any, Callable[[str], Any]] = {
+    Sequence[Path]: path,
+    Sequence[str]: str,
+    Sequence[int]: int,
+}
+"""How a word becomes an item of an option with several values, by the type of the option."""

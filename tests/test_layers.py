@@ -68,7 +68,7 @@ HOMES = {
     "fastapi": {"app/api.py", "app/server.py"},
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
-    "jinja2": {"report/html.py"},
+    "jinja2": {"report/faces.py", "report/html.py"},
     "matplotlib": {"report/charts.py"},
     "openpyxl": {"evaluation/read.py", "report/table.py"},
 }

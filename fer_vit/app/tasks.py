@@ -41,6 +41,7 @@ from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
+from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
@@ -204,7 +205,7 @@ def explain(
         load_cached(task.model),
         paths,
         options,
-        "pixels",
+        ExplainOptions(),
         task.model,
         most=MAX_FACES,
         on_face=explained,

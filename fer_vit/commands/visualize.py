@@ -16,7 +16,8 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count
 from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
-from fer_vit.visualization.evidence import LabelChoice
+from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
+from fer_vit.visualization.figures import FigureKind, FigureOptions
 from fer_vit.visualization.writer import REPORT, write_report
 
 LOGGER = logging.getLogger("fer_vit")
@@ -31,6 +32,9 @@ def visualize(
     output: Path = Path("report"),
     method: str = "pixels",
     labels: LabelChoice = "predicted",
+    targets: Sequence[str] = (),
+    figures: FigureKind | None = None,
+    faces: Sequence[int] = (),
     overwrite: bool = False,
     **reading: Any,
 ) -> Path:
@@ -40,10 +44,11 @@ def visualize(
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two
     views: the attributions of pixels and regions ("what drives the prediction"), and the attention
-    between regions, through the whole encoder or in one block and head ("where the model looks").
-    The page needs only OUTPUT/photos. faces.parquet has a row for every face, shares.csv the mean
-    attributions by predicted expression, relations.csv and heads*.csv the mean attention. Time and
-    size are estimated before the work starts.
+    between regions, through the whole encoder or in one block and head ("how regions exchange
+    information"), and its movements and pose, if the model has these heads. The page needs only
+    OUTPUT/photos. faces.parquet has a row for every face, shares.csv the mean attributions by
+    predicted expression, relations.csv and heads*.csv the mean attention. Time and size are
+    estimated before the work starts.
 
     For a video, the page shows each person over time: the probabilities in all frames and up to 120
     explained faces.
@@ -54,6 +59,10 @@ def visualize(
         fer-vit visualize crops --face crop --method relevance --checkpoint best.ckpt --output report
 
         fer-vit visualize clip.mp4 --start 60 --end 120
+
+        fer-vit visualize photos --checkpoint ferplus-fairface --targets move_mouthSmileLeft yaw
+
+        fer-vit visualize photos --figures pdf --faces 0 7
 
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
@@ -66,6 +75,11 @@ def visualize(
             attention through all blocks, or "ablation", the decrease of the logit without a region.
         labels: "predicted" explains the predicted expression, and why it is more probable than the
             second; "all" explains every expression (slower).
+        targets: Further scores to explain for every face: expressions, or columns of the model's
+            further heads, such as move_mouthSmileLeft or yaw.
+        figures: Also writes figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
+        faces: The numbers of the faces with figures, as the pictures in OUTPUT/photos have them.
+            Default: all.
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.
 
@@ -73,6 +87,9 @@ def visualize(
         The page.
     """
     find_method(method, METHODS)
+    if faces and figures is None:
+        raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
+    explaining = ExplainOptions(method, labels, targets)
     options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
 
@@ -81,13 +98,21 @@ def visualize(
     sources = inputs.files
     name = checkpoint or DEFAULT
     with atomic_write(output) as folder:
-        faces = write_report(folder, recognizer, sources, options, method, name, labels)
+        number = write_report(
+            folder,
+            recognizer,
+            sources,
+            options,
+            explaining,
+            name,
+            figures=FigureOptions(figures, faces),
+        )
 
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
-    shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())
+    shown = " and ".join(format_count(files, kind) for kind, files in kinds.items())
     for note in inputs.notes:
         LOGGER.warning(note)
-    LOGGER.info(f"{format_count(faces, 'face')} in {shown}: open {output / 'index.html'}")
+    LOGGER.info(f"{format_count(number, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fer_vit.explain.methods import Explanation, blur, covered, explain, explain_each
-from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace, units
+from fer_vit.explain.trace import Trace, drops, evaluating, masked_outputs, trace, units
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -68,7 +68,7 @@ def measure(
     faces = _Faces(net, seen, label)
     result = {}
     with evaluating(net):
-        falls = drops(net, seen.tokens, units(net.layout, seen.membership))  # (B, R, C)
+        falls = drops(net, seen.tokens, units(net.layout, seen.membership))  # (B, R, O)
         falls = falls[torch.arange(len(label)), :, label]  # (B, R)
         for method in methods:
             draws = DRAWS if method == "random" else 1
@@ -99,7 +99,8 @@ class _Faces(NamedTuple):
 
     def masked(self, hidden: Tensor) -> Tensor:
         """Masks the tokens that are `hidden` (B, T)."""
-        return self.probability(masked_logits(self.net, self.seen.tokens, hidden))
+        outputs = masked_outputs(self.net, self.seen.tokens, hidden)  # (B, O)
+        return self.probability(outputs[:, : self.seen.logits.shape[1]])
 
     def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
         """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""

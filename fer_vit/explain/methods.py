@@ -1,7 +1,7 @@
 """Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
 
-E directions, B images, C classes, H heads, T tokens, Q vectors per face (1 or C), R regions, S crop
-size, N boxes.
+E directions, B images, C classes, O raw outputs: C logits and the outputs of further heads; H heads
+of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
 """
 
 import zlib
@@ -19,6 +19,7 @@ from fer_vit.explain.trace import (
     evaluating,
     no_autocast,
     overlaps,
+    raw_outputs,
     region_means,
     rollout,
     trace,
@@ -40,7 +41,7 @@ class Attribution(NamedTuple):
 
 
 Attribute: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
-"""Explains the scores that `directions` (E, B, C) make of the logits of traced faces."""
+"""Explains the scores that `directions` (E, B, O) make of the raw outputs of traced faces."""
 
 
 class Method(NamedTuple):
@@ -81,8 +82,9 @@ def explain(
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
         method: One of `MEASURED`.
-        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class,
-            1 and -1 for one class rather than another. None: the predicted class.
+        direction: Weights (B, C) of the logits, or (B, O) of all raw outputs, in the score that is
+            explained: one-hot for a class or an output of a further head, 1 and -1 for one class
+            rather than another. None: the predicted class.
 
     Raises:
         FerVitError: The method is unknown.
@@ -96,13 +98,15 @@ def explain(
 def explain_each(
     net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None
 ) -> list[Explanation]:
-    """Explains several scores (E, B, C) of traced faces.
+    """Explains several scores of traced faces; `directions` are (E, B, C) or (E, B, O).
 
     Other arguments and errors are as for `explain`.
     """
     attribute = find_method(method, MEASURED).attribute
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
+    further = seen.outputs.shape[1] - directions.shape[2]  # outputs without a weight
+    directions = pad(directions, (0, further))  # (E, B, O)
     attribution = attribute(net, seen, directions)
     scores = _normalized(attribution.scores)  # (E, B, T)
     heat = _normalized(attribution.heat)  # (E, B, S, S)
@@ -141,7 +145,17 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """Gradient times attention, from the score back to the model's tokens."""
+    """Gradient times attention, from the score back to the model's tokens.
+
+    Raises FerVitError for the outputs of further heads, which do not read the pooled tokens.
+    """
+    classes = seen.logits.shape[1]
+    if directions[..., classes:].any():
+        raise FerVitError(
+            "The method relevance explains expressions alone. "
+            "For movements, pose and affect use pixels or ablation."
+        )
+    directions = directions[..., :classes]  # (E, B, C)
     depth = len(seen.attention)
     pool = seen.pooled.weights
     attended = list(seen.attention)
@@ -162,9 +176,9 @@ def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """How far the score falls when a region's tokens and the patches under it are masked."""
     together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):
-        falls = drops(net, seen.tokens, together)  # (B, R, C)
+        falls = drops(net, seen.tokens, together)  # (B, R, O)
     with no_autocast(falls):
-        shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
+        shares = torch.einsum("bro,ebo->ebr", falls, directions.to(falls))
         # A token has the mean fall of the regions that it belongs to.
         regions = together.sum(1).clamp(min=1)  # (B, T)
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / regions
@@ -190,7 +204,7 @@ def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 
 def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """What reaches the output by attention rollout: where the model looks.
+    """What reaches the output by attention rollout: how tokens exchange information.
 
     The scores are the same for every direction.
     """
@@ -219,7 +233,7 @@ CONTROLS = {
     "centre": Method(centre, "a Gaussian around the centre of the crop."),
 }
 """Baselines for the methods: their scores do not depend on what the model learned."""
-MEASURED = METHODS | {"attention": Method(attention, "where the model looks.")} | CONTROLS
+MEASURED = METHODS | {"attention": Method(attention, "how tokens exchange information.")} | CONTROLS
 """What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 
@@ -288,10 +302,11 @@ def integrated_gradients(
     with torch.enable_grad():
         for step in range(PASSES):
             between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
-            logits = net.logits(between, boxes, valid)  # (B, C)
+            encoded = net.forward_features(net.tokenize(between, boxes, valid))
+            outputs = raw_outputs(net, encoded)  # (B, O)
             for number, direction in enumerate(directions):
                 (gradient,) = torch.autograd.grad(
-                    logits, between, direction.to(logits), retain_graph=True
+                    outputs, between, direction.to(outputs), retain_graph=True
                 )
                 totals[number] += ((image - start) * gradient).sum(1) / PASSES
     return totals

@@ -4,10 +4,10 @@ What a region takes from another is a mean over the other's tokens and the patch
 a large region does not win by its size. Attention to class and register tokens and to patches
 outside all regions is left out.
 
-B images, H heads of a block, T tokens, R regions, C classes, U units: sets of tokens that are
-masked together, N boxes, L heads of all blocks, V views of attention: the whole encoder, then the L
-heads, then the query of every expression with pooling "query"; in a report, last, the interactions
-of regions.
+B images, H heads of a block, T tokens, R regions, C classes, O raw outputs: C logits and the outputs
+of further heads such as `movements`; U units: sets of tokens that are masked together, N boxes, L
+heads of all blocks, V views of attention: the whole encoder, then the L heads, then the query of
+every expression with pooling "query".
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import normalize
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import Pooled, use_fused_attention
@@ -45,8 +45,10 @@ class Trace(NamedTuple):
     valid: Tensor  # which regions are present (B, R)
     tokens: Tokens
     attention: list[Tensor]  # weights (B, H, T, T) of every block, rows summing to 1
+    encoded: Tokens  # after the last block, which further heads read
     pooled: Pooled
     logits: Tensor  # (B, C)
+    outputs: Tensor  # raw, of all heads (B, O); the first C are the logits
     # The box that each token was cut from (B, T, 4); empty for class, register and missing tokens.
     where: Tensor
     # How much of each token belongs to each region (B, R, T): 1 for its tokens, the covered
@@ -70,8 +72,10 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
         tokens = recorder.tokenize(image, boxes, valid)
     with torch.enable_grad():
         tokens = tokens._replace(x=tokens.x.requires_grad_())
-        pooled = recorder.pool(recorder.forward_features(tokens))
+        encoded = recorder.forward_features(tokens)
+        pooled = recorder.pool(encoded)
         logits = recorder.classify(pooled.x)
+        outputs = _join_outputs(logits, recorder, encoded)
 
     return Trace(
         image=image,
@@ -79,12 +83,24 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
         valid=valid,
         tokens=tokens,
         attention=attention,
+        encoded=encoded,
         pooled=pooled,
         logits=logits,
+        outputs=outputs,
         where=token_boxes(net.layout, net.patch_size, tokens.centres, boxes),
         membership=membership(net.layout, net.patch_size, boxes - net.patch_origin, valid),
         layout=net.layout,
     )
+
+
+def raw_outputs(net: RegionViT, encoded: Tokens) -> Tensor:
+    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32: first the logits."""
+    return _join_outputs(net.forward_head(encoded), net, encoded)
+
+
+def _join_outputs(logits: Tensor, net: RegionViT, encoded: Tokens) -> Tensor:
+    further = [head(encoded).float() for head in net.heads.values()]
+    return torch.cat([logits.float(), *further], 1)
 
 
 def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
@@ -125,8 +141,8 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
-    """Logits (B, C) without the tokens that are `hidden` (B, T).
+def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
+    """Raw outputs (B, O) without the tokens that are `hidden` (B, T).
 
     Class and register tokens are never hidden.
     """
@@ -134,22 +150,21 @@ def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
     if tokens.valid is not None:
         valid = tokens.valid & valid
     valid[:, : net.layout.num_prefix] = True
-    encoded = net.forward_features(tokens._replace(valid=valid))
-    return net.forward_head(encoded).float()
+    return raw_outputs(net, net.forward_features(tokens._replace(valid=valid)))
 
 
 def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None) -> Tensor:
-    """Decrease of the logits when one unit (B, U, T) is masked, for each unit: (B, U, C).
+    """Decrease of the raw outputs when one unit (B, U, T) is masked, for each unit: (B, U, O).
 
-    The model is in evaluation mode. `intact` are its logits (B, C) with all tokens; None: they are
+    The model is in evaluation mode. `intact` are its outputs (B, O) with all tokens; None: they are
     computed.
     """
     if intact is None:
-        # Not the logits of a trace: other kernels may have computed them; this matters in bfloat16.
-        intact = net.forward_head(net.forward_features(tokens)).float()
-    falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, C)
+        # Not the outputs of a trace: other kernels may have computed them; this matters in bfloat16.
+        intact = raw_outputs(net, net.forward_features(tokens))
+    falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
     for number, unit in enumerate(units.unbind(1)):
-        falls[:, number] = intact - masked_logits(net, tokens, unit)
+        falls[:, number] = intact - masked_outputs(net, tokens, unit)
     return falls
 
 
@@ -244,12 +259,8 @@ class Views(NamedTuple):
 
 
 @torch.no_grad()
-def attention_views(seen: Trace, interaction: Tensor | None = None) -> Views:
-    """Returns the views of attention, see `Views`.
-
-    With the interactions of regions (B, R, R), they are the relations of one more view, which has
-    no output and no patches: these are 0.
-    """
+def attention_views(seen: Trace) -> Views:
+    """Returns the views of attention, see `Views`."""
     # Where each view looks: the encoder, the heads, the queries if there are several.
     heads, distance = head_maps(seen)  # (B, L, T), (B, L)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
@@ -265,10 +276,6 @@ def attention_views(seen: Trace, interaction: Tensor | None = None) -> Views:
     for _ in range(queries.shape[1]):
         relations.append(torch.zeros_like(relations[0]))
 
-    if interaction is not None:
-        maps = pad(maps, (0, 0, 0, 1))
-        relations.append(interaction)
-
     maps = normalize(maps, p=1, dim=-1)  # (B, V, T)
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)  # (B, V, R)
     patches = seen.layout.patch_map(maps)  # (B, V, rows, columns)
@@ -279,10 +286,10 @@ def attention_views(seen: Trace, interaction: Tensor | None = None) -> Views:
 def interactions(net: RegionViT, seen: Trace) -> Tensor:
     """How far the effects of two regions on the predicted logit depend on each other (B, R, R).
 
-    The change without both regions, less the changes without each of them, without its sign
+    In logits: the fall of the logit without both regions, less the falls without each of them
     (Grabisch & Roubens, "An axiomatic approach to the concept of interaction among players in
     cooperative games", 1999). Only pairs of the `STRONGEST` regions are considered, and small
-    values are 0 (see `NOTABLE`). The values of a face add up to 1, or to 0.
+    values are 0 (see `NOTABLE`).
     """
     alone = units(seen.layout, seen.membership)  # (B, R, T)
     batch, regions, _ = alone.shape
@@ -290,18 +297,18 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
     label = seen.logits.argmax(1)  # (B,)
     result = seen.logits.new_zeros(batch, regions, regions)
     with evaluating(net):
-        intact = net.forward_head(net.forward_features(seen.tokens)).float()  # (B, C)
+        intact = raw_outputs(net, net.forward_features(seen.tokens))  # (B, O)
         single = drops(net, seen.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(STRONGEST, regions)).indices.sort().values
         for a, b in combinations(strongest.unbind(1), 2):  # (B,) each
-            without_both = masked_logits(net, seen.tokens, alone[faces, a] | alone[faces, b])
+            without_both = masked_outputs(net, seen.tokens, alone[faces, a] | alone[faces, b])
             both = (intact - without_both)[faces, label]  # (B,)
-            change = (both - single[faces, a] - single[faces, b]).abs()
-            notable = change >= NOTABLE * single.abs().amax(1)
+            change = both - single[faces, a] - single[faces, b]
+            notable = change.abs() >= NOTABLE * single.abs().amax(1)
             change = change * notable
             result[faces, a, b] = change
             result[faces, b, a] = change
-    return normalize(result.flatten(1), p=1, dim=1).view_as(result)
+    return result
 
 
 @torch.no_grad()

@@ -94,7 +94,7 @@ def _finish(figure: Any, file: str | Path | None) -> Pil.Image:
     if file is not None:
         if Path(file).suffix not in PLOTS:
             raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
-        figure.savefig(file)
+        charts.save_figure(figure, Path(file))
     return Pil.fromarray(charts.rasterize(figure))
 
 

@@ -3,28 +3,49 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Affine2D
 
 from fer_vit.errors import printable
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
 from fer_vit.report import draw
-from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR, REGION_COLOUR, Attention, FaceView
+from fer_vit.report.draw import (
+    ACCENT_COLOUR,
+    AGAINST_COLOUR,
+    FAINT_COLOUR,
+    FOR_COLOUR,
+    REGION_COLOUR,
+    Attention,
+    FaceView,
+)
+from fer_vit.report.faces import Attributed, heat_palette
 from fer_vit.report.table import Interval
 
 BARS = 12  # probabilities beside a face, at most
 PANELS = 6  # side by side, at most
 ARCS = 12  # pairs of regions that are joined by an arc, at most
+DISCS = 6  # regions whose names stand beside attention
+NAMED = 3  # regions whose names stand beside a heat map
+MOVEMENTS = 8  # movements beside a face, at most
+WEAK_MOVEMENT = 0.1  # intensity below which a movement is not drawn
 SHADOW_COLOUR = "#000000aa"
-TEXT_HEIGHT = 0.75  # of the text below a face, in inches
+MINUS = "\u2212"
+FIGURE_WIDTH = 85 / 25.4  # of a figure of a face, in inches: a column of a journal
+MARGIN_WIDTH = 1.4  # of the names beside a face, in inches
+LINE_HEIGHT = 0.14  # of a line of text, in inches
+POINTS = 7  # size of text in figures of a face
+FIGURE_SIDE = 640  # longer side of the photo of a figure, in pixels
+FIGURE_DPI = 200
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
@@ -246,72 +267,266 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
     return pairs[:ARCS]
 
 
-def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str]) -> Figure:
+class Label(NamedTuple):
+    """A name beside a face, which a line joins with its place."""
+
+    place: Array  # (x, y) in pixels of the picture
+    text: str
+    bar: float | None = None  # a bar under the name, in [0, 1]
+
+
+def face_figure(
+    view: FaceView, labels: Sequence[Label], text: str
+) -> tuple[Figure, Axes, FaceView]:
+    """Draws a face in pale grey with names beside it and a text below.
+
+    The names stand in a margin, so that they cover nothing of the face.
+
+    Returns:
+        The figure, the axes of the face in pixels, and the drawn face.
+    """
+    close = draw.zoom(view, FIGURE_SIDE)
+    height, width = close.photo.shape[:2]
+    photo_width = FIGURE_WIDTH - MARGIN_WIDTH
+    photo_height = photo_width * height / width
+    below = LINE_HEIGHT * (text.count("\n") + 1.5)
+    figure = Figure(figsize=(FIGURE_WIDTH, photo_height + below), dpi=FIGURE_DPI)
+    whole = photo_height + below
+    axes = figure.add_axes((0, below / whole, photo_width / FIGURE_WIDTH, photo_height / whole))
+    axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+
+    # Names from above to below, as far from each other as lines of text are.
+    pixels_per_inch = width / photo_width
+    line = LINE_HEIGHT * pixels_per_inch
+    rows = sorted(labels, key=lambda label: float(label.place[1]))
+    step = 1.2 * line if all(label.bar is None for label in rows) else 1.9 * line
+    heights = spread_out([float(label.place[1]) for label in rows], step, line, height - line)
+    for label, y in zip(rows, heights, strict=True):
+        _margin_label(axes, label, width, y, pixels_per_inch)
+    figure.text(
+        0.01, 0.2 * LINE_HEIGHT / whole, text, fontsize=POINTS, va="bottom", parse_math=False
+    )
+    return figure, axes, close
+
+
+def spread_out(values: Sequence[float], step: float, low: float, high: float) -> list[float]:
+    """Returns ascending values that are at least `step` apart, near the given ascending ones.
+
+    They lie between `low` and `high` if these are far enough from each other.
+    """
+    spread: list[float] = []
+    for value in values:
+        least = spread[-1] + step if spread else low
+        spread.append(max(value, least))
+    limit = high
+    for index in reversed(range(len(spread))):
+        spread[index] = min(spread[index], limit)
+        limit = spread[index] - step
+    return spread
+
+
+def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_inch: float) -> None:
+    left = width + 0.12 * pixels_per_inch
+    axes.plot(
+        [label.place[0], width + 0.02 * pixels_per_inch, left - 0.02 * pixels_per_inch],
+        [label.place[1], y, y],
+        color=ACCENT_COLOUR,
+        linewidth=0.5,
+        clip_on=False,
+        zorder=2,  # below arcs and discs
+        path_effects=[withStroke(linewidth=1.5, foreground="white")],
+    )
+    axes.text(
+        left, y, draw.fitted(label.text, 14, 190), fontsize=POINTS, va="center", parse_math=False
+    )
+    if label.bar is None:
+        return
+
+    # The bar below the name, and its value.
+    full = 0.75 * pixels_per_inch
+    thick = 0.05 * pixels_per_inch
+    middle = y + 0.95 * LINE_HEIGHT * pixels_per_inch
+    for length, colour in ((1.0, FAINT_COLOUR), (label.bar, FOR_COLOUR)):
+        corner = (left, middle - thick / 2)
+        rectangle = Rectangle(corner, full * length, thick, color=colour, linewidth=0)
+        rectangle.set_clip_on(False)
+        axes.add_patch(rectangle)
+    value = f"{label.bar:.2f}"
+    axes.text(left + 1.07 * full, middle, value, fontsize=POINTS, va="center")
+
+
+def _centres(close: FaceView, regions: Sequence[str]) -> dict[int, Array]:
+    """Returns the centres (2,) in the picture of the regions that a face has, by index."""
+    centres = {}
+    for index, name in enumerate(regions):
+        if name in close.regions:
+            centres[index] = draw.to_photo(close, close.regions[name]).mean(0)
+    return centres
+
+
+def _crop_image(axes: Axes, close: FaceView, colours: Array) -> None:
+    """Draws colours (rows, columns, 4) over the crop of a face."""
+    place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
+    extent = (0, close.crop_size, close.crop_size, 0)
+    axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
+
+
+def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str]) -> Figure:
+    """Draws what drives the prediction: a heat map, and the regions with the largest shares."""
+    close = draw.zoom(view, FIGURE_SIDE)
+    centres = _centres(close, regions)
+    named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:NAMED]
+    labels = []
+    for index in named:
+        share = signed_percent(float(target.shares[index]))
+        labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
+    text = (
+        f"{printable(target.name)}: what drives the prediction.\n"
+        "Orange is for it, blue against it; the largest shares of regions."
+    )
+    figure, axes, close = face_figure(view, labels, text)
+    strength = target.heat / max(np.abs(target.heat).max(), 1e-12)
+    indices = (128 + 127 * strength).round().astype(int)
+    _crop_image(axes, close, heat_palette()[indices] / 255)
+    for index in named:
+        corners = draw.to_photo(close, close.regions[regions[index]])
+        axes.add_patch(Polygon(corners, fill=False, edgecolor=ACCENT_COLOUR, linewidth=0.7))
+    return figure
+
+
+def shares_figure(target: Attributed, view: FaceView, regions: Sequence[str]) -> Figure:
+    """Draws the signed share of each region that a face has, from a line in the middle."""
+    shown = [index for index, name in enumerate(regions) if name in view.regions]
+    shares = [float(target.shares[index]) for index in shown]
+    names = [regions[index].replace("_", " ") for index in shown]
+    height = 0.35 + LINE_HEIGHT * (len(shown) + 1.5)
+    figure = Figure(figsize=(FIGURE_WIDTH, height), dpi=FIGURE_DPI, layout="constrained")
+    axes = figure.add_subplot()
+    rows = range(len(shown))
+    colours = [FOR_COLOUR if share > 0 else AGAINST_COLOUR for share in shares]
+    axes.barh(rows, shares, 0.6, color=colours)
+    axes.axvline(0, color=ACCENT_COLOUR, linewidth=0.7)
+    most = max([abs(share) for share in shares], default=0.0) or 1.0
+    axes.set(xlim=(-1.05 * most, 1.05 * most), ylim=(len(shown) - 0.5, -0.5), xticks=[])
+    axes.set_yticks(rows, names, fontsize=POINTS, parse_math=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    values = axes.secondary_yaxis("right")
+    values.set_yticks(rows, [signed_percent(share) for share in shares], fontsize=POINTS)
+    values.tick_params(length=0)
+    values.spines[:].set_visible(False)
+    axes.set_title(
+        f"{draw.fitted(target.name, 14, 250)}: contribution of regions",
+        fontsize=POINTS,
+        loc="left",
+        parse_math=False,
+    )
+    return figure
+
+
+def attention_figure(
+    view: FaceView, attention: Attention, regions: Sequence[str], region_tokens: int = 1
+) -> Figure:
     """Draws the attention of the whole encoder, the first view, on a face.
 
     Arcs are as wide as the attention between two regions. The area of a disc is the attention from
-    a region to the output. `regions` are the model's R regions, of which the face may lack some.
+    a region to the output. Patches are coloured from an equal share of all tokens on. `regions` are
+    the model's R regions, of which the face may lack some, with `region_tokens` tokens each.
     """
     relations = attention.relations[0]  # (R, R)
     output = attention.output[0]  # (R,)
     patches = attention.patches[0]  # (rows, columns)
-
-    # The face in pale grey.
-    close = draw.zoom(view, 640)
-    height, width = close.photo.shape[:2]
-    figure = Figure(figsize=(5, 5 * height / width + TEXT_HEIGHT), dpi=120)
-    bottom = TEXT_HEIGHT / figure.get_figheight()
-    axes = figure.add_axes((0, bottom, 1, 1 - bottom))
-    axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
-
-    # Patches as a soft map.
-    if patches.size:
-        colours = np.broadcast_to(to_rgba(REGION_COLOUR), (*patches.shape, 4)).copy()
-        colours[..., 3] = 0.75 * patches / max(patches.max(), 1e-12)
-        place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
-        extent = (0, close.crop_size, close.crop_size, 0)
-        axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
-
-    # Arcs between the centres of regions, the widest last.
-    centres = {}
-    for index, name in enumerate(regions):
-        if name in close.regions:
-            centres[index] = draw.to_photo(close, close.regions[name]).mean(0)  # (2,)
+    close = draw.zoom(view, FIGURE_SIDE)
+    centres = _centres(close, regions)
     pairs = strongest_pairs(relations, list(centres))
+
+    # What is drawn, in words.
+    label, confidence = draw.ranked(view.probabilities)[0]
+    text = f"{printable(label)} {draw.percent(confidence)}: how regions exchange information.\n"
+    text += "Discs: attention from a region to the output.\nArcs: attention between two regions"
+    if pairs:
+        names = f"{regions[pairs[0].first]} and {regions[pairs[0].second]}".replace("_", " ")
+        text += f",\nwidest {names}, {draw.percent(pairs[0].share)}"
+    text += "."
+    labels = []
+    for index in sorted(centres, key=lambda index: -output[index])[:DISCS]:
+        share = draw.percent(float(output[index]))
+        labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
+    figure, axes, close = face_figure(view, labels, text)
+
+    if patches.size:
+        uniform = 1 / (patches.size + region_tokens * len(centres))
+        above = (patches - uniform).clip(min=0)
+        colours = np.broadcast_to(to_rgba(REGION_COLOUR), (*patches.shape, 4)).copy()
+        colours[..., 3] = 0.75 * above / max(above.max(), 1e-6)
+        _crop_image(axes, close, colours)
+
+    # The widest arc last.
     for pair in reversed(pairs):
-        line_width = 6 * pair.share / pairs[0].share
+        line_width = 4 * pair.share / pairs[0].share
         arc = FancyArrowPatch(
-            centres[pair.first],
-            centres[pair.second],
+            tuple(centres[pair.first]),
+            tuple(centres[pair.second]),
             arrowstyle="-",
             connectionstyle="arc3,rad=0.15",
             linewidth=line_width,
         )
-        shadow = withStroke(linewidth=line_width + 1.5, foreground=SHADOW_COLOUR)
-        arc.set(color=REGION_COLOUR, capstyle="round", path_effects=[shadow])
+        shadow = withStroke(linewidth=line_width + 1, foreground=SHADOW_COLOUR)
+        arc.set(color=REGION_COLOUR, capstyle="round", path_effects=[shadow], zorder=2.5)
         axes.add_patch(arc)
-
-    # Discs with names.
     for index, (x, y) in centres.items():
-        area = 400 * output[index] / max(output.max(), 1e-12)
-        axes.scatter(x, y, area, REGION_COLOUR, edgecolors=SHADOW_COLOUR, zorder=3)
-        text = f"{regions[index].replace('_', ' ')} {draw.percent(output[index])}"
-        annotation = axes.annotate(
-            text, (x, y), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=7
-        )
-        outline = withStroke(linewidth=2, foreground="black")
-        annotation.set(color="white", zorder=4, path_effects=[outline])
-    axes.set(xlim=(0, width), ylim=(height, 0))
-    axes.set_axis_off()
-
-    # What is drawn, in words.
-    label, confidence = draw.ranked(view.probabilities)[0]
-    text = f"{printable(label)} {draw.percent(confidence)}: where the model looks\n"
-    text += "Arcs: attention between two regions"
-    if pairs:
-        widest = pairs[0]
-        names = f"{regions[widest.first]} and {regions[widest.second]}".replace("_", " ")
-        text += f"; widest: {names}, {draw.percent(widest.share)}"
-    text += ".\nDiscs: attention from a region to the output."
-    figure.text(0.02, 0.02, text, fontsize=8, va="bottom", parse_math=False)
+        area = 150 * output[index] / max(output.max(), 1e-12)
+        axes.scatter(x, y, area, REGION_COLOUR, edgecolors=SHADOW_COLOUR, linewidths=0.5, zorder=3)
     return figure
+
+
+def movements_figure(
+    view: FaceView,
+    names: Sequence[str],
+    values: Sequence[float],
+    places: Sequence[int | None],
+    regions: Sequence[str],
+) -> Figure:
+    """Draws the strongest movements of a face as bars, joined with the regions that move.
+
+    Args:
+        view: The face.
+        names: Of K movements.
+        values: Their intensities in [0, 1].
+        places: The region of each, as an index of `regions`, or None.
+        regions: The names of the model's regions.
+    """
+    close = draw.zoom(view, FIGURE_SIDE)
+    centres = _centres(close, regions)
+    labels: list[Label] = []
+    for index in sorted(range(len(names)), key=lambda index: -values[index]):
+        place = places[index]
+        if place is None or place not in centres or values[index] < WEAK_MOVEMENT:
+            continue
+        if len(labels) < MOVEMENTS:
+            labels.append(Label(centres[place], names[index], values[index]))
+    text = "The strongest movements, from 0 to 1."
+    if not labels:
+        text = f"No movement reaches {WEAK_MOVEMENT}."
+    figure, axes, _ = face_figure(view, labels, text)
+    for label in labels:
+        x, y = label.place
+        axes.scatter(x, y, 6, ACCENT_COLOUR, linewidths=0, zorder=6)
+    return figure
+
+
+def signed_percent(share: float) -> str:
+    """Returns a percentage with its sign: +12%, \u221212% or 0%."""
+    rounded = round(100 * share)
+    if rounded == 0:
+        return "0%"
+    return f"{'+' if rounded > 0 else MINUS}{abs(rounded)}%"
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Saves a figure: text stays text in SVG, and PDF embeds TrueType fonts."""
+    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the font lacks some that labels have
+        figure.savefig(path)

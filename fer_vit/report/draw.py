@@ -63,6 +63,7 @@ class FaceView:
     seconds: float = 0.0  # the frame's time
     probabilities: dict[str, float] = field(default_factory=dict)  # of each label
     smoothed: str | None = None  # the expression with the largest smoothed probability in a video
+    warnings: tuple[str, ...] = ()  # why the prediction may be unreliable
 
     @property
     def where(self) -> str:
@@ -76,7 +77,7 @@ class FaceView:
 class Attention(NamedTuple):
     """Attention on a face in V views.
 
-    First the whole encoder, then each of L heads, then each query; in reports, last, interactions.
+    First the whole encoder, then each of L heads, then each query.
     """
 
     relations: Array  # how much each of R regions (row) takes from each (column) (V, R, R)

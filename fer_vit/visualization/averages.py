@@ -15,7 +15,7 @@ from fer_vit.face.crop import warp
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Attributed, Evidence
+from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.report.table import Interval, TableWriter
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
@@ -51,6 +51,7 @@ class Average:
         self.boxes = Mean()  # (R, 4)
         self.photo = Mean()  # (PHOTO_SIDE, PHOTO_SIDE, 3)
         self.relations = Mean()  # (V, R, R)
+        self.interactions = Mean()  # (R, R)
         self.output = Mean()  # (V, R)
         self.patches = Mean()  # (V, rows, columns)
         self.distance = Mean()  # (L,)
@@ -62,10 +63,10 @@ class Average:
         """Adds a face."""
         present = np.array([name in view.regions for name in self.regions], bool)  # (R,)
         pairs = np.outer(present, present)  # (R, R)
-        shares, heat = evidence.labels[evidence.order[0]]
+        target = evidence.targets[0]
 
         # A missing region has no values.
-        shares = np.where(present, shares, np.nan)
+        shares = np.where(present, target.shares, np.nan)
         output = np.where(present, evidence.attention.output, np.nan)
         relations = np.where(pairs, evidence.attention.relations, np.nan)
         boxes = np.full((len(self.regions), 4), np.nan)
@@ -75,10 +76,11 @@ class Average:
 
         photo = warp(view.photo, view.to_crop * PHOTO_SIDE / view.crop_size, PHOTO_SIDE)
         self.shares.add(shares)
-        self.heat.add(heat / max(np.abs(heat).sum(), 1e-12))
+        self.heat.add(target.heat / max(np.abs(target.heat).sum(), 1e-12))
         self.boxes.add(boxes)
         self.photo.add(photo.astype(float))
         self.relations.add(relations)
+        self.interactions.add(np.where(pairs, evidence.interactions, np.nan))
         self.output.add(output)
         self.patches.add(evidence.attention.patches)
         self.distance.add(evidence.attention.distance)
@@ -121,8 +123,14 @@ class Average:
             patches=np.nan_to_num(mean.patches),
             distance=np.nan_to_num(mean.distance),
         )
-        attributed = Attributed(np.nan_to_num(self.shares.value()), self.heat.value())
-        evidence = Evidence([0], {0: attributed}, contrast=attributed, attention=attention)
+        target = Attributed(label, np.nan_to_num(self.shares.value()), self.heat.value())
+        evidence = Evidence(
+            order=[0],
+            targets=[target],
+            attention=attention,
+            interactions=np.nan_to_num(self.interactions.value()),
+            charts={},
+        )
         return view, evidence
 
 

@@ -24,27 +24,30 @@ from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
-from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
+from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
+from fer_vit.report.html import GENERATOR, render
 from fer_vit.report.table import TableWriter
 from fer_vit.visualization.averages import Average, list_heads, write_heads, write_tables
+from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import (
-    LabelChoice,
-    Shown,
-    Video,
+    ExplainOptions,
     explain_faces,
-    explain_labels,
-    limit,
-    pictures,
-    watch,
+    explain_scores,
+    find_targets,
 )
+from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
+from fer_vit.visualization.people import Shown, Video, limit, pictures, watch
 
 LOGGER = logging.getLogger("fer_vit")
 
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
+EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
+NAMED = 20  # photos, people or frames in a line
 REPORT = (
     "photos",
+    "figures",
     "faces.parquet",
     "shares.csv",
     "relations.csv",
@@ -58,9 +61,9 @@ The page comes last, when all that it shows exists.
 """
 WHOLE_ENCODER = "the whole encoder"  # name of the first view of attention
 ATTENTION_TEXT = (
-    "Where the model looks: the attention between regions, and to the output, which is classified. "
-    "It does not depend on the expression, and a region with much attention need not change the "
-    "prediction."
+    "How regions exchange information: the attention between regions, and to the output, which is "
+    "classified. It is not a reason for the prediction: it does not depend on the expression, and "
+    "a region with much attention need not change the prediction."
 )
 
 
@@ -69,11 +72,11 @@ def write_report(
     model: Recognizer,
     sources: Sequence[Path],
     options: PhotoOptions,
-    method: str,
+    explaining: ExplainOptions,
     name: str,
-    labels: LabelChoice = "predicted",
     most: int = sys.maxsize,
     on_face: Callable[[int, int], None] = lambda faces, in_videos: None,
+    figures: FigureOptions = NO_FIGURES,
 ) -> int:
     """Writes a report of at most `most` faces of photos, and as many of videos, to a folder.
 
@@ -82,7 +85,11 @@ def write_report(
 
     Returns:
         The number of faces.
+
+    Raises:
+        FerVitError: A target is unknown, or the method does not explain it.
     """
+    find_targets(model, explaining.targets)
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
     films = [source for source in sources if is_video(source)]
@@ -93,41 +100,42 @@ def write_report(
     frame_status: Counter[str] = Counter()
     if films:
         videos, frame_status = watch(model.recognize(films, options))
-    videos, limited = limit(videos, most)
+    videos, people_left_out = limit(videos, most)
     chosen = [face for video in videos.values() for face in video.pictures()]
-    with_face = {face.path for face in chosen}
+    with_face = {face.path for face in chosen} | set(people_left_out)
     skipped = {str(film): "no face" for film in films if str(film) not in with_face}
 
-    print_estimate(model, method, labels, min(len(photos), most), len(chosen))
+    print_estimate(model, explaining, min(len(photos), most), len(chosen))
 
     # Photos and frames are read, classified and explained part by part.
     photo_status: Counter[str] = Counter()
-    with FaceSaver(folder, model, root, in_videos=bool(films)) as saver:
+    left_out: dict[str, str] = {}
+    with FaceSaver(folder, model, root, in_videos=bool(films), figures=figures) as saver:
         parts = chain(
             _photo_parts(model, photos, options, most), _video_parts(model, videos, options)
         )
         for part in parts:
             photo_status.update(part.status)
             skipped.update(part.skipped)
-            for face, view, evidence in explain_faces(
-                model, part.faces, part.chunks, method, labels
-            ):
+            left_out.update(part.left_out)
+            for face, view, evidence in explain_faces(model, part.faces, part.chunks, explaining):
                 saver.save(face, view, evidence)
                 on_face(len(saver.records), len(chosen))
 
     records = saver.records
+    figures.check_written(len(records))
     averages = _write_averages(folder, model, saver)
-    if len(records) >= most:
-        limited = True
-
-    facts = {"Method": method, "Model": name}
+    facts = {"Method": explaining.method, "Model": name}
     facts |= _status_facts({"Photos": photo_status, "Frames": frame_status})
-    if limited:
-        facts["Explained"] = f"at most {most:,} faces of photos, and of videos"
+    warnings = []
     if saver.small:
         number = f"{saver.small:,} of {format_count(len(records), 'face')}"
-        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+        warnings.append(f"{number} below {SMALL} pixels: labels of small faces flicker.")
+    if beyond := len(left_out) + len(people_left_out):
+        number = format_count(beyond, "file")
+        warnings.append(f"Not all faces of {number} are explained: see the end of this page.")
 
+    left_out |= _left_out_of_videos(videos, people_left_out)
     people: list[dict[str, Any]] = []
     for path, video in videos.items():
         people += video.lines(_short(path, root))
@@ -137,6 +145,7 @@ def write_report(
         title="Why each prediction?",
         generator=GENERATOR,
         facts=facts,
+        warnings=warnings,
         labels=model.labels,
         records=records,
         counts=Counter(record.label for record in records),
@@ -144,11 +153,43 @@ def write_report(
         averages=averages,
         views=name_views(model, saver.every),
         grid=model.net.layout.grid,
-        meaning=meanings(model, method),
+        region_tokens=model.net.layout.tokens_per_region,
+        charts=fixed_charts(model),
+        meaning=meanings(model, explaining.method),
         people=people,
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
+        left_out=[(_short(path, root), number) for path, number in left_out.items()],
     )
     return len(records)
+
+
+def _left_out_of_videos(
+    videos: Mapping[str, Video], people: Mapping[str, Sequence[int]]
+) -> dict[str, str]:
+    """Returns by path which faces of videos are not explained: whole people, and frames of others."""
+    left_out = {}
+    for path, video in videos.items():
+        lines = []
+        frames = video.not_shown()
+        if frames:
+            numbers = [f"person {track} {number:,}" for track, number in frames.items()]
+            lines.append(f"{sum(frames.values()):,} frames of people with pictures")
+            lines.append(_named(numbers))
+        tracks = people.get(path, ())
+        if tracks:
+            names = [f"person {track}" for track in tracks]
+            lines.append(f"all frames of {len(tracks):,} people: {_named(names)}")
+        if lines:
+            left_out[path] = "; ".join(lines)
+    return left_out
+
+
+def _named(names: Sequence[str]) -> str:
+    """Returns the first `NAMED` names as text, and how many there are more."""
+    text = ", ".join(names[:NAMED])
+    if len(names) > NAMED:
+        text += f" and {len(names) - NAMED:,} more"
+    return text
 
 
 class Part(NamedTuple):
@@ -158,6 +199,7 @@ class Part(NamedTuple):
     chunks: Sequence[Batch]  # the crops of the faces, ready for the model, perhaps with more faces
     status: Mapping[str, int]  # number of photos by status; empty for frames
     skipped: Mapping[str, str]  # the status of photos without a face, by path
+    left_out: Mapping[str, str]  # the faces of photos that are not explained, by path
 
 
 def _photo_parts(
@@ -170,12 +212,14 @@ def _photo_parts(
     for found, chunks in model.find(photos, options):
         (classified,) = model.classify([(found, chunks)], photos, options.detector)
         faces: list[Shown] = [(face, None) for face in classified[:remaining]]
+        beyond = Counter(face.path for face in classified[remaining:])
         remaining -= len(faces)
         yield Part(
             faces=faces,
             chunks=chunks,
             status=Counter(info.reason for info in found.infos),
             skipped={photo.path: photo.status for photo in found.photos() if not len(photo.faces)},
+            left_out={path: format_count(number, "face") for path, number in beyond.items()},
         )
 
 
@@ -184,13 +228,20 @@ def _video_parts(
 ) -> Iterator[Part]:
     """Yields the frames in which the faces to show of videos lie, part by part."""
     for faces, chunks in pictures(model, videos, options):
-        yield Part(faces, chunks, status={}, skipped={})
+        yield Part(faces, chunks, status={}, skipped={}, left_out={})
 
 
 class FaceSaver:
     """Writes the pictures of faces and rows of `faces.parquet`; collects the rest of a report."""
 
-    def __init__(self, folder: Path, model: Recognizer, root: str, in_videos: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Recognizer,
+        root: str,
+        in_videos: bool,
+        figures: FigureOptions = NO_FIGURES,
+    ) -> None:
         self.regions = model.crop_spec.regions
         self.records: list[FaceRecord] = []
         self.every = Average(self.regions)
@@ -198,6 +249,9 @@ class FaceSaver:
         self.small = 0  # faces below `SMALL` pixels
         self._folder = folder
         self._root = root
+        self._figures = figures
+        self._model = model
+        self._embedded = 0  # characters of pictures inside the page
         self._columns: dict[str, type] = {"path": str}
         if in_videos:
             self._columns |= {"frame": int, "seconds": float, "track": int}
@@ -222,8 +276,14 @@ class FaceSaver:
     def save(self, face: Face, view: FaceView, evidence: Evidence) -> None:
         """Saves a face with its explanation."""
         view = replace(view, name=_short(face.path, self._root))
-        record = save_face(self._folder, len(self.records), view, evidence, self.regions)
+        number = len(self.records)
+        record = save_face(self._folder, number, view, evidence, self.regions)
+        self._embedded += len(record.pictures)
+        if self._embedded > EMBEDDED:
+            record = record._replace(pictures="")
         self.records.append(record)
+        if self._figures.includes(number):
+            save_figures(self._folder, number, view, evidence, self._model, self._figures)
         self.every.add(view, evidence)
         self.by_label[record.label].add(view, evidence)
         if face.size < SMALL:
@@ -232,8 +292,8 @@ class FaceSaver:
         row: dict[str, Cell] = {name: getattr(face, name) for name in self._copied}
         row["predicted"] = face.label
         row["confidence"] = face.confidence
-        shares, _ = evidence.labels[evidence.order[0]]
-        for region, share in zip(self.regions, shares.tolist(), strict=True):
+        shares = evidence.targets[0].shares.tolist()
+        for region, share in zip(self.regions, shares, strict=True):
             if region in view.regions:
                 row[region] = share
         self._table.write([row])
@@ -271,9 +331,7 @@ def _short(path: str, root: str) -> str:
     return printable(os.path.relpath(path, root))
 
 
-def print_estimate(
-    model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int
-) -> None:
+def print_estimate(model: Recognizer, explaining: ExplainOptions, photos: int, frames: int) -> None:
     """Prints how long the explanations take, and how large they are.
 
     Each photo is assumed to have one face.
@@ -286,7 +344,7 @@ def print_estimate(
     for _ in range(2):  # the first time is slow
         start = time.perf_counter()
         seen = trace(model.net, image, boxes, valid)
-        next(explain_labels(model.net, seen, method, labels))
+        next(explain_scores(model, seen, explaining))
     seconds = time.perf_counter() - start + FACE_SECONDS
 
     faces = photos + frames
@@ -301,7 +359,7 @@ def print_estimate(
 def name_views(model: Recognizer, average: Average) -> list[str]:
     """Returns the names of the views of attention, with the mean distances of the heads.
 
-    The interactions, which come last, have no name; without any face, there is only one view.
+    Without any face, there is only one view.
     """
     if not average.rows:
         return [WHOLE_ENCODER]
@@ -310,7 +368,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
     for head in list_heads(len(attention.distance), len(model.net.vit.blocks)):
         distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
-    queries = len(attention.output) - len(names) - 1
+    queries = len(attention.output) - len(names)
     for label in model.labels[:queries]:
         names.append(f"query of {label}")
     return names

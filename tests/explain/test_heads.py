@@ -14,7 +14,7 @@ from fer_vit.explain.trace import (
     attention_views,
     head_maps,
     interactions,
-    masked_logits,
+    masked_outputs,
     trace,
     units,
 )
@@ -144,31 +144,21 @@ def test_relations_against_loops(tokens: str) -> None:
 @pytest.mark.parametrize(
     "change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"pool": "query"}, {"tokens": "patch"}]
 )
-def test_views_are_the_encoder_then_heads_then_queries_then_interactions(
-    change: dict[str, object],
-) -> None:
+def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    views, (maps, distance) = attention_views(seen, interactions(net, seen)), head_maps(seen)
+    views, (maps, distance) = attention_views(seen), head_maps(seen)
     queries = 4 if "query" in change.values() else 0
-    assert all(
-        torch.equal(a, b[:, :-1]) for a, b in zip(attention_views(seen)[:3], views, strict=False)
-    )
-    assert views.relations.shape == (3, 1 + 4 + queries + 1, 3, 3)
-    assert not views.relations[:, 5:-1].any()
-    assert torch.equal(views.relations[:, -1], interactions(net, seen))
-    assert not views.output[:, -1].any()
-    assert not views.patches[:, -1].any()
+    assert views.relations.shape == (3, 1 + 4 + queries, 3, 3)
+    assert not views.relations[:, 5:].any()
     assert torch.allclose(
-        views.output[:, :-1].sum(-1),
-        VALID.any(1).float()[:, None].expand(3, 5 + queries),
-        atol=1e-5,
+        views.output.sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5
     )
     each = torch.cat(
         [maps / maps.sum(-1, keepdim=True).clamp(min=1e-12), seen.pooled.weights.mean(1)], 1
     )
     assert torch.allclose(
-        views.patches[:, 1:-1], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5
+        views.patches[:, 1:], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5
     )
     assert torch.equal(views.distance, distance)
     assert distance.shape == (3, 4)
@@ -197,13 +187,13 @@ def test_interactions_against_loops(change: dict[str, object]) -> None:
         hidden = torch.zeros(3, net.layout.num_tokens, dtype=torch.bool)
         for region in regions:
             hidden[face] |= parts[face, region]
-        return float(masked_logits(net, seen.tokens, hidden)[face, label[face]])
+        return float(masked_outputs(net, seen.tokens, hidden)[face, label[face]])
 
     for face in range(3):
         whole, alone = score(face), [score(face, region) for region in range(3)]
         expected = np.zeros((3, 3))
         for a, b in [(0, 1), (0, 2), (1, 2)]:
-            joint = abs(whole - alone[a] - alone[b] + score(face, a, b))
-            if joint >= NOTABLE * max(abs(whole - one) for one in alone):
+            joint = alone[a] + alone[b] - whole - score(face, a, b)  # in logits
+            if abs(joint) >= NOTABLE * max(abs(whole - one) for one in alone):
                 expected[a, b] = expected[b, a] = joint
-        assert np.allclose(found[face], expected / max(expected.sum(), 1e-12), atol=1e-4)
+        assert np.allclose(found[face], expected, atol=1e-4)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import GENERATOR, Attributed, Evidence, FaceRecord, render
+from fer_vit.report.faces import Attributed, Evidence, FaceRecord
+from fer_vit.report.html import GENERATOR, render
 
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
@@ -17,14 +18,15 @@ ATTENTION = Attention(
         [
             [[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]],
             [[0.9, 0.0, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.9]],
-            [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]],
         ]
     ),
-    np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75], [0.0, 0.0, 0.0]]),
-    np.array([[[0.5, 0.0]], [[0.0, 0.5]], [[0.0, 0.0]]]),
+    np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75]]),
+    np.array([[[0.5, 0.0]], [[0.0, 0.5]]]),
     np.array([9.0]),
 )
-"""The whole encoder, one head, and interactions; two patches."""
+"""The whole encoder and one head; two patches."""
+INTERACTIONS = np.array([[0.0, 0.0, -0.4], [0.0, 0.0, 0.0], [-0.4, 0.0, 0.0]])
+"""Of mouth and chin, in logits."""
 VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
 
 
@@ -44,13 +46,17 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> 
     )
 
 
-def make_evidence() -> Evidence:
+def make_evidence(order: Sequence[int] = (1, 2, 0), labels: Sequence[str] = LABELS) -> Evidence:
+    """Explains the labels in this order, and the first rather than the second."""
     heat = np.arange(1024.0).reshape(32, 32) / 1024
-    labels = {}
-    for label, share in enumerate((0.1, 0.25, -0.4)):
-        labels[label] = Attributed(np.array([share, 0.0, -0.5]), heat - share)
-    contrast = Attributed(np.array([0.9, 0.0, 0.1]), heat)
-    return Evidence([1, 2, 0], labels, contrast, ATTENTION)
+    shares = (0.1, 0.25, -0.4)  # of the mouth, by label
+    targets = []
+    for label in order:
+        share = np.array([shares[label], 0.0, -0.5])
+        targets.append(Attributed(labels[label], share, heat - shares[label]))
+    name = f"{labels[order[0]]} rather than {labels[order[1]]}"
+    targets.append(Attributed(name, np.array([0.9, 0.0, 0.1]), heat))
+    return Evidence(order, targets, ATTENTION, INTERACTIONS, charts={})
 
 
 def write_page(
@@ -76,6 +82,10 @@ def write_page(
         "people": (),
     }
     values |= {
+        "warnings": (),
+        "charts": {},
+        "region_tokens": 1,
+        "left_out": (),
         "skipped": (),
         "generator": GENERATOR,
         "counts": Counter(record.label for record in records),

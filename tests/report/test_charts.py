@@ -55,8 +55,9 @@ def green(picture: np.ndarray) -> np.ndarray:
 
 
 def test_an_arc_joins_the_middles_and_discs_have_the_area_of_their_attention() -> None:
-    shown = green(rasterize(attention_figure(VIEW, attention(), REGIONS)))
-    scale = shown.shape[1] / 64
+    figure = attention_figure(VIEW, attention(), REGIONS)
+    shown = green(rasterize(figure))
+    scale = shown.shape[1] * figure.axes[0].get_position().width / 64
     for x, y, there in ((12, 12, True), (48, 48, True), (50, 12, False), (12, 50, False)):
         assert shown[round(y * scale), round(x * scale)] == there
     # The arc bends to one side of the straight line.
@@ -66,13 +67,15 @@ def test_an_arc_joins_the_middles_and_discs_have_the_area_of_their_attention() -
     none = attention()._replace(relations=np.zeros((1, 3, 3)))
     discs = green(rasterize(attention_figure(VIEW, none, REGIONS)))
     small, large = discs[: round(30 * scale)].sum(), discs[round(30 * scale) :].sum()
-    assert 2.5 < large / small < 6  # 4, less the outlines and names
+    assert 2.5 < large / small < 6  # 4, less the outlines
 
 
 def test_patches_are_a_soft_map_where_they_are() -> None:
-    with_map = rasterize(attention_figure(VIEW, attention((2, 2)), REGIONS)).astype(int)
+    figure = attention_figure(VIEW, attention((2, 2)), REGIONS)
+    with_map = rasterize(figure).astype(int)
     without = rasterize(attention_figure(VIEW, attention(), REGIONS)).astype(int)
-    scale, change = with_map.shape[1] / 64, np.abs(with_map - without).sum(-1)
+    change = np.abs(with_map - without).sum(-1)
+    scale = with_map.shape[1] * figure.axes[0].get_position().width / 64
     assert change[round(10 * scale), round(54 * scale)] > 60
     assert change[round(54 * scale), round(26 * scale)] == 0
 
@@ -110,7 +113,7 @@ def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
     drawn = model.attend(face)
     assert drawn.relations.shape == (19, 11, 11)  # the encoder and 3 x 6 heads
     assert np.allclose(drawn.output.sum(-1), 1, atol=1e-5)
-    assert model.plot_attention(face, tmp_path / "face.svg").size[0] == 600
+    assert model.plot_attention(face, tmp_path / "face.svg").size[0] == 669
     text = (tmp_path / "face.svg").read_text()
     assert len(re.findall("<image", text)) == 1
     assert text.count(f"stroke: {REGION_COLOUR}") > 5

@@ -8,7 +8,7 @@ from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from fer_vit.errors import printable
-from fer_vit.report.html import save_face
+from fer_vit.report.faces import save_face
 from tests.helpers.browser import opened
 from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page
 
@@ -38,9 +38,8 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
         view = replace(
             view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number)
         )
-        evidence = make_evidence()._replace(
-            order=np.argsort([-p for p in probabilities.values()]).tolist()
-        )
+        order = np.argsort([-p for p in probabilities.values()]).tolist()
+        evidence = make_evidence(order, labels)
         records.append(save_face(folder, number, view, evidence, REGIONS))
     write_page(folder / "index.html", {"Model": NAMES[1]}, labels, records, title=NAMES[0], **VIEWS)
     page, wrong = opened(chrome, (folder / "index.html").as_uri())
@@ -56,7 +55,7 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
         for text in cards.locator(".label").all_text_contents()
     ] == [shown[json.loads(record.data)["order"][0]] for record in records]
     for number, name in enumerate(names):
-        page.get_by_placeholder("contains …").fill(name)
+        page.get_by_label("File name").fill(name)
         expect(page.locator(".card:visible")).to_have_count(sum(name in other for other in names))
         cards.nth(number).scroll_into_view_if_needed()
         expect(cards.nth(number).locator("img")).to_have_js_property("complete", True)
@@ -64,20 +63,20 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
             assert abs(picture.getpixel((20, 20))[0] - (10 + 16 * number)) < 5  # its own picture
         cards.nth(number).click()
         assert dialog.locator(".name").text_content() == name
-        options = dialog.locator("select[name=label] option").all_text_contents()
+        options = dialog.locator("select[name=target] option").all_text_contents()
         assert sorted(options[:3]) == sorted(shown)
         assert dialog.locator("h2").text_content().startswith(options[0])
-        dialog.locator("select[name=label]").select_option("contrast")
+        dialog.locator("select[name=target]").select_option(index=3)
         assert options[3] == f"{options[0]} rather than {options[1]}"
-        assert dialog.locator("svg .region title").first.text_content() == "mouth 90%"
+        assert dialog.locator("svg .region title").first.text_content() == "mouth +90%"
         page.keyboard.press("Escape")
     for label in shown:
         page.get_by_text(label, exact=False).locator("visible=true").first.hover()
-    page.get_by_placeholder("contains …").fill("")
+    page.get_by_label("File name").fill("")
     page.locator("fieldset span", has_text=shown[0]).click()
-    assert page.locator("output").text_content().endswith(f"of {len(names)} faces")
+    assert page.locator(".filter output").text_content().endswith(f"of {len(names)} faces")
     assert page.title() == NAMES[0]
-    assert page.locator("script").count() == 3
+    assert page.locator("script").count() == 4
     assert (
         page.locator("[src=x], [onload], [onerror], [onmouseover], body i:not([class])").count()
         == 0

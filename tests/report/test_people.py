@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Attributed, Evidence, save_face
+from fer_vit.report.faces import Attributed, Evidence, save_face
 from tests.helpers.browser import loaded, opened
 from tests.helpers.reports import write_page
 
@@ -40,8 +40,8 @@ def write(folder: Path) -> Path:
                 np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(1)
             )
             order = [0, 1] if seconds > 5 else [1, 0]
-            attributed = Attributed(np.array([0.75, -0.25]), np.ones((8, 8)))
-            evidence = Evidence(order, {0: attributed, 1: attributed}, attributed, attention)
+            target = Attributed(LABELS[order[0]], np.array([0.75, -0.25]), np.ones((8, 8)))
+            evidence = Evidence(order, [target], attention, np.zeros((2, 2)), {})
             records.append(save_face(folder, len(records), view, evidence, REGIONS))
     photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
@@ -84,7 +84,7 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     assert dialog.locator(".number").text_content() == "person 1 at 0:10.0"
     assert dialog.locator("h2").text_content() == "happiness 100%"
     assert dialog.locator(".timeline").evaluate(playhead) == "1"
-    assert dialog.locator(".numbers tbody tr").all_text_contents() == ["mouth75%", "nose-25%"]
+    assert dialog.locator(".numbers tbody tr").all_text_contents() == ["mouth+75%", "nose-25%"]
     page.keyboard.press("Escape")
     expect(line).to_be_focused()
     assert (
@@ -139,7 +139,7 @@ def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> N
         )
         assert top(0, "<i>fear", corner) == pytest.approx(0, abs=0.06)
     cells = areas.nth(1).locator("rect[class]")  # two regions at each of four times
-    assert cells.locator("title").all_text_contents() == ["mouth 75%", "nose -25%"] * 4
+    assert cells.locator("title").all_text_contents() == ["mouth +75%", "nose -25%"] * 4
     colours = [cell.get_attribute("class") for cell in cells.all()[:2]]
     assert colours == ["for", "against"]
     assert [float(cell.get_attribute("fill-opacity") or 0) for cell in cells.all()[:2]] == [

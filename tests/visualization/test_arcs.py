@@ -109,7 +109,7 @@ def first_pairs(
     seen = trace(net, image, boxes, torch.ones(len(label), len(REGIONS), dtype=torch.bool))
     assert (seen.logits.argmax(1) == label).float().mean() > 0.95
     arcs = [
-        strongest_pairs(relations.double().numpy(), range(len(REGIONS)))
+        strongest_pairs(relations.abs().double().numpy(), range(len(REGIONS)))
         for relations in measure(net, seen)
     ]
     return sum(face[0][1:] == (BROW, MOUTH) for face in arcs if face) / len(arcs)

@@ -8,7 +8,7 @@ import pytest
 
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Attributed, Evidence
+from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_heads, write_tables
 
 REGIONS = ("right_eye", "nose", "mouth")
@@ -28,8 +28,8 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
         attention = Attention(
             rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
         )
-        attributed = Attributed(rng.normal(size=3), rng.normal(size=(4, 4)))
-        found.append((view, Evidence([0], {0: attributed}, attributed, attention)))
+        target = Attributed("a", rng.normal(size=3), rng.normal(size=(4, 4)))
+        found.append((view, Evidence([0], [target], attention, rng.normal(size=(3, 3)), {})))
     return found
 
 
@@ -42,10 +42,13 @@ def average(faces: list[tuple[FaceView, Evidence]]) -> Average:
     return average
 
 
-def means(faces: list[tuple[FaceView, Evidence]], *regions: int) -> tuple[list[Attention], Array]:
-    """Attention and shares of the faces that show some regions."""
+def means(
+    faces: list[tuple[FaceView, Evidence]], *regions: int
+) -> tuple[list[Attention], Array, list[Evidence]]:
+    """Attention, shares and evidence of the faces that show some regions."""
     own = [one for view, one in faces if {REGIONS[r] for r in regions} <= view.regions.keys()]
-    return [one.attention for one in own], np.stack([one.labels[0][0] for one in own])
+    shares = np.stack([one.targets[0].shares for one in own])
+    return [one.attention for one in own], shares, own
 
 
 def test_tables_hold_means_over_faces(
@@ -56,7 +59,7 @@ def test_tables_hold_means_over_faces(
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}
     assert [row["region"] for row in tables["shares"]] == list(REGIONS)
     for r, row in enumerate(tables["shares"]):
-        _, shares = means(faces, r)
+        _, shares, _ = means(faces, r)
         assert (int(row["faces"]), float(row["mean"])) == (
             len(shares),
             pytest.approx(shares[:, r].mean(), abs=1e-6),
@@ -101,9 +104,11 @@ def test_the_mean_face_has_the_means_of_its_faces(
         assert np.allclose(
             box, np.mean([one.regions[name] for one, _ in faces if name in one.regions], axis=0)
         )
-    heat = [one.labels[0][1] / np.abs(one.labels[0][1]).sum() for _, one in faces]
-    assert np.allclose(evidence.labels[0][1], np.mean(heat, axis=0))
+    heat = [one.targets[0].heat / np.abs(one.targets[0].heat).sum() for _, one in faces]
+    assert np.allclose(evidence.targets[0].heat, np.mean(heat, axis=0))
     assert np.allclose(
         evidence.attention.patches, np.mean([one.attention.patches for _, one in faces], axis=0)
     )
+    logits = [one.interactions[0, 1] for one in means(faces, 0, 1)[2]]
+    assert evidence.interactions[0, 1] == pytest.approx(np.mean(logits))
     assert len(average.intervals()) == 3 + 3 + 9

@@ -1,5 +1,6 @@
 """What a report shows of faces, and of people over time: curves from every frame, and a fair choice of pictures."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fer_vit import load
 from fer_vit.data.dataset import Batch
+from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
@@ -21,15 +23,15 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
 from fer_vit.visualization.evidence import (
-    PICTURES,
+    ExplainOptions,
     LabelChoice,
     explain_faces,
-    explain_labels,
+    explain_scores,
     faces_at_once,
-    limit,
-    pictures,
-    watch,
+    find_targets,
+    head_terms,
 )
+from fer_vit.visualization.people import PICTURES, limit, pictures, watch
 from tests.helpers.faces import make_faces
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
@@ -59,27 +61,93 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
     faces: Faces,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(explain_labels.__globals__, "has_bf16", lambda device: bf16)
+    monkeypatch.setitem(explain_scores.__globals__, "has_bf16", lambda device: bf16)
     seen, error = trace(net, *faces), 0.02 if bf16 else 1e-5
-    found = list(explain_labels(net, seen, method, labels))
-    views, eye = attention_views(seen, interactions(net, seen)), torch.eye(4)
+    model = Recognizer(net)
+    found = list(explain_scores(model, seen, ExplainOptions(method, labels)))
+    views, eye = attention_views(seen), torch.eye(4)
     order = net.logits(*faces).argsort(1, descending=True)
     for row in range(2):
         assert found[row].order == order[row].tolist()
         for array, tensor in zip(found[row].attention, views, strict=True):
             assert np.allclose(array, tensor[row], atol=1e-6, equal_nan=True)
-        for label, (shares, heat) in found[row].labels.items():
-            expected = explain(net, *faces, method, eye[label].expand(2, 4))
-            assert np.allclose(shares, expected.shares[row], atol=error)
-            cells = torch.nn.functional.adaptive_avg_pool2d(expected.heat[row, None], 24)[
-                0
-            ]  # 24 x 24 means
-            assert np.allclose(heat, cells, atol=error)
-        assert list(found[row].labels) == order[row].tolist()[: 4 if labels == "all" else 1]
+        assert np.allclose(found[row].interactions, interactions(net, seen)[row], atol=1e-5)
+        first, second, *_ = (model.labels[label] for label in order[row])
+        number = 4 if labels == "all" else 1
+        names = [model.labels[label] for label in order[row]][:number]
+        assert [target.name for target in found[row].targets] == [
+            *names,
+            f"{first} rather than {second}",
+        ]
+        for target in found[row].targets[:-1]:
+            direction = eye[model.labels.index(target.name)].expand(2, 4)
+            expected = explain(net, *faces, method, direction)
+            assert np.allclose(target.shares, expected.shares[row], atol=error)
+            cells = torch.nn.functional.adaptive_avg_pool2d(expected.heat[row, None], 24)[0]
+            assert np.allclose(target.heat, cells, atol=error)  # 24 x 24 means
         why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
         assert np.allclose(
-            found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=error
+            found[row].targets[-1].shares,
+            explain(net, *faces, method, why).shares[row],
+            atol=error,
         )
+
+
+OUTPUTS = {"movements": ["mouthSmileLeft", "browInnerUp"], "pose": ["yaw", "pitch", "roll"]}
+
+
+@pytest.fixture
+def model_with_heads() -> Recognizer:
+    torch.manual_seed(0)
+    config = RegionViTConfig(
+        img_size=32,
+        patch_size=8,
+        embed_dim=32,
+        depth=2,
+        num_heads=2,
+        regions=("right_eye", "nose", "mouth"),
+    )
+    net = build_model(config, "abcd", outputs=OUTPUTS).eval()
+    torch.nn.init.normal_(net.vit.head.weight)
+    return Recognizer(net)
+
+
+@pytest.mark.parametrize("method", ["pixels", "ablation"])
+def test_an_output_of_a_head_is_explained_like_an_expression(
+    method: str, model_with_heads: Recognizer, faces: Faces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(explain_scores.__globals__, "has_bf16", lambda device: False)
+    net = model_with_heads.net
+    seen = trace(net, *faces)
+    label = model_with_heads.labels[int(seen.logits[0].argmax())]
+    options = ExplainOptions(method, targets=("yaw", label, "move_mouthSmileLeft"))
+    for row, evidence in enumerate(explain_scores(model_with_heads, seen, options)):
+        names = [target.name for target in evidence.targets]
+        assert len(names) == len(set(names))  # the predicted expression is not explained twice
+        for name, output in (("move_mouthSmileLeft", 4), ("yaw", 6)):
+            direction = torch.eye(9)[output].expand(2, 9)
+            expected = explain(net, *faces, method, direction)
+            shares = evidence.targets[names.index(name)].shares
+            assert np.allclose(shares, expected.shares[row], atol=1e-5)
+            assert np.abs(shares).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_targets_have_names_of_the_model(model_with_heads: Recognizer, faces: Faces) -> None:
+    seen = trace(model_with_heads.net, *faces)
+    with pytest.raises(FerVitError, match="move_mouthSmileLeft"):
+        find_targets(model_with_heads, ["move_mouthSmileleft"])
+    with pytest.raises(FerVitError, match="relevance"):
+        list(explain_scores(model_with_heads, seen, ExplainOptions("relevance", targets=["yaw"])))
+
+
+def test_terms_add_up_to_the_raw_outputs(model_with_heads: Recognizer, faces: Faces) -> None:
+    net = model_with_heads.net
+    raw = net(*faces)
+    for row, terms in enumerate(head_terms(net, trace(net, *faces))):
+        for head in OUTPUTS:
+            total = terms[head].bias + terms[head].face + terms[head].regions.sum(0)
+            assert np.allclose(total, raw[head][row].detach(), atol=1e-5)
+    assert np.all(head_terms(net, trace(net, *faces))[1]["pose"].regions[2] == 0)  # no mouth
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -99,7 +167,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
             path.unlink()
     (classified,) = model.classify([(photos, chunks)], paths, "yunet")
     found = [(face, None) for face in classified]
-    seen = list(explain_faces(model, found, chunks, "relevance"))
+    seen = list(explain_faces(model, found, chunks, ExplainOptions("relevance")))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert (view.face, view.box, view.crop_size) == (0, None, 32)
@@ -218,7 +286,8 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
     assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
     fewer, left_out = limit(videos, 15)
-    assert left_out
+    assert left_out == {}
+    assert fewer["a.mp4"].not_shown() == {0: 36, 1: 16}  # of 41 and of 21 faces
     shown = {
         path: [(face.track, face.frame) for face in video.pictures()]
         for path, video in fewer.items()
@@ -229,14 +298,24 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
         "b.mp4": alone,
     }
     few, left_out = limit(videos, 2)
-    assert left_out
+    assert left_out == {"a.mp4": [1]}
     shown = {path: [face.track for face in video.pictures()] for path, video in few.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
     assert [line["frames"] for path, video in few.items() for line in video.lines(path)] == [41, 41]
     assert len(videos["a.mp4"].people) == 2
     every, left_out = limit(videos, 1000)
-    assert not left_out
+    assert left_out == {}
+    assert every["b.mp4"].not_shown() == {}
     assert [len(video.people) for video in every.values()] == [2, 1]
+
+
+def test_a_person_alone_has_no_more_pictures_without_a_limit() -> None:
+    videos, _ = watch(frames("a.mp4", [[0]] * 600))
+    for most in (sys.maxsize, 10_000):
+        limited, left_out = limit(videos, most)
+        assert len(list(limited["a.mp4"].pictures())) == PICTURES
+        assert limited["a.mp4"].not_shown() == {0: 600 - PICTURES}
+        assert left_out == {}
 
 
 def test_a_limit_of_faces_is_a_limit_of_explanations(
@@ -253,9 +332,9 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
     image, boxes, valid = noise_faces(boxes, valid)
     to_crop = torch.eye(2, 3).expand(20, -1, -1)
     crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop, {})
-    (faces,) = frames("a.mp4", [[0]])
-    shown = [(faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
-    explained = explain_faces(Recognizer(net), shown, [crowd] * 5, "relevance")
+    (found,) = frames("a.mp4", [[0]])
+    shown = [(found[0], np.zeros((32, 32, 3), np.uint8))] * 25
+    explained = explain_faces(Recognizer(net), shown, [crowd] * 5, ExplainOptions("relevance"))
     assert len([*explained]) == 25
     assert sizes == [20, 5]
 

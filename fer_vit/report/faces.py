@@ -1,0 +1,238 @@
+"""What the page of a report needs of a face: pictures, and values as JSON.
+
+R regions, V views of attention.
+"""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
+from PIL import Image as Pil, ImageColor
+
+from fer_vit.errors import printable
+from fer_vit.files import json_text
+from fer_vit.geometry import Array, invert
+from fer_vit.report.draw import (
+    AGAINST_COLOUR,
+    FOR_COLOUR,
+    Attention,
+    FaceView,
+    ranked,
+    zoom,
+)
+from fer_vit.report.table import Interval
+
+FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
+WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels
+HEAT_SIDE = 96  # side of a heat map for the page, in pixels
+QUALITY = 82  # of JPEG files
+MOST_OPAQUE = 220  # of 255: the strongest colour of a heat map, through which the face is seen
+
+
+class Attributed(NamedTuple):
+    """The attribution of a score to a face."""
+
+    name: str  # of the score: an expression, one rather than another, or an output of a head
+    shares: Array  # of regions (R,)
+    heat: Array  # a map of the face (rows, columns)
+
+
+class Evidence(NamedTuple):
+    """Explanation of a face."""
+
+    order: Sequence[int]  # indices of the labels, the most probable first
+    targets: Sequence[Attributed]  # the scores that are explained, first the predicted expression's
+    attention: Attention
+    interactions: Array  # of regions, in logits of the predicted expression (R, R), symmetric
+    charts: Mapping[str, Any]  # JSON values of further charts by their name
+
+
+class FaceRecord(NamedTuple):
+    """What the page needs of a face."""
+
+    label: str
+    data: str  # JSON, from which `page.js` draws the face
+    attention: str  # see `pack_attention`
+    pictures: str  # the photo and the heat maps as base64; empty: the page loads them from files
+
+
+def save_face(
+    folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]
+) -> FaceRecord:
+    """Writes the pictures of a face into a report's folder `photos`.
+
+    `number` is the face's in the report, `regions` are the model's, in its order. With its second
+    face, a photo is written as a whole under the number of its first face.
+
+    Returns:
+        What the page needs of the face.
+    """
+    photos = folder / "photos"
+    photos.mkdir(parents=True, exist_ok=True)
+    name = f"{number:06d}.jpg"
+
+    close = zoom(view, FACE_SIDE)
+    photo = encode(Pil.fromarray(close.photo), "JPEG", quality=QUALITY)
+    maps = encode(heat_maps(evidence), "PNG", optimize=True)
+    (photos / name).write_bytes(photo)
+    (photos / name).with_suffix(".png").write_bytes(maps)
+
+    if view.face == 1 and view.box is not None and view.track is None:
+        whole = Pil.fromarray(view.photo)
+        whole.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
+        whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=QUALITY)
+
+    data = face_data(close, evidence, regions)
+    data["image"] = f"photos/{name}"
+    data["box"] = None
+    if view.box is not None and view.track is None:
+        height, width = view.photo.shape[:2]
+        data["box"] = _rounded(view.box / np.array([width, height, width, height]), 4)
+    label, _ = ranked(view.probabilities)[0]
+    return FaceRecord(
+        label=label,
+        data=htmlsafe_json_dumps(data, dumps=json_text, separators=(",", ":")),
+        attention=pack_attention(evidence.attention),
+        pictures=f"{_base64(photo)} {_base64(maps)}",
+    )
+
+
+def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
+    """Returns what `page.js` draws a face from, but not its picture and attention.
+
+    Values of labels and of regions are in the order of their indices.
+    """
+    smoothed = None
+    if close.smoothed is not None:
+        smoothed = list(close.probabilities).index(close.smoothed)
+    targets = []
+    for target in evidence.targets:
+        targets.append({"name": printable(target.name), "shares": _rounded(target.shares)})
+    boxes = []
+    for name in regions:
+        box = close.regions.get(name)
+        boxes.append(None if box is None else _rounded(box, 2))
+    return {
+        "name": printable(close.name),
+        "where": close.where,
+        "index": close.face,
+        "track": close.track,
+        "seconds": close.seconds,
+        "smoothed": smoothed,
+        "warnings": list(close.warnings),
+        "size": close.photo.shape[1::-1],
+        "order": list(evidence.order),
+        "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
+        # From the crop to the picture, column by column, as SVG has it.
+        "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),
+        "crop": close.crop_size,
+        "boxes": boxes,
+        "targets": targets,
+        "interactions": interacting_pairs(evidence.interactions),
+        "charts": dict(evidence.charts),
+    }
+
+
+def interacting_pairs(interactions: Array) -> list[list[float]]:
+    """Returns pairs of regions that interact: two indices and logits, the largest first."""
+    pairs: list[list[float]] = []
+    for first, second in np.argwhere(np.triu(interactions, 1)).tolist():
+        logits = round(float(interactions[first, second]), 3)
+        pairs.append([first, second, logits])
+    return sorted(pairs, key=lambda pair: -abs(pair[2]))
+
+
+def average_data(
+    faces: int,
+    view: FaceView,
+    evidence: Evidence,
+    regions: Sequence[str],
+    intervals: Sequence[Interval],
+) -> dict[str, Any]:
+    """Returns what `page.js` draws the mean of `faces` faces from.
+
+    `intervals` are what `Average.intervals` returns.
+    """
+    bounds: list[list[Any] | None] = []
+    for interval in intervals:
+        if interval["low"] is None:
+            bounds.append(None)
+        else:
+            bounds.append(_rounded(np.array([interval["low"], interval["high"]])))
+    label, _ = ranked(view.probabilities)[0]
+    return face_data(view, evidence, regions) | {
+        "label": printable(label),
+        "faces": faces,
+        "image": data_uri(Pil.fromarray(view.photo)),
+        "heat": data_uri(heat_maps(evidence), "PNG"),
+        "attention": pack_attention(evidence.attention),
+        "intervals": bounds,
+    }
+
+
+def _rounded(values: Array, digits: int = 3) -> list[Any]:
+    """Returns rounded numbers as lists."""
+    rounded: list[Any] = np.round(values, digits).tolist()
+    return rounded
+
+
+def pack_attention(attention: Attention) -> str:
+    """Returns attention as base64: a byte per value, 255 times its square root, view after view."""
+    views = len(attention.output)
+    relations = attention.relations.reshape(views, -1)
+    output = attention.output.reshape(views, -1)
+    patches = attention.patches.reshape(views, -1)
+    values = np.hstack([relations, output, patches])
+    packed = (255 * np.sqrt(values)).round().astype(np.uint8)
+    return _base64(packed.tobytes())
+
+
+def heat_maps(evidence: Evidence) -> Pil.Image:
+    """Returns the heat of each target, one below the other in a picture.
+
+    Each map is scaled to its maximum, and clear at 0.
+    """
+    maps = np.stack([_enlarged(target.heat) for target in evidence.targets])
+    maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
+    picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT_SIDE)).round().astype(np.uint8))
+    picture.putpalette(heat_palette().tobytes(), "RGBA")
+    return picture
+
+
+def heat_palette() -> Array:
+    """Returns the colours (256, 4) from strongly against, over clear in the middle, to strongly for."""
+    value = (np.arange(256)[:, None] - 128) / 127  # (256, 1)
+    against_colour = np.array(ImageColor.getrgb(AGAINST_COLOUR))
+    for_colour = np.array(ImageColor.getrgb(FOR_COLOUR))
+    colours = np.where(value < 0, against_colour, for_colour)  # (256, 3)
+    opacity = MOST_OPAQUE * np.abs(value).clip(0, 1)
+    return np.hstack([colours, opacity]).astype(np.uint8)
+
+
+def _enlarged(heat: Array) -> Array:
+    """Returns a heat map (rows, columns) with `HEAT_SIDE` rows and columns."""
+    picture = Pil.fromarray(heat.astype(np.float32))
+    return np.asarray(picture.resize((HEAT_SIDE, HEAT_SIDE), Pil.Resampling.BICUBIC))
+
+
+def data_uri(image: Pil.Image, kind: str = "JPEG") -> str:
+    """Returns an image as an address that contains it."""
+    if kind == "JPEG":
+        image = image.convert("RGB")
+    content = encode(image, kind, quality=80, optimize=True)
+    return f"data:image/{kind.lower()};base64,{_base64(content)}"
+
+
+def encode(image: Pil.Image, kind: str, **options: Any) -> bytes:
+    """Returns an image as the content of a file; options are of Pillow's format."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

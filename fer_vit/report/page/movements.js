@@ -1,0 +1,101 @@
+/* Facial movements: the strongest on their regions, all in a table, and the terms of any one. */
+const WEAK = .1;  // intensity below which a movement is in the folded part of the table
+const DRAWN = 6;  // movements on the picture, at most
+
+/* Movements by their name without the side: {name, sides: {right, left} or {both}, value}; indices by side. */
+function movementGroups({values}, {names}) {
+  const groups = new Map();
+  names.forEach((name, index) => {
+    const partner = name.endsWith(' left') ? name.replace(/left$/, 'right') : name.replace(/right$/, 'left');
+    const sided = partner !== name && names.includes(partner);
+    const base = sided ? name.replace(/ (left|right)$/, '') : name;
+    const group = groups.get(base) ?? {name: base, sides: {}, value: 0};
+    group.sides[sided ? name.split(' ').at(-1) : 'both'] = index;
+    group.value = Math.max(group.value, values[index]);
+    groups.set(base, group);
+  });
+  return [...groups.values()].sort((first, second) => second.value - first.value);
+}
+
+function movementTable(caption, groups, {values}) {
+  const level = index => element('span', {class: 'level'}, bar(values[index]), values[index].toFixed(2));
+  const rows = groups.map(({name, sides}) => (sides.both === undefined
+    ? [name, level(sides.right), level(sides.left)]
+    : [name, element('td', {colspan: 2}, level(sides.both))]));
+  const made = table(caption, ['movement', 'right', 'left'], rows);
+  made.classList.add('wide');
+  return made;
+}
+
+/* The strongest movement of each region as a bar on it; at most `DRAWN` regions. */
+function strongestByRegion({values}, {names, places}, face) {
+  const strongest = new Map();
+  names.forEach((name, index) => {
+    const place = places[index];
+    if (place === null || !face.boxes[place] || values[index] < WEAK) return;
+    if (values[index] > (values[strongest.get(place)] ?? 0)) strongest.set(place, index);
+  });
+  return [...strongest.values()].sort((a, b) => values[b] - values[a]).slice(0, DRAWN);
+}
+
+function movementPicture(data, shared, face) {
+  const svg = element('svg', {role: 'img', 'aria-label': 'The strongest movements on their regions'});
+  const drawn = strongestByRegion(data, shared, face);
+  const draw = () => {
+    const canvas = startPicture(svg, face, true);
+    const taken = [];
+    for (const index of drawn) {
+      const name = shared.names[index].replace(/ (left|right)$/, '');
+      drawLevel(canvas, name, data.values[index], canvas.middle[shared.places[index]], taken);
+    }
+  };
+  new ResizeObserver(draw).observe(svg);
+  draw();
+  return svg;
+}
+
+/* A name with a bar below it, as near to its region as it covers no other. */
+function drawLevel({svg, text, width}, name, value, [centre, middle], taken) {
+  const half = Math.max(2.6 * text, .29 * text * name.length);
+  const x = Math.min(Math.max(centre, half + 4), width - half - 4);
+  const covers = y => taken.some(other => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 2 * text);
+  const steps = [0, -1, 1, -2, 2, -3, 3, -4, 4].map(step => middle + .7 * step * text);
+  const y = steps.find(candidate => !covers(candidate)) ?? middle;
+  taken.push({x, y, half});
+  const left = x - 2.5 * text;
+  const bars = [['track', 5 * text], ['level', 5 * text * value]];
+  for (const [kind, length] of bars) {
+    svg.append(element('rect', {x: left, y: y + .35 * text, width: length, height: .45 * text, class: kind},
+      element('title', {}, `${name} ${value.toFixed(2)}`)));
+  }
+  svg.append(element('text', {x, y: y + .1 * text, 'font-size': text}, name));
+}
+
+function movementTerms(data, {names, bias}, face) {
+  const choice = element('select', {'aria-label': 'Movement'});
+  const order = [...names.keys()].sort((a, b) => data.values[b] - data.values[a]);
+  choice.append(...order.map(index => element('option', {value: index}, `${names[index]} ${data.values[index].toFixed(2)}`)));
+  const place = element('div');
+  const show = () => {
+    const index = Number(choice.value);
+    place.replaceChildren(termsTable('logits; their sum gives the intensity', bias[index], data.face[index], data.regions[index], face, 2));
+  };
+  choice.addEventListener('input', show);
+  show();
+  return element('details', {}, element('summary', {}, 'What each is made of'), element('p', {}, choice), place);
+}
+
+CHARTS.movements = (data, shared, face) => {
+  const groups = movementGroups(data, shared);
+  const strong = groups.filter(group => group.value >= WEAK);
+  const weak = groups.filter(group => group.value < WEAK);
+  const parts = [
+    element('div', {class: 'onface'}, movementPicture(data, shared, face)),
+    element('div', {class: 'numbers'}, movementTable('intensity from 0 to 1; left and right are the person\u2019s', strong, data)),
+  ];
+  if (weak.length) {
+    parts[1].append(element('details', {}, element('summary', {}, `${weak.length} more below ${WEAK}`), movementTable('', weak, data)));
+  }
+  parts[1].append(movementTerms(data, shared, face));
+  return {title: 'Movements', parts};
+};

@@ -1,0 +1,173 @@
+/* People in clips over time. */
+const SLOTS = 14;  // pictures in a strip
+const UNITS = [.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600];  // seconds between ticks
+const AT_FIRST = 8;  // people that are shown at first, of a crowd
+
+const shows = (person, face) => person.track === face.track && person.name === face.name;
+
+function clock(seconds) {
+  const tenths = Math.round(10 * seconds);  // before the minutes: 59.97 seconds are 1:00.0
+  return `${Math.floor(tenths / 600)}:${(tenths % 600 / 10).toFixed(1).padStart(4, '0')}`;
+}
+
+/* From where to where each of these times counts: half the way to its neighbours. */
+function spans(times) {
+  return times.map((time, i) => {
+    const neighbours = [times[i - 1] ?? time, times[i + 1] ?? time];
+    return neighbours.map(neighbour => (time + neighbour) / 2);
+  });
+}
+
+/* Areas on top of each other; each reaches to 0 and is covered by those before it. */
+function stacked({start, end, gaps}, times, layers, title) {
+  const sums = times.map(() => 0);
+  const length = end - start || 1;
+  const edges = layers.map(({values}) => values.map((value, i) => [sums[i] += value, 0]));
+  const high = Math.max(...sums);
+  const x = time => (1000 * (time - start) / length).toFixed(1);
+  const y = value => (100 * (high - value) / (high || 1)).toFixed(1);
+  const drawn = element('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+  const steps = times.length < 60 ? spans(times) : times.map(time => [time]);  // steps where frames are few
+  layers.forEach(({colour, name}, n) => {
+    const along = side => steps.flatMap((span, i) => span.map(time => `${x(time)} ${y(edges[n][i][side])}`));
+    const points = [...along(0), ...along(1).reverse()];
+    drawn.prepend(element('path', {d: `M${points.join('L')}Z`, '--c': colour}, element('title', {}, name)));
+  });
+  for (const [from, to] of gaps) {
+    drawn.append(element('rect', {x: x(from), y: 0, width: x(to) - x(from), height: 100}));
+  }
+  return element('figure', {}, element('figcaption', {}, title), drawn);
+}
+
+/* A row for each region: orange where it contributes to the predicted expression, blue where it counts against it. */
+function strips({start, end, gaps}, own) {
+  const rows = [...regions.keys()].filter(r => own.some(i => faces[i].boxes[r]));
+  const scale = 1000 / (end - start || 1);
+  const shares = own.map(i => faces[i].targets[0].shares);
+  const most = Math.max(1e-9, ...shares.flat().map(Math.abs));
+  const drawn = element('svg', {
+    viewBox: `0 0 1000 ${rows.length}`, preserveAspectRatio: 'none', 'aria-hidden': 'true',
+  });
+  spans(own.map(i => faces[i].seconds)).forEach(([from, to], n) => rows.forEach((r, y) => {
+    const share = shares[n][r];
+    drawn.append(element('rect', {
+      x: scale * (from - start), y: y + .04, width: Math.max(2, scale * (to - from)), height: .92,
+      class: share < 0 ? 'against' : 'for', 'fill-opacity': (Math.abs(share) / most).toFixed(3),
+    }, element('title', {}, `${regions[r]} ${signedPercent(share)}`)));
+  }));
+  for (const [from, to] of gaps) {
+    drawn.append(element('rect', {x: scale * (from - start), y: 0, width: scale * (to - from), height: rows.length}));
+  }
+  const names = element('div', {class: 'rows', 'aria-hidden': 'true'}, ...rows.map(r => element('span', {}, regions[r])));
+  return element('figure', {class: 'strips'}, element('figcaption', {}, 'what drives the prediction'), drawn, names);
+}
+
+function pictureStrip(person, nearest) {
+  const {start, end, times, gaps} = person;
+  const half = .5 / SLOTS * (end - start);
+  const strip = element('div', {class: 'strip'});
+  for (let slot = 0; slot < SLOTS; slot++) {
+    const time = start + (slot + .5) / SLOTS * (end - start);
+    const within = time > times[0] - half && time < times.at(-1) + half;
+    const absent = gaps.some(([from, to]) => from < time && time < to);
+    strip.append(within && !absent
+      ? element('img', {src: faces[nearest(time)].image, alt: '', loading: 'lazy', draggable: 'false'})
+      : element('span'));
+  }
+  return strip;
+}
+
+function timeTicks({start, end}, at) {
+  const ticks = element('div', {class: 'ticks'});
+  const unit = UNITS.find(length => (end - start) / length <= 6) || 7200;
+  for (let time = Math.ceil(start / unit) * unit; time <= end - .07 * (end - start); time += unit) {
+    ticks.append(element('span', {'--x': at(time)}, clock(time)));
+  }
+  return ticks;
+}
+
+function timeline(person) {
+  const own = [...faces.keys()].filter(i => shows(person, faces[i]));
+  const {start, end} = person;
+  const at = time => (time - start) / (end - start || 1);
+  const distance = (i, time) => Math.abs(faces[i].seconds - time);
+  const nearest = time => own.reduce((best, i) => distance(i, time) < distance(best, time) ? i : best);
+  const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
+  const block = element('div', {class: 'timeline'}, pictureStrip(person, nearest),
+    stacked(person, person.times, layers, 'probability'), strips(person, own), timeTicks(person, at));
+  block.own = own;
+  block.place = number => {
+    block.number = number;
+    block.style.setProperty('--x', at(faces[number].seconds));
+  };
+  block.near = event => {
+    const {left, width} = block.getBoundingClientRect();
+    return nearest(start + (event.clientX - left) / width * (end - start));
+  };
+  block.addEventListener('click', event => openFace(block.near(event), () => own, block.home ?? back));
+  return block;
+}
+
+function showPerson(person) {
+  const name = `person ${person.track}`;
+  const block = timeline(person);
+  const now = element('output');
+  const state = {
+    role: 'slider', tabindex: 0, 'aria-label': `${name} over time`,
+    'aria-valuemin': person.start, 'aria-valuemax': person.end,
+  };
+  for (const [attribute, value] of Object.entries(state)) block.setAttribute(attribute, value);
+  const place = number => {
+    const face = faces[number];
+    const label = face.order[0];
+    block.place(number);
+    now.value = `${clock(face.seconds)}  ${labels[label]} ${percent(face.probabilities[label])}`;
+    block.setAttribute('aria-valuenow', face.seconds);
+    block.setAttribute('aria-valuetext', now.value);
+  };
+  place(block.own[0]);
+  block.addEventListener('pointermove', event => place(block.near(event)));
+  const here = () => { place(current); return block; };
+  block.home = here;
+  block.addEventListener('keydown', event => {
+    const steps = {ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity};
+    if (event.key in steps) {
+      const to = block.own.indexOf(block.number) + steps[event.key];
+      place(block.own[Math.min(block.own.length - 1, Math.max(0, to))]);
+    } else if (event.key === 'Enter') {
+      openFace(block.number, () => block.own, here);
+    } else {
+      return;
+    }
+    event.preventDefault();
+  });
+  const keys = labels.map((label, n) => element('span', {}, element('i', {'--c': colours[n]}), label));
+  const frames = block.own.length < person.frames
+    ? `${person.frames} frames, ${block.own.length} of them explained`
+    : `${person.frames} frames`;
+  const seen = `${file(person.name)}, ${clock(person.times[0])} to ${clock(person.times.at(-1))}, ${frames}`;
+  return element('section', {class: 'person', 'aria-label': name},
+    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now),
+    element('p', {class: 'key', 'aria-hidden': 'true'}, ...keys), block);
+}
+
+function showPeople() {
+  if (!people.length) return;
+  document.querySelector('.tracks').hidden = people.length < 2;
+  const longest = [...people].sort((a, b) => b.frames - a.frames).slice(0, AT_FIRST);
+  const several = new Set(people.map(person => person.name)).size > 1;
+  for (const person of people) {
+    const place = document.querySelector('.people').appendChild(element('div', {hidden: ''}));
+    const box = element('input', {type: 'checkbox'});
+    const choose = () => {
+      if (box.checked && !place.firstChild) place.append(showPerson(person));
+      place.hidden = !box.checked;
+    };
+    box.checked = longest.includes(person);
+    box.addEventListener('input', choose);
+    choose();
+    const clip = element('small', {}, several ? person.name : '');
+    document.querySelector('.tracks fieldset').append(
+      element('label', {}, box, element('span', {}, `person ${person.track} `, clip)));
+  }
+}

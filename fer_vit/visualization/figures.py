@@ -1,0 +1,76 @@
+"""Figures of faces for papers, beside a report's page."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.draw import FaceView
+from fer_vit.report.faces import Evidence
+from fer_vit.visualization.charts import fixed_movements
+
+LOGGER = logging.getLogger("fer_vit")
+FigureKind = Literal["pdf", "svg", "png"]
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """Which figures are written.
+
+    Attributes:
+        kind: The format; None: no figures.
+        faces: Numbers of faces, as their pictures in `photos` have them; empty: all faces.
+    """
+
+    kind: FigureKind | None = None
+    faces: Sequence[int] = ()
+
+    def includes(self, number: int) -> bool:
+        """Returns whether a face gets figures."""
+        return self.kind is not None and (not self.faces or number in self.faces)
+
+    def check_written(self, faces: int) -> None:
+        """Logs a warning for numbers that none of the report's faces has."""
+        missing = [number for number in self.faces if not 0 <= number < faces]
+        if missing:
+            names = ", ".join(map(str, missing))
+            LOGGER.warning(f"No figures of {names}: the faces have the numbers 0 to {faces - 1}.")
+
+
+NO_FIGURES = FigureOptions()
+
+
+def save_figures(
+    folder: Path,
+    number: int,
+    view: FaceView,
+    evidence: Evidence,
+    model: Recognizer,
+    options: FigureOptions,
+) -> None:
+    """Writes each figure of a face to `figures/NUMBER-NAME.KIND` in a report's folder."""
+    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+
+    regions = model.crop_spec.regions
+    target = evidence.targets[0]
+    tokens = model.net.layout.tokens_per_region
+    figures = {
+        "drives": charts.attribution_figure(view, target, regions),
+        "regions": charts.shares_figure(target, view, regions),
+        "attention": charts.attention_figure(view, evidence.attention, regions, tokens),
+    }
+    if "movements" in evidence.charts:
+        shared = fixed_movements(model)
+        figures["movements"] = charts.movements_figure(
+            view,
+            shared["names"],
+            evidence.charts["movements"]["values"],
+            shared["places"],
+            regions,
+        )
+    place = folder / "figures"
+    place.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        charts.save_figure(figure, place / f"{number:06d}-{name}.{options.kind}")

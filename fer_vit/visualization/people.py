@@ -1,0 +1,213 @@
+"""The people of videos over time: their curves, and which frames a report shows of them.
+
+C labels, T times.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from fer_vit.data.dataset import Batch, collate
+from fer_vit.face.finder import FaceFinder
+from fer_vit.faces import Face, Faces, join
+from fer_vit.geometry import Image
+from fer_vit.predict.photos import PhotoOptions, as_samples
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+
+PICTURES = 120
+"""Pictures of one person, at most.
+
+All people in one video have at most four times as many, but at least one each.
+"""
+POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
+FRAMES_AT_ONCE = 8  # frames that are explained together
+Shown: TypeAlias = tuple[Face, Image | None]
+"""A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
+
+
+@dataclass
+class Timeline:
+    """One track of a video.
+
+    When it was visible, with which smoothed probabilities (C,), and the faces to show of it.
+    """
+
+    track: int
+    times: list[float] = field(default_factory=list)
+    shares: list[list[float]] = field(default_factory=list)
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    faces: list[Face] = field(default_factory=list)
+    changes: list[Face] = field(default_factory=list)  # where the smoothed expression changes
+    max_pictures: int = PICTURES
+    _frame: int = 0  # the last one, counted among those that were read
+    _stride: int = 1
+    _label: str | None = None
+
+    def pictures(self, most: int) -> list[Face]:
+        """Returns at most `most` faces to show, at least one.
+
+        Up to half of them are where the expression changes, the others at even intervals.
+        """
+        most = max(1, min(most, self.max_pictures))
+        changes = {face.frame: face for face in evenly(self.changes, most // 2)}
+        steady = [face for face in self.faces if face.frame not in changes]
+        chosen = list(changes.values())
+        chosen += evenly(steady, most - len(changes))
+        return sorted(chosen, key=lambda face: face.frame or 0)
+
+    def add(self, face: Face, seconds: float, frame: int) -> None:
+        """Adds a face.
+
+        Of those to show every second one is dropped each time there are twice as many as needed.
+        """
+        if self.times and frame > self._frame + 1:
+            self.gaps.append((self.times[-1], seconds))
+        if self.times and face.label_smoothed != self._label:
+            self.changes.append(face)
+        self._label = face.label_smoothed
+
+        if len(self.times) % self._stride == 0:
+            self.faces.append(face)
+            if len(self.faces) > 2 * PICTURES:
+                self.faces = self.faces[::2]
+                self._stride *= 2
+
+        self.times.append(seconds)
+        self.shares.append(list(face.smoothed.values()))
+        self._frame = frame
+
+
+@dataclass
+class Video:
+    """The people of a video by track, and the times of its first and last frame."""
+
+    start: float
+    end: float
+    people: dict[int, Timeline] = field(default_factory=dict)
+
+    @property
+    def most(self) -> int:
+        """Pictures of each person, at most."""
+        return 4 * PICTURES // max(1, len(self.people))
+
+    def pictures(self) -> Iterator[Face]:
+        """Yields the faces to show of each person."""
+        for person in self.people.values():
+            yield from person.pictures(self.most)
+
+    def not_shown(self) -> dict[int, int]:
+        """Returns how many faces of each person are not shown, by track; people without any are absent."""
+        numbers = {}
+        for track, person in self.people.items():
+            number = len(person.times) - len(person.pictures(self.most))
+            if number:
+                numbers[track] = number
+        return numbers
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yields what `page.js` draws of each person, as JSON values.
+
+        Times are in seconds, shares in thousandths.
+        """
+        duration = self.end - self.start or 1.0
+        for person in self.people.values():
+            times = np.array(person.times)  # (T,)
+            shares = np.array(person.shares)  # (T, C)
+
+            # Means over equal spans of the video.
+            span = np.floor((times - self.start) * POINTS / duration).clip(max=POINTS - 1)
+            _, first, count = np.unique(span, return_index=True, return_counts=True)
+            mean_times = np.add.reduceat(times, first) / count  # (points,)
+            mean_shares = np.add.reduceat(shares, first) / count[:, None]  # (points, C)
+            yield {
+                "name": name,
+                "track": person.track,
+                "frames": len(times),
+                "start": round(self.start, 3),
+                "end": round(self.end, 3),
+                "times": mean_times.round(3).tolist(),
+                "shares": (1000 * mean_shares.T).round().astype(int).tolist(),
+                "gaps": np.round(person.gaps, 3).tolist(),
+            }
+
+
+def evenly(faces: Sequence[Face], most: int) -> list[Face]:
+    """Returns at most `most` faces at even intervals."""
+    places = np.linspace(0, len(faces) - 1, min(most, len(faces)))
+    return [faces[round(place)] for place in places]
+
+
+def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], dict[str, list[int]]]:
+    """Returns videos with at most `most` faces to show, and the people without any, by path.
+
+    Each person has as many as the others, at most `PICTURES`; the people that are seen longest are
+    kept.
+    """
+    people = []
+    for path, video in videos.items():
+        for person in video.people.values():
+            people.append((path, person))
+    people.sort(key=lambda item: -len(item[1].times))
+    kept = {(path, person.track) for path, person in people[:most]}
+    each = min(PICTURES, most // max(1, len(kept)))
+
+    limited = {}
+    left_out: dict[str, list[int]] = {}
+    for path, video in videos.items():
+        remaining = {}
+        for track, person in video.people.items():
+            if (path, track) in kept:
+                remaining[track] = replace(person, max_pictures=each)
+            else:
+                left_out.setdefault(path, []).append(track)
+        limited[path] = replace(video, people=remaining)
+    return limited, left_out
+
+
+def watch(frames: Iterable[Faces]) -> tuple[dict[str, Video], Counter[str]]:
+    """Follows the people in videos by path; also counts the frames by status."""
+    videos: dict[str, Video] = {}
+    status: Counter[str] = Counter()
+    for frame, faces in enumerate(frames):
+        (info,) = faces.infos
+        status[info.reason] += 1
+        if info.seconds is None:  # the end of a video that broke
+            continue
+        video = videos.setdefault(info.path, Video(info.seconds, info.seconds))
+        video.end = info.seconds
+        for face in faces:
+            track = face.track or 0
+            person = video.people.setdefault(track, Timeline(track))
+            person.add(face, info.seconds, frame)
+    return videos, status
+
+
+def pictures(
+    model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
+) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
+    """Yields the faces to show, in the frames that are read again, and as the model's input."""
+    finder = FaceFinder(model.crop_spec, options.face)
+    for path, video in videos.items():
+        from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+
+        wanted: defaultdict[int, list[Face]] = defaultdict(list)
+        for result in video.pictures():
+            wanted[result.frame or 0].append(result)
+        frames = islice(read_frames(Path(path), only=wanted), len(wanted))
+        with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
+            while read := list(islice(frames, FRAMES_AT_ONCE)):
+                shown: list[Shown] = []
+                crops = []
+                for frame in read:
+                    faces = wanted[frame.number]
+                    shown += [(face, frame.image) for face in faces]
+                    crops += finder.crop(frame.image, join([face.alone for face in faces]))
+                chunks = collate(as_samples(crops, path)).split(CHUNK)
+                yield shown, [chunk.ready(model.device) for chunk in chunks]
+                bar.update(len(read))

@@ -1,0 +1,92 @@
+"""Movements, pose and affect of a face on the page, in a real browser."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from fer_vit.report.faces import save_face
+from tests.helpers.browser import opened
+from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
+
+FIXED = {
+    "movements": {
+        "names": ["mouth smile left", "mouth smile right", "jaw <i>open", "eye blink left"],
+        "places": [0, 0, 2, None],
+        "bias": [-1.0, -2.0, 0.5, 0.0],
+    },
+    "pose": {"names": ["yaw", "roll"], "bias": [1.0, 0.0]},
+    "affect": {"names": ["valence", "arousal"], "bias": [0.0, 0.1]},
+}
+TERMS = {"face": [0.5, 0.0, 0.0, 0.0], "regions": [[2.0, 0.0, -0.25]] + [[0.0] * 3] * 3}
+CHARTS = {
+    "movements": {"values": [0.78, 0.4, 0.2, 0.01], **TERMS},
+    "pose": {"angles": {"yaw": -20.0, "pitch": 1.0, "roll": 8.0}, **TERMS},
+    "affect": {"values": {"valence": 0.5, "arousal": -0.25}, **TERMS},
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("panels")
+    evidence = make_evidence()._replace(charts=CHARTS)
+    record = save_face(folder, 0, make_view("a.png"), evidence, REGIONS)
+    write_page(folder / "index.html", {}, LABELS, [record], charts=FIXED, **VIEWS)
+    return folder / "index.html"
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    rows = page.locator(table).first.locator("tbody tr").all()
+    return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def test_movements_are_bars_by_side_and_add_up_from_their_terms(
+    chrome: Browser, file: Path
+) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    assert cells(page, ".movements .wide") == [
+        ["mouth smile", "0.40", "0.78"],
+        ["jaw <i>open", "0.20"],
+    ]
+    onface = page.locator(".movements .onface")
+    assert onface.locator("text").all_text_contents() == ["mouth smile", "jaw <i>open"]
+    full, part = (
+        float(onface.locator(f"rect.{kind}").first.get_attribute("width") or 0)
+        for kind in ("track", "level")
+    )
+    assert part / full == pytest.approx(0.78, abs=0.001)
+    page.locator(".movements summary").last.click()
+    terms = page.locator(".movements details").last.locator("tbody tr td:last-child")
+    values = [float(text) for text in terms.all_inner_texts()]
+    assert values == [-1.0, 0.5, 2.0, -0.25]  # bias, whole face, and the regions that are there
+    assert 1 / (1 + np.exp(-sum(values))) == pytest.approx(0.78, abs=0.005)
+    page.locator(".movements select").select_option("1")
+    expect(terms.first).to_have_text("-2.00")
+    assert wrong == []
+
+
+def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    dials = page.locator(".dials figcaption").all_inner_texts()
+    assert [text.splitlines()[0] for text in dials] == ["yaw -20°", "pitch +1°", "roll +8°"]
+    assert "right" in dials[0]
+    assert [row[-1] for row in cells(page, ".affect .bars")] == ["+0.50", "-0.25"]
+    dot = page.locator(".square circle")
+    assert (dot.get_attribute("cx"), dot.get_attribute("cy")) == ("0.5", "0.25")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_no_violation(scheme: str, width: int, chrome: Browser, file: Path) -> None:
+    context = chrome.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
+    )
+    page = context.new_page()
+    page.goto(file.as_uri())
+    page.locator(".face details").evaluate_all("all => all.forEach(part => { part.open = true; })")
+    assert Axe().run(page).response["violations"] == []
+    assert page.locator("html").evaluate("part => part.scrollWidth <= part.clientWidth")
+    context.close()
