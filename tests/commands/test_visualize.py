@@ -33,7 +33,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     images = drawn / "faces" / "test"
     page = visualize(images, checkpoint, tmp_path / "r", "--method", method, *CROPS)
     count = len(list(images.rglob("*.png")))
-    assert page.count('{"name":"') == count
+    assert page.count('"image":"photos/') == count
     assert len(list((tmp_path / "r" / "photos").glob("*.jpg"))) == count
     with Image.open(tmp_path / "r" / "photos" / "000000.png") as maps:
         assert maps.size == (
