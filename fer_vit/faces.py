@@ -61,6 +61,7 @@ class Origin(NamedTuple):
     detector: str | None = None  # name of the face detector
     fer_vit_version: str | None = None
     predicted_on: str | None = None  # date, YYYY-MM-DD
+    pose_from: str | None = None  # "head" of the model, or "landmarks"
 
 
 @dataclass(frozen=True)
@@ -346,6 +347,8 @@ class Faces(Sequence["Face"]):
             columns[f"{landmark}_y"] = self.landmarks[:, index, 1]
         columns |= _by_name([PROBABILITY + label for label in self.labels], self.probabilities)
         columns |= _by_name([SMOOTHED + label for label in self.labels], self.smoothed)
+        smoothed = [SMOOTHED + output for output in self.scheme.outputs]
+        columns |= _by_name(smoothed, self.smoothed_outputs)
         for index, output in enumerate(self.scheme.outputs):
             columns.setdefault(output, self.outputs[:, index])  # the pose is in `angles`
         numbers = range(self.features.shape[1])

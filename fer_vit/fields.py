@@ -43,6 +43,7 @@ class Field(NamedTuple):
         unit: Of its numbers, a key of `FORMATS`; empty without a unit.
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
+        head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Field(NamedTuple):
     unit: str
     meaning: str
     when: str = ""
+    head: str = ""
 
     @property
     def kind(self) -> CellType:
@@ -79,17 +81,18 @@ IDENTITY = (
 )
 """What identifies a face."""
 EXPRESSION = (
-    Field("label", "string", "", "the most probable expression"),
-    Field("confidence", "number", "probability", "its probability"),
+    Field("label", "string", "", "the most probable expression", head="expression"),
+    Field("confidence", "number", "probability", "its probability", head="expression"),
     Field(
         "ambiguous",
         "boolean",
         "",
         "whether the prediction set does not have exactly one expression; empty if the model is "
         "not calibrated",
+        head="expression",
     ),
     Field("warning", "string", "", "small face, turned head, uncertain face"),
-    Field("p_*", "number", "probability", "the probability of each expression"),
+    Field("p_*", "number", "probability", "the probability of each expression", head="expression"),
 )
 """What most users read."""
 POSE = (
@@ -98,16 +101,28 @@ POSE = (
         "number",
         "degrees",
         "turn of the head, positive to the right of the picture (the person's left)",
+        head="pose",
     ),
-    Field("pitch", "number", "degrees", "turn of the head, positive upwards"),
-    Field("roll", "number", "degrees", "turn of the head, positive clockwise in the picture"),
+    Field("pitch", "number", "degrees", "turn of the head, positive upwards", head="pose"),
+    Field(
+        "roll",
+        "number",
+        "degrees",
+        "turn of the head, positive clockwise in the picture",
+        head="pose",
+    ),
 )
 OUTPUTS = (
     Field(
-        "move_*", "number", "intensity", "each facial movement, from 0 (none) to 1 (strong)", HEADS
+        "move_*",
+        "number",
+        "intensity",
+        "each facial movement, from 0 (none) to 1 (strong)",
+        HEADS,
+        head="movements",
     ),
-    Field("valence", "number", "[-1, 1]", "from unpleasant to pleasant", HEADS),
-    Field("arousal", "number", "[-1, 1]", "from calm to excited", HEADS),
+    Field("valence", "number", "[-1, 1]", "from unpleasant to pleasant", HEADS, head="affect"),
+    Field("arousal", "number", "[-1, 1]", "from calm to excited", HEADS, head="affect"),
 )
 """The outputs of further heads. A head `pose` fills the columns of the pose."""
 UNCERTAINTY = (
@@ -117,12 +132,33 @@ UNCERTAINTY = (
         "",
         "the expressions that are possible: 90 % of such sets contain the true one, for faces like "
         "the calibration faces; empty if the model is not calibrated",
+        head="expression",
     ),
-    Field("entropy", "number", "nats", "entropy of the probabilities, from 0 to log C"),
+    Field(
+        "entropy",
+        "number",
+        "nats",
+        "entropy of the probabilities, from 0 to log C",
+        head="expression",
+    ),
 )
 SMOOTH = (
-    Field("label_smoothed", "string", "", "the expression with the largest average", VIDEOS),
-    Field("smoothed_*", "number", "probability", "average over time of each probability", VIDEOS),
+    Field(
+        "label_smoothed",
+        "string",
+        "",
+        "the expression with the largest average",
+        VIDEOS,
+        head="expression",
+    ),
+    Field(
+        "smoothed_*",
+        "number",
+        "probability",
+        "average over time of each probability",
+        VIDEOS,
+        head="expression",
+    ),
 )
 QUALITY = (
     Field("size", "number", "pixels", "side of the face's crop in the photo"),
@@ -162,6 +198,7 @@ ORIGIN = (
     Field("detector", "string", "", "the face detector"),
     Field("fer_vit_version", "string", "", "the version of fer-vit"),
     Field("predicted_on", "string", "", "the date, YYYY-MM-DD"),
+    Field("pose_from", "string", "", "head: the model's head pose; landmarks: the five landmarks"),
 )
 """What made the row. Each row has it, since rows of several tables are joined, sorted and sent on."""
 FEATURES = (
@@ -188,6 +225,7 @@ PEOPLE = (
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
     Field("time_*", "number", "probability", "fraction of the time with each smoothed expression"),
+    Field("mean_*", "number", "", "mean of each smoothed output of further heads", HEADS),
     Field("longest_run", "string", "", "expression of the longest interval without a change"),
     Field("longest_run_seconds", "number", "seconds", "its duration"),
 )
@@ -197,8 +235,8 @@ INTERVALS = (
     Field("track", "integer", "", "number of the person in the video"),
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
     Field("end", "number", "seconds", "end, counted from the start of the file"),
-    Field("label", "string", "", "the smoothed expression"),
-    Field("confidence", "number", "probability", "mean of its smoothed probability"),
+    Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),
+    Field("confidence", "number", "probability", "mean of its smoothed probability or intensity"),
 )
 """The table of `predict --intervals`: a row for each expression of a person without a change."""
 MANIFEST = (
@@ -238,6 +276,7 @@ def face_fields(
         *(output_field(name) for name in outputs if not _is_pose(name)),
         *UNCERTAINTY,
         *_expand(SMOOTH, labels),
+        *(smoothed_field(name) for name in outputs),
         *QUALITY,
         *PLACE,
         *ORIGIN,
@@ -246,9 +285,20 @@ def face_fields(
     return [field for field in fields if videos or field.when != VIDEOS]
 
 
-def people_fields(labels: Sequence[str]) -> list[Field]:
-    """Returns the columns of a table of people, in order, for these expressions."""
-    return _expand(PEOPLE, labels)
+def choose_fields(fields: Iterable[Field], heads: Sequence[str]) -> list[Field]:
+    """Returns the columns of some heads, with those that belong to none; all if `heads` is empty."""
+    return [field for field in fields if not heads or not field.head or field.head in heads]
+
+
+def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
+    """Returns the columns of a table of people, in order, for expressions and columns of further heads."""
+    fields = []
+    for field in PEOPLE:
+        if field.name == "mean_*":
+            fields += [field.named(name) for name in outputs]
+        else:
+            fields += _expand([field], labels)
+    return fields
 
 
 def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
@@ -268,7 +318,16 @@ def output_field(name: str) -> Field:
         prefix, family, _ = field.name.partition("*")
         if name == field.name or (family and name.startswith(prefix)):
             return field._replace(name=name)
+    for field in POSE:
+        if name == field.name:
+            return field
     raise KeyError(name)
+
+
+def smoothed_field(name: str) -> Field:
+    """Returns the column of the average over time of an output of a further head."""
+    field = output_field(name)
+    return field._replace(name=SMOOTHED + name, meaning=f"average over time of {name}", when=VIDEOS)
 
 
 def _is_pose(name: str) -> bool:

@@ -9,9 +9,10 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces
-from fer_vit.fields import face_fields
+from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
+from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_counts, write_faces
 from fer_vit.report.draw import mark, percent
@@ -29,6 +30,7 @@ def live(
     port: int = 8000,
     public: str | None = None,
     overwrite: bool = False,
+    outputs: Sequence[str] = (),
 ) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
@@ -55,6 +57,8 @@ def live(
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.
+        outputs: Which columns to write: expression, pose, movements, affect. Default: all that the
+            model has.
     """
     check(source, output, overwrite)
     # only here: the extra may not be installed
@@ -63,6 +67,7 @@ def live(
 
     behind_proxy = public_address(public) if public else None
     model = load(checkpoint)
+    check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
     with ExitStack() as stack:
         server, address = listen(host, port)
@@ -70,7 +75,8 @@ def live(
         stack.enter_context(serving(create_app(page, host, behind_proxy), server))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
-        table = stack.enter_context(write_faces(output, fields, live=True)) if output else None
+        chosen = choose_fields(fields, outputs)
+        table = stack.enter_context(write_faces(output, chosen, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))

@@ -31,10 +31,12 @@ def predict(
     prior: str | None = None,
     classes: Sequence[str] = (),
     features: bool = False,
+    outputs: Sequence[str] = (),
     overwrite: bool = False,
     summary: Path | None = None,
     intervals: Path | None = None,
     annotate: Path | None = None,
+    threshold: float | None = None,
     **reading: Any,
 ) -> None:
     """Finds and classifies every face in photos and videos.
@@ -81,18 +83,23 @@ def predict(
             not cover it.
         classes: The only possible expressions; the others get a probability of 0.
         features: Add columns feature_0, feature_1, ...: the features before the classifier.
+        outputs: Which columns to write: expression, pose, movements, affect. Default: all that the
+            model has.
         overwrite: Whether an existing table may be replaced.
         summary: A second table with a row for each person in the videos: first and last time, and
-            fraction of time with each expression.
+            fraction of time with each expression, and the mean of each movement and angle.
         intervals: A table with a row for each uninterrupted expression of a person, from the
             smoothed labels: .csv, .parquet, .jsonl, or .TextGrid (one video).
         annotate: A copy (.mp4) of the video, with a box, track, label and probability for each
             face. For one video.
+        threshold: The table of intervals also has the intervals in which a smoothed movement is
+            above this intensity, from 0 to 1. Default: expressions alone.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
     check_number("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
+    check_number("threshold", threshold or 0, 0, 1)
     inputs = find_inputs(images, MEDIA_SUFFIXES)  # a wrong input is reported first
     sources = inputs.files
     options = PhotoOptions(**reading)
@@ -100,9 +107,23 @@ def predict(
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
 
     in_chunks = output.is_dir() or not output.suffix
-    outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
-    check_outputs(outputs, in_chunks)
-    check_videos(outputs, sources, in_chunks)
+    wanted = Outputs(
+        table=output,
+        people=summary,
+        intervals=intervals,
+        copy=annotate,
+        min_confidence=min_confidence,
+        overwrite=overwrite,
+        features=features,
+        heads=tuple(outputs),
+        threshold=threshold,
+    )
+    check_outputs(wanted, in_chunks)
+    check_videos(wanted, sources, in_chunks)
+    if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
+        raise FerVitError(
+            "Tables of people are made of all columns of a folder. Leave out --outputs."
+        )
     if rank.world_size > 1 and not in_chunks:
         remedy = f"Name a folder, for example --output {output.stem}, or unset RANK and WORLD_SIZE."
         raise FerVitError(
@@ -126,9 +147,9 @@ def predict(
         for note in inputs.notes:
             print(note)
     if in_chunks:
-        print(predict_folder(recognizer, sources, options, outputs, part_size, rank))
+        print(predict_folder(recognizer, sources, options, wanted, part_size, rank))
     else:
-        print(predict_table(recognizer, sources, options, outputs, started))
+        print(predict_table(recognizer, sources, options, wanted, started))
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:

@@ -52,7 +52,8 @@ def is_predictions(path: Path) -> bool:
 
 def is_owned(name: str, labels: Sequence[str]) -> bool:
     """Returns whether `predict` writes a column of this name for a model with these labels."""
-    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(name)
+    plain = name.removeprefix(SMOOTHED)  # outputs of heads are smoothed, too
+    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(plain)
 
 
 def is_output(name: str) -> bool:

@@ -20,6 +20,8 @@ class Outputs(NamedTuple):
     min_confidence: float = 0.0  # faces below it have no label and are ambiguous
     overwrite: bool = True  # existing files
     features: bool = False  # columns with the network's features
+    heads: tuple[str, ...] = ()  # whose columns are written; empty: all
+    threshold: float | None = None  # above it, a movement has an interval; None: it has none
 
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
@@ -31,6 +33,15 @@ class Outputs(NamedTuple):
             people.end()
             starts = {path: start_of(Path(path)) for path in people.spans}
             write_intervals(self.intervals, people, starts, self.overwrite)
+
+
+def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
+    """Raises FerVitError when a model lacks a head whose columns are requested."""
+    for head in heads:
+        if head not in known:
+            raise FerVitError(
+                f"Expected outputs among {', '.join(known)}, which {model} has, but got {head}."
+            )
 
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from fer_vit.faces import NO_FACE
-from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
+from fer_vit.fields import INTERVALS, OUTPUTS, SMOOTHED, output_field, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.report.table import TableWriter
 
+MOVE = OUTPUTS[0].name.removesuffix("*")
+"""Prefix of the columns of movements."""
+MOVEMENTS = OUTPUTS[0].head
 SHORTEST = 1e-6
 """Seconds assumed for a video of one frame."""
 
@@ -36,8 +37,26 @@ class Interval:
 
 
 @dataclass
+class Mean:
+    """A mean over time."""
+
+    total: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, value: float, step: float) -> None:
+        """Adds a value that lasts `step` seconds."""
+        self.total += value * step
+        self.seconds += step
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return self.total / self.seconds
+
+
+@dataclass
 class Person:
-    """One track of a video: when it was seen, and its expressions."""
+    """One track of a video: when it was seen, its expressions, and the outputs of further heads."""
 
     path: str
     track: int
@@ -46,6 +65,9 @@ class Person:
     frames: int = 0
     intervals: list[Interval] = field(default_factory=list)
     label: str | None = None  # in its last frame; None below the least confidence
+    means: dict[str, Mean] = field(default_factory=dict)  # of outputs, by column
+    moving: dict[str, Interval] = field(default_factory=dict)  # of movements above the threshold
+    movements: list[Interval] = field(default_factory=list)
 
     def add(self, label: str | None, confidence: float, seconds: float, step: float) -> None:
         """Adds a frame of `step` seconds."""
@@ -57,12 +79,41 @@ class Person:
             self.intervals[-1].add(confidence, seconds, step)
         self.label = label
 
+    def move(self, column: str, value: float, above: bool, seconds: float, step: float) -> None:
+        """Adds an output in a frame of `step` seconds; `above`: it is a movement above the threshold."""
+        self.means.setdefault(column, Mean()).add(value, step)
+        if not above:
+            self.moving.pop(column, None)
+            return
+        if column not in self.moving:
+            self.moving[column] = Interval(self.path, self.track, seconds, seconds, column)
+            self.movements.append(self.moving[column])
+        self.moving[column].add(value, seconds, step)
+
+    def away(self) -> None:
+        """Ends all intervals: the person is not in the frame."""
+        self.label = None
+        self.moving.clear()
+
 
 class People:
     """Collects the people of videos from the rows of a table, frame by frame."""
 
-    def __init__(self, min_confidence: float = 0.0) -> None:
-        """Frames in which a face's smoothed probability is below `min_confidence` have no expression."""
+    def __init__(
+        self,
+        min_confidence: float = 0.0,
+        outputs: Sequence[str] = (),
+        threshold: float | None = None,
+    ) -> None:
+        """Starts without people.
+
+        Args:
+            min_confidence: Frames in which a face's smoothed probability is lower have no expression.
+            outputs: The columns of further heads.
+            threshold: The smoothed intensity above which a movement has an interval; None: none has.
+        """
+        self._outputs = list(outputs)
+        self._threshold = threshold
         self.spans: dict[str, tuple[float, float]] = {}
         """Start and end in seconds of the frames of each video, with and without faces."""
         self._min_confidence = min_confidence
@@ -99,18 +150,26 @@ class People:
             track = row["track"]
             person = self._persons.setdefault((path, track), Person(path, track, seconds, seconds))
             if track not in self._before:
-                person.label = None  # an interval ends where the person is away
+                person.away()
             label = row["label_smoothed"]
             confidence = row[SMOOTHED + label]
             if confidence < self._min_confidence:
                 label = None
             person.add(label, confidence, seconds, step)
+            for column in self._outputs:
+                value = row.get(SMOOTHED + column)
+                if value is not None:
+                    person.move(column, value, self._is_above(column, value), seconds, step)
         self._before = {row["track"] for row in faces}
+
+    def _is_above(self, column: str, value: float) -> bool:
+        is_movement = output_field(column).head == MOVEMENTS
+        return is_movement and self._threshold is not None and value > self._threshold
 
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
         """Writes a table with a row for each person."""
         self.end()
-        columns = {field.name: field.kind for field in people_fields(labels)}
+        columns = {field.name: field.kind for field in people_fields(labels, self._outputs)}
         with TableWriter(path, columns, overwrite=overwrite) as table:
             for person in self._persons.values():
                 lengths = [run.end - run.start for run in person.intervals]
@@ -130,13 +189,23 @@ class People:
                         times[run.label] += length
                     for label, time in times.items():
                         row[f"time_{label}"] = time / sum(lengths)
+                for column, mean in person.means.items():
+                    row[f"mean_{column}"] = mean.value
                 table.write([row])
 
     def intervals(self) -> list[Interval]:
-        """Returns the intervals, person by person."""
+        """Returns the intervals, person by person: first of expressions, then of movements."""
         self.end()
-        persons = self._persons.values()
-        return [*chain.from_iterable(person.intervals for person in persons)]
+        intervals: list[Interval] = []
+        for person in self._persons.values():
+            intervals += person.intervals
+            intervals += person.movements
+        return intervals
+
+
+def is_movement(label: str) -> bool:
+    """Returns whether an interval is of a movement, not of an expression."""
+    return label.startswith(MOVE)
 
 
 def is_textgrid(path: Path) -> bool:
@@ -172,8 +241,14 @@ def format_textgrid(intervals: Sequence[Interval], end: float) -> str:
     A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
     """
     start = min([0.0, *(interval.start for interval in intervals)])
-    by_track = groupby(intervals, attrgetter("track"))
-    tiers = {f"track {track}": list(tier) for track, tier in by_track} or {NO_FACE: []}
+    tiers: dict[str, list[Interval]] = {}
+    for interval in intervals:
+        name = f"track {interval.track}"
+        if is_movement(interval.label):  # movements overlap, so each has a tier
+            name = f"{name} {interval.label}"
+        tiers.setdefault(name, []).append(interval)
+    if not tiers:
+        tiers[NO_FACE] = []
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_format_span(start, end)]
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, tier) in enumerate(tiers.items(), 1):

@@ -43,7 +43,7 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import TEMPLATE, Array, Float32Array, Mask, apply, invert, rotation
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import EXPRESSION, HEADS, target_column
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -146,6 +146,7 @@ class Recognizer(nn.Module):
             detector=detector_name(detector),
             fer_vit_version=__version__,
             predicted_on=date.today().isoformat(),
+            pose_from="head" if {*Pose._fields} <= {*self.outputs} else "landmarks",
         )
 
     def change_prior(
@@ -419,6 +420,12 @@ class Recognizer(nn.Module):
             for head, names in self.net.settings.outputs.items()
             for name in names
         ]
+
+    @property
+    def heads(self) -> list[str]:
+        """The outputs that can be chosen: the expression, the pose, and further heads."""
+        further = [head for head in self.net.settings.outputs if head != "pose"]
+        return [EXPRESSION, "pose", *further]
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns what the numbers of faces mean that this model classifies and a detector finds."""

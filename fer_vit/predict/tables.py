@@ -19,9 +19,9 @@ from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, PhotoInfo
-from fer_vit.fields import Cell, Field, face_fields
+from fer_vit.fields import Cell, Field, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
-from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.outputs import Outputs, check_heads
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.reading import Started
@@ -44,6 +44,7 @@ def predict_table(
     started: Started | None = None,
 ) -> str:
     """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary."""
+    check_heads(outputs.heads, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
         model, images, options, {outputs.table: images}, facts, outputs, started
@@ -79,8 +80,10 @@ def predict_folder(
     directory = ""
     if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
         directory = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
+    check_heads(outputs.heads, model.heads, model.name)
     more = {
         "min_confidence": outputs.min_confidence,
+        "outputs": ", ".join(outputs.heads),
         "features": outputs.features,
         "directory": directory,
     }
@@ -103,7 +106,7 @@ def predict_folder(
         return f"{report}\n{outputs.table}: {exist}. Other processes, or the same command, write the rest."
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
-        people = _read_people(plan, outputs.min_confidence)
+        people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
     statuses, faces = zip(*checked.values(), strict=True)
     status = format_counts(sum(statuses, Counter[str]()), 5)
@@ -194,8 +197,8 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items()}
 
 
-def _read_people(tables: Iterable[Path], min_confidence: float) -> People:
-    people = People(min_confidence)
+def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
+    people = People(outputs.min_confidence, columns, outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
@@ -218,12 +221,14 @@ def _write_tables(
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
-    counts, people = Counts(), People(outputs.min_confidence)
+    chosen = choose_fields(fields, outputs.heads)
+    counts = Counts()
+    people = People(outputs.min_confidence, model.outputs, outputs.threshold)
     marks: list[list[Marked]] = []
     by_source = (part for _, part in groupby(photos, lambda faces: faces.infos[0].index))
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
-        with write_faces(path, fields, overwrite=outputs.overwrite, facts=facts) as table:
+        with write_faces(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
             for faces in chain.from_iterable(islice(by_source, len(chunk))):
                 rows = faces.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)

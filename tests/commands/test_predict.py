@@ -93,7 +93,7 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
         *("yaw", "pitch", "roll", "prediction_set", "entropy", "size", "blur", "outside", "score"),
         *(f"box_{side}" for side in ("left", "top", "right", "bottom")),
         *(f"{name}_{axis}" for name in LANDMARKS for axis in "xy"),
-        *("model", "detector", "fer_vit_version", "predicted_on"),
+        *("model", "detector", "fer_vit_version", "predicted_on", "pose_from"),
     ]
     assert [*rows[".csv"][0]] == [*rows[".jsonl"][0]] == [*rows[".parquet"][0]]
     videos = [*table_columns(["a", "b"], videos=True)]

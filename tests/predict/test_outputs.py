@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -20,7 +21,8 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
-from tests.helpers.commands import CROPS, predict
+from tests.helpers.commands import CROPS, fails, predict, run
+from tests.helpers.videos import write_video
 
 OUTPUTS = {"movements": ["jawOpen"], "pose": ["yaw", "pitch", "roll"], "affect": ["valence"]}
 COLUMNS = ["move_jawOpen", "yaw", "pitch", "roll", "valence"]
@@ -128,3 +130,60 @@ def test_included_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> No
         expected = plain[list(source)] * plain.new_tensor(sign)
         assert plain.abs().max() > 0.1, head
         assert (mirrored - expected).abs().max() < 1e-4, head  # the unit of a pose is a degree
+
+
+@pytest.mark.parametrize(
+    ("chosen", "columns"),
+    [
+        (("movements",), {"move_jawOpen"}),
+        (("pose", "affect"), {"yaw", "pitch", "roll", "valence"}),
+        (("expression",), {"label", "confidence", "p_anger", "entropy", "ambiguous"}),
+    ],
+)
+def test_outputs_choose_columns(
+    chosen: tuple[str, ...], columns: set[str], folder: Path, tmp_path: Path
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.png").write_bytes(encode_png(draw_face("anger", 0, 64)[0]))
+    run("predict", photos, *CROPS, "--checkpoint", folder, "--output", tmp_path / "all.parquet")
+    words = ("--output", tmp_path / "some.parquet", "--outputs", *chosen)
+    run("predict", photos, *CROPS, "--checkpoint", folder, *words)
+    full = pq.read_table(tmp_path / "all.parquet")
+    some = pq.read_table(tmp_path / "some.parquet")
+    every = {"label", "p_anger", "yaw", "move_jawOpen", "valence", "ambiguous", "entropy"}
+    assert columns <= {*some.column_names}
+    assert not (every - columns) & {*some.column_names}
+    assert some.equals(full.select(some.column_names))
+    assert {"path", "status", "size", "box_left", "pose_from"} < {*some.column_names}
+
+
+def test_a_head_that_the_model_lacks_is_refused(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "a.png").write_bytes(encode_png(draw_face("anger", 0, 64)[0]))
+    words = ("--checkpoint", checkpoint, "--output", tmp_path / "t.csv", "--outputs", "affect")
+    line = fails(capsys, "predict", tmp_path / "a.png", *CROPS, *words)
+    assert "expression, pose" in line
+    assert "affect" in line
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_the_origin_records_what_the_pose_is_from(model: Recognizer, checkpoint: Path) -> None:
+    photo, _ = draw_face("happiness", 3, 96)
+    options = {"face": "crop", "detector": "landmarks", "workers": 0}
+    assert model.predict(photo, **options).origin.pose_from == "head"
+    assert load(checkpoint, "cpu").predict(photo, **options).origin.pose_from == "landmarks"
+
+
+def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None:
+    images = [draw_face("happiness", 3, 96)[0]] * 3
+    write_video(tmp_path / "a.mp4", images, [0.0, 0.1, 0.2])
+    faces = model.predict(tmp_path / "a.mp4", face="crop", detector="landmarks", workers=0)
+    rows = table(faces).to_pylist()
+    for row, face in zip(rows, faces, strict=True):
+        assert [*face.smoothed_outputs] == COLUMNS
+        for column in COLUMNS:
+            assert row[f"smoothed_{column}"] == face.smoothed_outputs[column]
+            assert row[f"smoothed_{column}"] == pytest.approx(face.outputs[column], abs=0.5)
+    assert is_owned("smoothed_move_jawOpen", model.labels)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from praatio import textgrid
 
-from fer_vit.predict.people import People, write_intervals
+from fer_vit.predict.people import People, format_textgrid, write_intervals
 
 LABELS = ["neutral", "happiness"]
 
@@ -149,3 +149,46 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     assert first["time_happiness"] == pytest.approx(5 / 8)
     assert (first["longest_run"], first["longest_run_seconds"]) == ("happiness", pytest.approx(0.5))
     assert (low["frames"], low["longest_run"], low["time_neutral"]) == (5, None, None)
+
+
+def moving(values: list[float | None], threshold: float | None) -> People:
+    """A person whose smoothed smile has these values in frames of 0.1 seconds; None: the person is away."""
+    people = People(outputs=["move_smile", "yaw"], threshold=threshold)
+    for number, value in enumerate(values):
+        row: dict[str, object] = {"path": "a.mp4", "frame": number, "seconds": number / 10}
+        if value is not None:
+            row |= {
+                "face": 0,
+                "track": 3,
+                "label_smoothed": "neutral",
+                "smoothed_neutral": 0.9,
+                "smoothed_move_smile": value,
+                "smoothed_yaw": 90 * value,
+            }
+        people.add([row])
+    return people
+
+
+def test_movements_above_a_threshold_have_intervals_and_means() -> None:
+    values = [0.2, 0.6, 0.8, 0.2, 0.9, None, 0.7]
+    intervals = [
+        (run.label, round(run.start, 3), round(run.end, 3), round(run.confidence, 3))
+        for run in moving(values, 0.5).intervals()
+        if run.label != "neutral"
+    ]
+    assert intervals == [
+        ("move_smile", 0.1, 0.3, 0.7),
+        ("move_smile", 0.4, 0.5, 0.9),
+        ("move_smile", 0.6, 0.7, 0.7),
+    ]
+    assert {run.label for run in moving(values, None).intervals()} == {"neutral"}
+    text = format_textgrid(moving(values, 0.5).intervals(), 0.7)
+    assert 'name = "track 3"' in text
+    assert 'name = "track 3 move_smile"' in text
+
+
+def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
+    moving([0.2, 0.6, 0.7], None).write(tmp_path / "people.parquet", LABELS, overwrite=True)
+    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    assert row["mean_move_smile"] == pytest.approx(0.5)
+    assert row["mean_yaw"] == pytest.approx(45)
