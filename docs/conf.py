@@ -103,6 +103,7 @@ docs/explanation/labels
 docs/explanation/how_it_works
 docs/explanation/finding_faces
 docs/explanation/faithfulness
+docs/explanation/ambiguous_faces
 docs/explanation/reliability
 ```
 

@@ -224,7 +224,7 @@ def columns_page() -> str:
         "A name with an asterisk stands for several columns: one for each expression, movement or feature. Points and"
         " boxes are in pixels of the photo, x to the right and y down, from the upper left corner of its first pixel."
         " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be empty: `None` in"
-        " Python, nothing in CSV. [Uncertainty](../explanation/reliability.md#ambiguous-faces) and"
+        " Python, nothing in CSV. [Uncertainty](../explanation/ambiguous_faces.md) and"
         " [head pose](../explanation/finding_faces.md#head-pose) explain how the values are computed.",
     ]
     for title, (source, fields) in parts.items():

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -484,3 +484,9 @@ def test_more_connections_than_the_limit_get_503(
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
     assert answer.json()["detail"]
+
+
+def test_names_of_results_cannot_be_guessed(queue: Jobs) -> None:
+    names = {queue.new_folder().name for _ in range(100)}
+    assert len(names) == 100
+    assert all(len(urlsafe_b64decode(f"{name}==")) == 16 for name in names)  # 128 bits
