@@ -81,11 +81,25 @@ function found(event) {
   status.value = form.explain.checked ? 'Finding out which parts of the face count …' : 'Drawing …';
 }
 
+let first = null;  // the first event of this job that counts explained faces, and its time
+let again = false;  // whether the job starts again, without explanations
+
 function explaining({faces, of}) {
+  first ??= {faces, time: performance.now()};
   bar.hidden = false;
   bar.max = of;
   bar.value = faces;
-  status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'} …`;
+  $('.skip').hidden = false;
+  status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'}${timeLeft(faces, of)} …`;
+}
+
+/* By the mean time of a face so far. */
+function timeLeft(faces, of) {
+  const explained = faces - first.faces;
+  if (explained === 0 || faces >= of) return '';
+  const seconds = (of - faces) * (performance.now() - first.time) / explained / 1000;
+  if (seconds < 90) return `, about ${Math.max(1, Math.round(seconds))} s left`;
+  return `, about ${Math.round(seconds / 60)} min left`;
 }
 
 function tell(messages) {
@@ -106,7 +120,7 @@ function clear() {
   if (shown) navigator.sendBeacon(`results/${shown}/close`);
   shown = null;
   result.hidden = true;
-  for (const part of result.children) part.replaceChildren();
+  for (const part of ['.messages', '.downloads', '.copy', '.pictures', '.frame']) $(part).replaceChildren();
 }
 
 async function start() {
@@ -130,15 +144,26 @@ async function start() {
   }
   running = null;
   toggle(false);
+  if (again) {
+    again = false;
+    start();
+  }
 }
 
 function toggle(busy) {
   $('.go').disabled = busy || !files.length;
   $('.cancel').hidden = !busy;
+  $('.skip').hidden = true;
   bar.hidden = true;
+  first = null;
   form.classList.toggle('busy', busy);
 }
 form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
+$('.skip').addEventListener('click', () => {
+  form.explain.checked = false;
+  again = true;
+  running?.abort();
+});
 $('.cancel').addEventListener('click', () => running?.abort());
 addEventListener('pagehide', () => { running?.abort(); clear(); });
 
@@ -151,8 +176,10 @@ function show(job) {
     element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]})));
   const pictures = job.photos.map(({name, file}) => element('figure', {},
     element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
-  if (job.files.includes('marked.mp4')) pictures.unshift(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
+  if (job.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
+  $('.photos').open = !job.html;  // the report has them as well
+  $('.photos').hidden = !pictures.length;
   $('.frame').replaceChildren(...job.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
 }
 

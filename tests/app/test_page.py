@@ -1,0 +1,90 @@
+"""The upload page in a real browser, with answers that the test writes."""
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.helpers.browser import chromium
+
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+DONE = {
+    "state": "done",
+    "id": "job",
+    "messages": ["a.jpg cannot be read."],
+    "files": ["faces.csv"],
+    "photos": [{"name": "b.jpg", "file": "photos/0.jpg"}],
+    "html": True,
+}
+PHOTO = {"name": "b.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def sent() -> list[str]:
+    """The bodies of the jobs that the page sends."""
+    return []
+
+
+@pytest.fixture
+def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
+    """The page; a job with explanations does not end, one without does."""
+
+    def answer(route: Route) -> None:
+        name = route.request.url.rpartition("/")[2] or "upload.html"
+        if name == "models":
+            route.fulfill(json=["small"])
+        elif name == "report":
+            sent.append(route.request.post_data or "")
+            if "true" in sent[-1].rpartition('name="explain"')[2]:
+                return
+            route.fulfill(body=json.dumps(DONE | {"html": False}) + "\n")
+        elif name.partition(".")[2] in KINDS and "results" not in route.request.url:
+            folder = "report" if name == "page.css" else "app"
+            text = (files("fer_vit") / folder / name).read_text(encoding="utf-8")
+            route.fulfill(body=text, content_type=KINDS[name.partition(".")[2]])
+        else:
+            route.fulfill(body="")
+
+    page = chrome.new_page()
+    page.route("**/*", answer)
+    page.goto("http://localhost:9/")
+    yield page
+    page.close()
+
+
+def test_progress_has_the_time_that_is_left(page: Page) -> None:
+    page.evaluate("explaining({faces: 1, of: 5})")
+    page.evaluate("first.time -= 20000")
+    page.evaluate("explaining({faces: 3, of: 5})")
+    expect(page.locator("output")).to_contain_text("20 s left")
+    page.evaluate("first.time -= 200000")
+    page.evaluate("explaining({faces: 3, of: 5})")
+    expect(page.locator("output")).to_contain_text("4 min left")
+
+
+def test_explanations_are_left_out_on_request(page: Page, sent: list[str]) -> None:
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.get_by_text("Find faces").click()
+    expect(page.locator(".skip")).to_be_hidden()  # no face is explained yet
+    page.evaluate("explaining({faces: 1, of: 5})")
+    page.locator(".skip").click()
+    expect(page.locator(".downloads a")).to_have_count(1)
+    assert len(sent) == 2
+    assert not page.get_by_label("Explain each face").is_checked()
+    expect(page.locator(".photos")).to_have_js_property("open", True)
+
+
+def test_a_photo_that_the_report_has_is_folded(page: Page) -> None:
+    page.evaluate(f"show({json.dumps(DONE)})")
+    expect(page.locator(".messages li")).to_be_visible()
+    expect(page.locator(".frame iframe")).to_have_count(1)
+    expect(page.locator(".photos")).to_have_js_property("open", False)
+    assert page.locator(".photos img").count() == 1
