@@ -62,7 +62,7 @@ def evaluate(
             predict`.
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface-small.
+            ferplus-fairface.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several

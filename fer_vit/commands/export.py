@@ -58,7 +58,7 @@ def export(
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small. Repeated: the
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface. Repeated: the
             weights are averaged, for models of one configuration and the same initial weights;
             `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches

@@ -73,7 +73,7 @@ def predict(
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface-small.
+            ferplus-fairface.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.

@@ -68,7 +68,7 @@ def visualize(
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface-small.
+            ferplus-fairface.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
         output: The folder to write.
         method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times

@@ -83,7 +83,7 @@ def load(
 
     Args:
         model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
-            on the Hugging Face hub. None: ferplus-fairface-small. Or a network in memory.
+            on the Hugging Face hub. None: ferplus-fairface. Or a network in memory.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: Access token for a private repository on the hub. None: the token of your login.

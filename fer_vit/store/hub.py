@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError, ModelError, suggest
 
 SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
-DEFAULT = "ferplus-fairface-small"
+DEFAULT = "ferplus-fairface"
 """The default model."""
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

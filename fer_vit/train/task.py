@@ -202,7 +202,7 @@ class FERTask(RegionViTModule):
         self.save_hyperparameters()
         self.store_settings(network, init=None, outputs=heads, heads=None)
         self.net = build_model(network, labels, outputs=heads, align=align, template=template)
-        self.teachers = Teachers(teachers or [], labels)
+        self.teachers = Teachers(teachers or [], self.net)
         self.starts_from = (
             init if source and source[0]["labels"] else None
         )  # a classifier, no pretrained encoder

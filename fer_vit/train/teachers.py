@@ -5,12 +5,14 @@ B images, C classes.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.geometry import TEMPLATE
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
 
@@ -18,15 +20,11 @@ from fer_vit.store.folder import load_network
 class Teachers:
     """Models that predict the expression of augmented training faces. They are not part of a checkpoint."""
 
-    def __init__(self, names: Sequence[str], labels: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], student: RegionViT) -> None:
         self.names = list(names)
         self.networks = [load_network(name) for name in names]
         for name, network in zip(names, self.networks, strict=True):
-            if network.settings.labels != list(labels):
-                raise FerVitError(
-                    f"Expected a teacher with the labels {', '.join(labels)}, but {name} has "
-                    f"{', '.join(network.settings.labels)}."
-                )
+            check_teacher(name, network, student)
             network.offset = None  # a student of adjusted logits would be adjusted twice
 
     @torch.no_grad()
@@ -38,6 +36,33 @@ class Teachers:
         preds = torch.stack([_predict_view(net, batch) for net in self.networks]).mean(0)
         known = batch.target.isfinite()
         return torch.where(known, (batch.target.nan_to_num() + preds) / 2, preds)
+
+
+def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
+    """Raises FerVitError for a teacher with other labels, or that needs other crops or regions."""
+    here, there = student.settings, teacher.settings
+    pairs: list[tuple[str, object, object]] = [
+        ("labels", here.labels, there.labels),
+        ("align", here.align, there.align),
+    ]
+    if here.align == "landmarks":
+        pairs.append(("template", here.template or TEMPLATE, there.template or TEMPLATE))
+    if teacher.layout.num_regions:  # boxes come in the student's order
+        pairs.append(("regions", student.config.regions, teacher.config.regions))
+
+    for what, expected, came in pairs:
+        if _plain(expected) != _plain(came):
+            raise FerVitError(
+                f"Expected a teacher with the {what} of the student, {_plain(expected)}, but "
+                f"{name} has {_plain(came)}. Leave it out of model.teachers, or change the student."
+            )
+
+
+def _plain(setting: object) -> str:
+    """Returns a setting as text that does not depend on the kind of a sequence."""
+    if isinstance(setting, str):
+        return setting
+    return ", ".join(str(part) for part in np.asarray(setting).tolist()) or "none"
 
 
 def _predict_view(net: RegionViT, batch: Batch) -> Tensor:

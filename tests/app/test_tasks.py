@@ -93,7 +93,7 @@ def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
     columns = column_types()
     for row in json.loads((uploads.parent / "faces.json").read_text()):
         for name, cell in row.items():
-            kind = "number" if name.startswith(("p_", "smoothed_")) else columns[name]
+            kind = "number" if name.startswith(("p_", "smoothed_", "move_")) else columns[name]
             assert cell is None or isinstance(cell, types[kind]), name
 
 

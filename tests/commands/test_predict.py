@@ -90,7 +90,9 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
     assert [*rows[".csv"][0]] == [
         *("path", "status", "face", "label", "confidence", "ambiguous", "warning"),
         *(f"p_{label}" for label in load(DEFAULT, "cpu").labels),
-        *("yaw", "pitch", "roll", "prediction_set", "entropy", "size", "blur", "outside", "score"),
+        *("yaw", "pitch", "roll"),
+        *(f"move_{name}" for name in load(DEFAULT, "cpu").net.settings.outputs["movements"]),
+        *("prediction_set", "entropy", "size", "blur", "outside", "score"),
         *(f"box_{side}" for side in ("left", "top", "right", "bottom")),
         *(f"{name}_{axis}" for name in LANDMARKS for axis in "xy"),
         *("model", "detector", "fer_vit_version", "predicted_on", "pose_from"),

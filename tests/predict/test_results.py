@@ -22,6 +22,7 @@ from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
 from fer_vit.predict.results import FaceResults
 from fer_vit.processes import opencv_in_one_thread
+from fer_vit.store.hub import DEFAULT
 from tests.helpers.processes import PATIENCE
 
 
@@ -74,7 +75,7 @@ def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> N
         photo.status for photo in faces.photos() for _ in range(max(1, len(photo.faces)))
     ]
     assert full["face"].to_pylist() == [0, None, None, 0, 1]
-    assert {*full["model"].to_pylist()} == {"ferplus-fairface-small"}
+    assert {*full["model"].to_pylist()} == {DEFAULT}
     assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
     assert None not in full["predicted_on"].to_pylist() + full["detector"].to_pylist()
     with pytest.raises(FerVitError, match="`photos`"):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -495,6 +496,18 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
     assert not any("teacher" in name for name in task.state_dict())
     with pytest.raises(FerVitError, match="labels"):
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+@pytest.mark.parametrize(
+    "change", [{"tokens": "patch", "regions": ()}, {"regions": NETWORK.regions[::-1]}]
+)
+def test_teachers_need_the_regions_of_the_student_in_order(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    save_network(build_model(NETWORK, ["a", "b", "c"]).eval(), tmp_path / "teacher")
+    student = replace(NETWORK, **change)
+    with pytest.raises(FerVitError, match="regions"):
+        FERTask(student, ["a", "b", "c"], teachers=[str(tmp_path / "teacher")])
 
 
 @pytest.mark.parametrize("heads", [True, False])
