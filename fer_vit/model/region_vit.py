@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -38,94 +38,63 @@ from fer_vit.model.pretrained import read_weights
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 
+class Parts(NamedTuple):
+    """What `build_model` creates for a RegionViT, in the order in which weights are drawn."""
+
+    vit: VisionTransformer  # encoder, patch embedding, prefix tokens, classifier
+    normalize: Normalize
+    region_embed: RegionEmbed | None  # None: no region tokens
+    pool: nn.Module  # from encoded tokens to what is classified
+    heads: nn.ModuleDict  # further heads by name
+    layout: TokenLayout  # of the encoder's input
+    patch_size: int  # side in crop pixels
+
+
 class RegionViT(nn.Module):
-    """Vision transformer over patch and region tokens, with the settings of its file; `build_model` creates it."""
+    """Vision transformer over patch and region tokens, with the settings of its file.
+
+    `build_model` creates it.
+    """
 
     offset: Tensor | None  # added to the logits (C,): their adjustment; None: nothing
     changed_offset: Tensor | None  # replaces `offset` under another prior; see `change_prior`
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
-    def __init__(
-        self, config: RegionViTConfig, settings: ModelSettings, vit: VisionTransformer
-    ) -> None:
+    def __init__(self, config: RegionViTConfig, settings: ModelSettings, parts: Parts) -> None:
         super().__init__()
-        self.config, self.settings, self.vit = config, settings, vit
+        self.config = config
+        self.settings = settings
+        self.vit = parts.vit
         self.register_buffer("offset", None, persistent=False)
         self.register_buffer("changed_offset", None, persistent=False)
         self.adjust(settings.prior, settings.adjustment)
-        pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
-        self.normalize = Normalize(
-            pixels["mean"], pixels["std"], config.in_chans, config.standardize
-        )
-        self.patch_size = int(vit.patch_embed.patch_size[0])  # crop pixels
-        grid = vit.patch_embed.grid_size
-        if config.pos_embed not in (
-            "learn",
-            "none",
-        ):  # fixed codes for patches, none for prefix tokens
-            centres = self.patch_origin + patch_centres(grid) * self.patch_size
-            code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
-            code[0, -len(centres) :] = position_code(
-                config, centres, vit.embed_dim, self.patch_size
-            )
-            vit.pos_embed = nn.Parameter(code, requires_grad=False)
-        regions = 0 if config.tokens == "patch" else len(config.regions)
-        self.region_embed = RegionEmbed(config, vit) if regions else None
-        if config.tokens == "region":
-            grid = (0, 0)
-            self._remove_patches()
-        self.layout = TokenLayout(
-            vit.num_prefix_tokens, grid, regions, config.region_grid
-        )  # of the encoder's input
-        sizes = (
-            vit.num_prefix_tokens,
-            vit.embed_dim,
-            len(settings.labels),
-            config.num_heads,
-            config.causal,
-        )
-        self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
-        self.heads = nn.ModuleDict()
-        names = config.regions if regions else ()
-        for head, outputs in settings.outputs.items():
-            self.heads[head] = AdditiveHead(len(outputs), names, self.layout, vit.embed_dim)
-        self.relation = ATTENTION[
-            config.attention
-        ].relation  # computes the mask or distances of tokens
-        self.num_kept = [self.layout.num_patches]  # at first, then in each block
-        for rate in config.keep_rate or (1.0,) * len(vit.blocks):
-            self.num_kept.append(
-                math.ceil(self.num_kept[-1] * rate - 1e-9)
-            )  # a floating-point error is not a patch
-        # Hard attention masks patches instead of removing them, for callers that want T tokens in every block: slower,
-        # with the same result up to rounding, by which bfloat16 may choose other patches.
+        self.normalize = parts.normalize
+        self.region_embed = parts.region_embed
+        self.pool: Any = parts.pool
+        self.heads = parts.heads
+        self.layout = parts.layout
+        self.patch_size = parts.patch_size
+
+        # computes the mask or distances of tokens
+        self.relation = ATTENTION[config.attention].relation
+        # patches at first, then after each block
+        self.num_kept = [self.layout.num_patches]
+        for rate in config.keep_rate or (1.0,) * len(self.vit.blocks):
+            # a floating-point error is not a patch
+            self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))
+        # Hard attention masks patches instead of removing them, for callers that want T tokens in
+        # every block: slower; equal up to rounding (in bfloat16, near-ties may be ranked
+        # differently).
         self.drop_by_mask = False
-        middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
-        patches = self.patch_origin + patch_centres(grid) * self.patch_size
+
+        middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
+        patches = grid_centres(config, self.patch_size, self.layout.grid)  # (N, 2)
         self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
 
     @property
     def patch_origin(self) -> float:
-        """The left and upper edge of the grid of patches in crop pixels.
-
-        Strided convolutions are centred on a cell's first pixel. So on a crop of n P + 1 pixels, whose grid they make
-        symmetric, the first patch is centred at 0.5. Other crops are divided into patches from 0.
-        """
-        if self.config.img_size % self.patch_size == 1 and self.config.stem == "conv":
-            return 0.5 - self.patch_size / 2
-        return 0.0
-
-    def _remove_patches(self) -> None:
-        vit = self.vit
-        if self.config.region_source == "stem":
-            vit.patch_embed.late = nn.Identity()
-        else:
-            vit.patch_embed = nn.Identity()
-        if vit.pos_embed is not None:
-            prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-            vit.pos_embed = nn.Parameter(
-                vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad
-            )
+        """The left and upper edge of the grid of patches in crop pixels."""
+        return find_origin(self.config, self.patch_size)
 
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
@@ -297,10 +266,84 @@ class RegionViT(nn.Module):
 
 
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
-    """Builds a RegionViT; other arguments are of `ModelSettings`. Raises FerVitError as `create_backbone` does."""
-    return RegionViT(
-        config, ModelSettings(list(labels), **settings), create_backbone(config, len(labels))
-    )
+    """Builds a RegionViT from its parts.
+
+    Args:
+        config: The architecture.
+        labels: The C expressions in the order of the logits; none: an encoder without classifier.
+        **settings: Other arguments of `ModelSettings`.
+
+    Raises:
+        FerVitError: As for `create_backbone`.
+    """
+    model_settings = ModelSettings(list(labels), **settings)
+    vit = create_backbone(config, len(labels))
+    pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
+    normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
+    if config.pos_embed not in ("learn", "none"):
+        fix_positions(vit, config)
+
+    # regions copy the patch embedding, so they are created before it is removed
+    regions = () if config.tokens == "patch" else config.regions
+    region_embed = RegionEmbed(config, vit) if regions else None
+    patch_size = int(vit.patch_embed.patch_size[0])
+    grid = vit.patch_embed.grid_size
+    if config.tokens == "region":
+        grid = (0, 0)
+        remove_patches(vit, config)
+    layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
+
+    pool: nn.Module = nn.Identity()
+    if labels:
+        pool = POOLS[config.pool](
+            num_prefix=vit.num_prefix_tokens,
+            dim=vit.embed_dim,
+            num_classes=len(labels),
+            num_heads=config.num_heads,
+            causal=config.causal,
+        )
+    heads = nn.ModuleDict()
+    for head, outputs in model_settings.outputs.items():
+        heads[head] = AdditiveHead(len(outputs), regions, layout, vit.embed_dim)
+    parts = Parts(vit, normalize, region_embed, pool, heads, layout, patch_size)
+    return RegionViT(config, model_settings, parts)
+
+
+def grid_centres(config: RegionViTConfig, patch_size: int, grid: tuple[int, int]) -> Tensor:
+    """Returns the centres (N, 2) of a grid of patches, (x, y) in crop pixels, row by row."""
+    return find_origin(config, patch_size) + patch_centres(grid) * patch_size
+
+
+def find_origin(config: RegionViTConfig, patch_size: int) -> float:
+    """Returns the left and upper edge of the grid of patches in crop pixels.
+
+    Strided convolutions are centred on a cell's first pixel. So on a crop of n P + 1 pixels, whose
+    grid they make symmetric, the first patch is centred at 0.5. Other crops are divided into
+    patches from 0.
+    """
+    symmetric = config.img_size % patch_size == 1 and config.stem == "conv"
+    return 0.5 - patch_size / 2 if symmetric else 0.0
+
+
+def fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
+    """Replaces learned positions by fixed codes for patches, and none for prefix tokens."""
+    patch_size = int(vit.patch_embed.patch_size[0])
+    centres = grid_centres(config, patch_size, vit.patch_embed.grid_size)  # (N, 2)
+    code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
+    code[0, -len(centres) :] = position_code(config, centres, vit.embed_dim, patch_size)
+    vit.pos_embed = nn.Parameter(code, requires_grad=False)
+
+
+def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
+    """Removes the weights that only patches need, and their positions."""
+    if config.region_source == "stem":
+        vit.patch_embed.late = nn.Identity()
+    else:
+        vit.patch_embed = nn.Identity()
+    if vit.pos_embed is not None:
+        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        kept = vit.pos_embed[:, :prefix].detach().clone()
+        vit.pos_embed = nn.Parameter(kept, vit.pos_embed.requires_grad)
 
 
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
