@@ -196,10 +196,20 @@ class Pooled(NamedTuple):
 
 
 class Pool(nn.Module):
-    """A pooling, one of `POOLS`; all take the same arguments."""
+    """A pooling, one of `POOLS`; all take the same arguments.
 
-    per_expression = False  # whether every expression has a separate vector
+    Attributes:
+        per_expression: Whether every expression has a separate vector.
+        needs_class_token: Whether the backbone must have a class token.
+        can_be_causal: Whether the setting `causal` applies.
+        label_rows: Names of parameters with a row for each label. They have no weight decay, and a
+            start from another model copies the rows of the labels that both have.
+    """
+
+    per_expression = False
     needs_class_token = False
+    can_be_causal = False
+    label_rows: tuple[str, ...] = ()
 
     def __init__(
         self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
@@ -300,6 +310,8 @@ class QueryPool(Pool):
     """
 
     per_expression = True
+    can_be_causal = True
+    label_rows = ("query",)
 
     def __init__(
         self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool

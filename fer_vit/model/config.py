@@ -14,17 +14,20 @@ from fer_vit.model.attention import POOLS
 
 Settings = TypeVar("Settings")
 RANGES = {
-    **{"img_size": (1, 2048), "patch_size": (1, 2048), "embed_dim": (1, 16_384), "depth": (1, 200)},
-    **{
-        "num_heads": (1, 1024),
-        "stem_convs": (1, 16),
-        "stem_last_convs": (1, 16),
-        "region_grid": (1, 64),
-        "reg_tokens": (0, 1024),
-    },
-    **{"dropout": (0, 1), "drop_path_rate": (0, 1)},
+    "img_size": (1, 2048),
+    "patch_size": (1, 2048),
+    "embed_dim": (1, 16_384),
+    "depth": (1, 200),
+    "num_heads": (1, 1024),
+    "stem_convs": (1, 16),
+    "stem_last_convs": (1, 16),
+    "region_grid": (1, 64),
+    "reg_tokens": (0, 1024),
+    "dropout": (0, 1),
+    "drop_path_rate": (0, 1),
 }
-"""Smallest and largest values: an untrusted file must not take hours before its weights are read."""
+"""Smallest and largest values: an untrusted file must not take hours before its weights are read.
+"""
 
 
 @dataclass(frozen=True)
@@ -100,29 +103,24 @@ class RegionViTConfig:
 class ModelSettings:
     """What prediction needs besides the network."""
 
-    labels: list[
-        str
-    ]  # the C expressions in the order of the logits; empty: an encoder for pretraining
-    align: Align = "landmarks"  # how faces are cropped: "landmarks" or "crop" (see `face.crop`)
-    template: tuple[
-        tuple[float, float], ...
-    ] = ()  # the landmarks in a crop, as fractions of its side; empty: unknown
-    temperature: float = (
-        1.0  # divides the logits before the softmax, so that confidence matches accuracy
-    )
-    thresholds: Thresholds = field(
-        default_factory=dict
-    )  # of prediction sets (see `conformal`); empty: not calibrated
-    prior: tuple[
-        float, ...
-    ] = ()  # share of each class among the training faces (C,), all above 0; empty: unknown
-    adjustment: float = (
-        0.0  # the log of the prior, times this, is subtracted from the logits (Menon et al. 2021)
-    )
-    # Gain in pixel insertion over random scores, with its interval if it is known, by explanation method and for
-    # "attention" (see docs/explanation/faithfulness.md); empty: not measured.
+    # The C expressions in the order of the logits; empty: an encoder for pretraining.
+    labels: list[str]
+    # How faces are cropped: "landmarks" or "crop" (see `face.crop`).
+    align: Align = "landmarks"
+    # The landmarks in a crop, as fractions of its side; empty: unknown.
+    template: tuple[tuple[float, float], ...] = ()
+    # Divides the logits before the softmax, so that confidence matches accuracy.
+    temperature: float = 1.0
+    # Of prediction sets (see `conformal`); empty: not calibrated.
+    thresholds: Thresholds = field(default_factory=dict)
+    # Share of each class among the training faces (C,), all above 0; empty: unknown.
+    prior: tuple[float, ...] = ()
+    # The log of the prior, times this, is subtracted from the logits (Menon et al. 2021).
+    adjustment: float = 0.0
+    # Gain in pixel insertion over random scores, with its interval if it is known, by explanation
+    # method and for "attention" (see docs/explanation/faithfulness.md); empty: not measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
-    # The names of the K outputs of each further head of `heads.HEADS`, in the order of its raw outputs.
+    # The names of the K outputs of each further head of `heads.HEADS`, in their order.
     outputs: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -140,7 +138,7 @@ def read_settings(kind: type[Settings], values: dict[str, Any], name: object) ->
 
 
 def check_config(c: RegionViTConfig) -> None:
-    """Raises FerVitError when a configuration contradicts itself or names an unknown backbone or pooling."""
+    """Raises FerVitError when a configuration contradicts itself or names something unknown."""
     if not timm.is_model(c.backbone):
         raise FerVitError(
             f"Expected a timm model as backbone, like vit_tiny_patch16_224, but got {c.backbone}."
@@ -150,41 +148,62 @@ def check_config(c: RegionViTConfig) -> None:
             f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}."
         )
     for name, (least, most) in RANGES.items():
-        if (number := getattr(c, name)) is not None:
+        number = getattr(c, name)
+        if number is not None:
             check_number(f"network.{name}", number, least, most)
-    for message, wrong in _contradictions(c).items():
-        if wrong:
-            raise FerVitError(message)
+    _check_width(c)
+    _check_tokens(c)
+    _check_stem(c)
+    _check_blocks(c)
 
 
-def _contradictions(c: RegionViTConfig) -> dict[str, bool]:
-    """Returns by its message whether a setting, or two of them, cannot work."""
-    conv, changed = c.stem == "conv", (c.attention, c.block) != ("dot", "pre_norm")
-    rates, power = (
-        [rate for rate in c.keep_rate if not 0 < rate <= 1],
-        c.patch_size in [2**i for i in range(1, 12)],
-    )
-    return {
-        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": bool(
-            (c.embed_dim or 0) % 4
-        ),
-        f"pos_embed: mirror needs a network.embed_dim that is a multiple of 8, not {c.embed_dim}.": (
-            c.pos_embed == "mirror" and bool((c.embed_dim or 0) % 8)
-        ),
-        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": bool(
-            rates
-        ),
-        f"Expected at least one region with tokens: {c.tokens}, but got none.": not c.regions
-        and c.tokens != "patch",
-        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region"
-        and bool(c.keep_rate),
-        "network.region_source: stem needs stem: conv.": not conv and c.region_source == "stem",
-        "Pretrained weights have no convolutional stem: use stem: patch or --model.init.": conv
-        and bool(c.pretrained),
-        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": conv
-        and not power,
-        "Pretrained weights are for attention: dot and block: pre_norm.": changed
-        and bool(c.pretrained),
-        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal
-        and c.pool != "query",
-    }
+def _check_width(c: RegionViTConfig) -> None:
+    """Raises FerVitError when positions do not fit the width."""
+    if c.embed_dim is None:
+        return
+    if c.embed_dim % 4:
+        raise FerVitError(
+            f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}."
+        )
+    if c.pos_embed == "mirror" and c.embed_dim % 8:
+        raise FerVitError(
+            f"pos_embed: mirror needs a network.embed_dim that is a multiple of 8, "
+            f"not {c.embed_dim}."
+        )
+
+
+def _check_tokens(c: RegionViTConfig) -> None:
+    """Raises FerVitError when the tokens do not exist, or cannot be dropped."""
+    if not all(0 < rate <= 1 for rate in c.keep_rate):
+        raise FerVitError(
+            f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}."
+        )
+    if c.tokens != "patch" and not c.regions:
+        raise FerVitError(f"Expected at least one region with tokens: {c.tokens}, but got none.")
+    if c.tokens == "region" and c.keep_rate:
+        raise FerVitError("network.keep_rate drops patches: use tokens: both or patch.")
+
+
+def _check_stem(c: RegionViTConfig) -> None:
+    """Raises FerVitError when a stem cannot have its settings."""
+    if c.stem != "conv":
+        if c.region_source == "stem":
+            raise FerVitError("network.region_source: stem needs stem: conv.")
+        return
+    if c.pretrained:
+        raise FerVitError(
+            "Pretrained weights have no convolutional stem: use stem: patch or --model.init."
+        )
+    powers = [2**exponent for exponent in range(1, 12)]
+    if c.patch_size not in powers:
+        raise FerVitError(
+            f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}."
+        )
+
+
+def _check_blocks(c: RegionViTConfig) -> None:
+    """Raises FerVitError when blocks or pooling cannot have their settings."""
+    if c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"):
+        raise FerVitError("Pretrained weights are for attention: dot and block: pre_norm.")
+    if c.causal and not POOLS[c.pool].can_be_causal:
+        raise FerVitError(f"Only the decoder of pool: query can be causal, but pool is {c.pool}.")

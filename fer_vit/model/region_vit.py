@@ -255,7 +255,9 @@ class RegionViT(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Patterns of parameters without weight decay, in the form that timm's optimisers expect."""
-        return {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*", "pool.query"}
+        rows = getattr(self.pool, "label_rows", ())  # an encoder has no pooling
+        patterns = {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*"}
+        return patterns | {f"pool.{name}" for name in rows}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
         """Layers for timm's layer-wise learning rate decay: embeddings, block by block, head."""

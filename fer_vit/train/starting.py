@@ -23,8 +23,8 @@ Freeze = Literal["none", "stem", "encoder"]
 """The part of a network that is not trained."""
 CLASSIFIER = ("pool", "vit.head")
 HEAD = (*CLASSIFIER, "heads.")
-ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
-"""Tensors with a row for each label."""
+ROWS = ("vit.head.weight", "vit.head.bias")
+"""Tensors with a row for each label, besides the pooling's."""
 
 
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,9 @@ def take_weights(
         for row, label in enumerate(net.settings.labels):
             if label in settings["labels"]:
                 rows[row] = list(settings["labels"]).index(label)
-    _copy_tensors(target, source, fitting, rows, name)
+    by_label = {*ROWS}
+    by_label |= {f"pool.{key}" for key in getattr(net.pool, "label_rows", ())}
+    _copy_tensors(target, source, fitting, rows, by_label, name)
     for head, outputs in net.settings.outputs.items():
         _copy_outputs(net.heads[head], head, outputs, settings, state)
 
@@ -101,9 +103,13 @@ def _copy_tensors(
     source: dict[str, Tensor],
     encoder: list[str],
     rows: dict[int, int],
+    by_label: set[str],
     name: str | Path,
 ) -> None:
-    """Copies tensors of the encoder; and the head, if `rows` maps its rows to the other's."""
+    """Copies tensors of the encoder; and the head, if `rows` maps its rows to the other's.
+
+    `by_label` names the tensors of the head that have a row for each label.
+    """
     copied = list(encoder)
     if rows:
         copied += [key for key in target if key.startswith(CLASSIFIER) and key in source]
@@ -115,7 +121,7 @@ def _copy_tensors(
             )
 
     for key in copied:
-        if key in ROWS:
+        if key in by_label:
             target[key][list(rows)] = source[key][list(rows.values())].to(target[key])
         else:
             target[key].copy_(source[key])

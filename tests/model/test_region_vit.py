@@ -304,7 +304,7 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
             {"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"},
             "add reg_tokens: 1",
         ),
-        ({"backbone": "vit_base_patch16_siglip_224", "pool": "token"}, "needs the class token"),
+        ({"backbone": "vit_base_patch16_siglip_224", "pool": "token"}, "no class token"),
         (
             {"backbone": "vit_base_patch16_rpn_224", "pool": "avg", "attention": "additive"},
             "special blocks",
