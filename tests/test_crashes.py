@@ -201,6 +201,9 @@ def shared() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         private = Path(folder, "private")
         (private / "old").mkdir(parents=True)
+        (private / "scratch" / "old").mkdir(parents=True)
+        (private / "scratch" / files.MARK).touch()
+        (private / "scratch" / "old" / "result.txt").write_text("precious")
         (private / "secret.txt").write_text("precious")
         (private / "old" / "thesis.txt").write_text("precious")
         Path(folder).chmod(0o777)
@@ -238,6 +241,10 @@ def a_link_to_a_folder(stale: Path, private: Path) -> None:
     stale.symlink_to(private)
 
 
+def a_link_to_a_scratch_folder(stale: Path, private: Path) -> None:
+    stale.symlink_to(private / "scratch")
+
+
 def a_link_to_a_file(stale: Path, private: Path) -> None:
     stale.symlink_to(private / "secret.txt")
 
@@ -261,6 +268,7 @@ def the_private_folder(stale: Path, private: Path) -> None:
     [
         a_fifo,
         a_link_to_a_folder,
+        a_link_to_a_scratch_folder,
         a_link_to_a_file,
         a_link_to_nothing,
         a_scratch_folder_with_a_link,
@@ -274,7 +282,7 @@ def test_no_entry_of_another_user_stops_a_writer_or_moves_files(
     with another_user():
         entry(shared / STALE, shared / "private")
     before = {path.name: path.read_text() for path in shared.rglob("*.txt")}
-    assert len(before) == 2
+    assert len(before) == 3
     with deadline(20):
         remove_stale(out)
         remove_stale_below(shared)
@@ -296,7 +304,8 @@ def test_a_link_of_another_user_leads_no_output_elsewhere(overwrite: bool, share
     with TableWriter(out, {"version": int}, live=True) as table:
         table.write([{"version": 1}])
     assert not out.is_symlink()
-    assert sorted(path.name for path in (shared / "private").iterdir()) == ["old", "secret.txt"]
+    names = sorted(path.name for path in (shared / "private").iterdir())
+    assert names == ["old", "scratch", "secret.txt"]
 
 
 def test_another_user_may_not_enter_a_scratch_folder(shared: Path) -> None:

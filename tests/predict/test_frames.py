@@ -18,7 +18,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_jpeg, encode_png
 from fer_vit.predict import frames as video, hdr
-from fer_vit.predict.frames import read_frames
+from fer_vit.predict.frames import check_frame, read_frames
 from fer_vit.predict.photos import is_video
 from tests.helpers.marks import slow
 from tests.helpers.videos import (
@@ -210,6 +210,13 @@ def test_frames_of_many_bytes_are_not_decoded(
     found, end = read(path)
     assert found == []
     assert end.startswith("too large: 160 x 120 pixels (yuv444p10le)")
+
+
+def test_the_size_of_a_frame_is_limited() -> None:
+    check_frame((7680, 4320), None)
+    for size in ((6001, 6000), (36_000_001, 1)):
+        with pytest.raises(ImageError, match="the limit is 36 megapixels"):
+            check_frame(size, None)
 
 
 def test_all_pixels_are_counted_where_the_size_changes(tmp_path: Path) -> None:
