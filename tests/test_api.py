@@ -185,7 +185,7 @@ def test_data_that_does_not_fit_the_task_is_one_line(
     for data, message in (
         (
             FaceDataModule(seven),
-            r"The task has the labels neutral, .* but .* has surprise, .*labels=data.labels",
+            r"neutral, .* surprise, .*labels=data.labels",
         ),
         (
             FaceDataModule(faces, spec=CropSpec(64)),

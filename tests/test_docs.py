@@ -16,10 +16,10 @@ from skimage import data, io
 import fer_vit
 from docs import generate
 from fer_vit import cli
-from fer_vit.commands import finetune
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import shipped_configs
+from fer_vit.train import recipe
 from fer_vit.version import __version__
 from tests.helpers.commands import main, parse
 from tests.helpers.videos import write_video
@@ -131,11 +131,9 @@ def test_commands_of_the_documentation_run(
 def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as they stand there; models are trained for two epochs."""
     monkeypatch.chdir(tmp_path)
-    train = finetune.fit
+    train = recipe.fit
     quick = {"trainer.max_epochs": 2}
-    monkeypatch.setattr(
-        finetune, "fit", lambda *given, **options: train(*given, **options, **quick)
-    )
+    monkeypatch.setattr(recipe, "fit", lambda *given, **more: train(*given, **more, **quick))
     for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
         Path(folder, name).mkdir(parents=True)
         for number in range(10):

