@@ -21,7 +21,8 @@ from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
 from fer_vit.evaluation.writer import FILES as PAGE, Section, write_files
-from fer_vit.report.charts import intervals_figure, series_figure
+from fer_vit.report.charts import series_figure
+from fer_vit.report.intervals import interval_chart
 from fer_vit.report.table import NOTHING, interval_text
 
 FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
@@ -54,9 +55,8 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
 def sections(
     study: Study, results: Results, words: Mapping[str, list[str]], lines: Sequence[str]
 ) -> list[Section]:
-    """Returns the parts of the page: the results in words first, then methods, tables and charts."""
+    """Returns the parts of the page: the results in words first, then differences, means and methods."""
     parts = [Section(f"{title}: results", "", [], lines=text) for title, text in words.items()]
-    parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     for outcome in results.outcomes:
         parts += outcome_sections(outcome)
     title, _, form, *_ = study.kinds[0]
@@ -66,6 +66,7 @@ def sections(
         parts.append(tests_section(f"{title}, mixed model", results.mixed, form))
     if results.courses:
         parts += course_sections(study, results.courses)
+    parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     return parts
 
 
@@ -79,11 +80,11 @@ def counts_table(study: Study) -> list[list[str]]:
 
 
 def outcome_sections(outcome: Outcome) -> list[Section]:
-    """Returns means and differences of one kind of measures."""
+    """Returns the differences, then the means, of one kind of measures."""
     kind = outcome.kind
     return [
-        means_section(kind.title, outcome.means, kind.form),
         tests_section(kind.title, outcome.comparisons, kind.form),
+        means_section(kind.title, outcome.means, kind.form),
     ]
 
 
@@ -95,7 +96,7 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
         rows.append([name, *(interval_text(mean, form) for mean in row.values())])
         for condition, mean in row.items():
             lines[printable(f"{name}, {condition}")] = mean
-    return Section(title, text, rows, Pil.fromarray(intervals_figure(lines, title)))
+    return Section(title, text, rows, intervals=interval_chart(lines, form))
 
 
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
@@ -105,16 +106,19 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
     ]
     columns = [name for name in TESTED if known and name in known[0]]
     rows = [["", "difference", *columns]]
+    differences = {}
     for comparison in comparisons:
         test = comparison.test
         if isinstance(test, Missing):
             cells = [NOTHING] * (1 + len(columns))
         else:
+            differences[printable(comparison.name)] = test["difference"]
             cells = [interval_text(test["difference"], _signed(form))]
             cells += [f"{test[column]:.2g}" for column in columns]
         rows.append([comparison.name, *cells])
     text = DASH if len(known) < len(comparisons) else ""
-    return Section(f"{title}: differences", text, rows)
+    chart = interval_chart(differences, _signed(form))
+    return Section(f"{title}: differences", text, rows, intervals=chart)
 
 
 def _signed(form: str) -> str:

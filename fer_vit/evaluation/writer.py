@@ -24,6 +24,7 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.html import render
+from fer_vit.report.intervals import IntervalChart
 from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
 
 FILES = ("results.json", "results.md", "index.html")  # the page is written last
@@ -41,6 +42,7 @@ class Section(NamedTuple):
     rows: Sequence[Sequence[str]]  # the head first; none: there is no table
     picture: Pil.Image | None = None  # a chart
     lines: Sequence[str] = ()  # a list below the text
+    intervals: IntervalChart | None = None  # a chart that the browser draws
 
 
 class Table(NamedTuple):

@@ -1,0 +1,28 @@
+import pytest
+
+from fer_vit.report.intervals import interval_chart
+from fer_vit.report.table import Interval
+
+
+def test_results_lie_on_one_scale_with_the_place_of_zero() -> None:
+    chart = interval_chart(
+        {
+            "悲しみ": Interval(mean=0.0, low=-1.0, high=1.0),
+            "b": Interval(mean=2.0, low=None, high=None),
+            "c": Interval(mean=None, low=None, high=None),
+        },
+        "+.1f",
+    )
+    assert chart is not None
+    assert chart.zero == pytest.approx(1 / 3)
+    assert [row.name for row in chart.rows] == ["悲しみ", "b"]
+    assert chart.rows[0][1:4] == pytest.approx((0, 1 / 3, 2 / 3))
+    assert chart.rows[1][1:4] == (1, 1, 1)
+    assert chart.rows[0].text == "+0.0 (-1.0 to +1.0)"
+
+
+def test_zero_is_absent_where_the_scale_does_not_reach_it() -> None:
+    chart = interval_chart({"a": Interval(mean=2.0, low=1.0, high=3.0)}, ".1f")
+    assert chart is not None
+    assert chart.zero is None
+    assert interval_chart({"a": Interval(mean=None, low=None, high=None)}, ".1f") is None
