@@ -1,6 +1,5 @@
 """What the worker process does: tables and reports of uploads, by the functions of `predict` and `visualize`."""
 
-import csv
 import os
 import shutil
 import sys
@@ -8,11 +7,10 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
-from itertools import groupby
 from multiprocessing.connection import Connection
-from operator import itemgetter
 from pathlib import Path
 from threading import RLock
 
@@ -33,8 +31,8 @@ from fer_vit.face.image import (
     read_bytes,
     read_image,
 )
-from fer_vit.faces import NO_FACE, OK
-from fer_vit.fields import BOX, face_fields
+from fer_vit.faces import NO_FACE, OK, Faces, no_faces
+from fer_vit.fields import face_fields
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions, is_video
@@ -164,26 +162,30 @@ def make_report(
     intervals = Path("../intervals.csv") if clips else None
     copy = Path("../marked.mp4") if len(clips) == 1 else None
     messages: list[str] = []
+    found: dict[str, FileFaces] = {}
+
+    def collect(faces: Faces) -> None:
+        (info,) = faces.infos
+        found.setdefault(info.path, FileFaces()).add(faces)
+
+    outputs = Outputs(table, summary, intervals, copy)
     try:
-        predict_table(model, paths, options, Outputs(table, summary, intervals, copy))
+        predict_table(model, paths, options, outputs, on_faces=collect)
     except FerVitError:
         if not table.exists():
             raise
         messages.append(
             "There is no marked copy: the clip cannot be read, or the copy cannot be written."
         )
-    with table.open(newline="", encoding="utf-8") as file:
-        rows_by_name = {
-            name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))
-        }
-    for name, rows in rows_by_name.items():
-        messages += describe(name, rows)
+    for name, file in found.items():
+        messages += describe(name, file)
     send({"state": "found", "messages": messages})
-    photos = [path for path in paths if path not in clips]
-    drawn = draw_photos(photos, rows_by_name)
+
+    photos = {str(path): found[str(path)].faces for path in paths if path not in clips}
+    drawn = draw_photos(photos)
     if task.explain:
-        in_photos = [row for path in photos for row in rows_by_name[str(path)] if row["face"]]
-        explain(task, paths, options, min(len(in_photos), MAX_FACES), send)
+        in_photos = sum(len(faces) for faces in photos.values())
+        explain(task, paths, options, min(in_photos, MAX_FACES), send)
     send({"state": "done", "messages": messages, "photos": drawn})
 
 
@@ -239,43 +241,73 @@ def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> N
         )
 
 
-def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yields sentences about the table rows of a photo or clip."""
-    people = defaultdict[str, Counter[str]](Counter)  # a photo's faces have no track
-    for row in rows:
-        if row["face"]:
-            people[row.get("track", "")][row.get("label_smoothed") or row["label"]] += 1
-    if "" in people:
-        yield f"{name}: {format_count(people[''].total(), 'face')} ({format_counts(people[''])})."
+@dataclass
+class FileFaces:
+    """What was found in a photo or clip.
+
+    Attributes:
+        people: How often each person of a clip, by track, has each expression; a photo's faces have
+            the track None.
+        statuses: Of the photo, or of the frames.
+        rows: Number of its rows in the table.
+        faces: The faces of a photo; the faces of a clip are only counted.
+    """
+
+    people: defaultdict[int | None, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+    statuses: set[str] = field(default_factory=set)
+    rows: int = 0
+    faces: Faces = field(default_factory=no_faces)
+
+    def add(self, faces: Faces) -> None:
+        """Adds the photo, or a frame of the clip, with its faces."""
+        (info,) = faces.infos
+        self.statuses.add(info.status)
+        self.rows += max(1, len(faces))
+        for face in faces:
+            self.people[face.track][face.label_smoothed or face.label] += 1
+        if info.frame is None:
+            self.faces = faces
+
+
+def describe(name: str, file: FileFaces) -> Iterator[str]:
+    """Yields sentences about the faces of a photo or clip."""
+    people = dict(file.people)
+    in_photo = people.pop(None, None)
+    if in_photo is not None:
+        yield f"{name}: {format_count(in_photo.total(), 'face')} ({format_counts(in_photo)})."
     elif people:
-        mostly = [
-            f"person {track} mostly {people[track].most_common(1)[0][0]}"
-            for track in sorted(people, key=int)
-        ]
-        mostly[8:] = [f"and {len(mostly) - 8} more"] * (len(mostly) > 8)
+        tracks = sorted(track for track in people if track is not None)
+        mostly = []
+        for track in tracks[:8]:
+            ((label, _),) = people[track].most_common(1)
+            mostly.append(f"person {track} mostly {label}")
+        if len(tracks) > 8:
+            mostly.append(f"and {len(tracks) - 8} more")
         yield f"{name}: {', '.join(mostly)}."
-    statuses = {row["status"] for row in rows}
-    if not people and NO_FACE in statuses:
+    if not file.people and NO_FACE in file.statuses:
         yield f"No face found in {name}."
-    for status in sorted(statuses - {OK, NO_FACE}):
-        yield f"{name} cannot be read{' to its end' if len(rows) > 1 else ''}: {status}."
+    for status in sorted(file.statuses - {OK, NO_FACE}):
+        part = " to its end" if file.rows > 1 else ""
+        yield f"{name} cannot be read{part}: {status}."
 
 
-def draw_photos(
-    paths: Sequence[Path], rows_by_name: Mapping[str, list[dict[str, str]]]
-) -> list[dict[str, str]]:
-    """Draws the faces in the rows of a table into photos as large as the page shows them; returns names and files."""
+def draw_photos(photos: Mapping[str, Faces]) -> list[dict[str, str]]:
+    """Draws the faces of photos, by path, as large as the page shows them; returns names and files."""
     Path("../photos").mkdir()
     drawn: list[dict[str, str]] = []
-    for path in paths:
-        if faces := [row for row in rows_by_name.get(str(path), []) if row["face"]]:
-            photo, file = Pil.fromarray(read_image(path)), f"photos/{len(drawn)}.jpg"
-            scale = min(1.0, SHOWN / max(photo.size))
-            photo.thumbnail((SHOWN, SHOWN))
-            marked = []
-            for number, row in enumerate(faces):
-                box = np.array([float(row[side]) for side in BOX]) * scale
-                marked.append(Marked(box, row["label"], float(row["confidence"]), number))
-            Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(f"../{file}", quality=88)
-            drawn.append({"name": str(path), "file": file})
+    for name, faces in photos.items():
+        if not len(faces):
+            continue
+        photo = Pil.fromarray(read_image(Path(name)))
+        scale = min(1.0, SHOWN / max(photo.size))
+        photo.thumbnail((SHOWN, SHOWN))
+        marked = []
+        for number, face in enumerate(faces):
+            box = None if face.box is None else face.box * scale
+            marked.append(Marked(box, face.label, face.confidence, number))
+        file = f"photos/{len(drawn)}.jpg"
+        Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(f"../{file}", quality=88)
+        drawn.append({"name": name, "file": file})
     return drawn

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import SEPARATOR, WARNINGS, PhotoInfo
+from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, Field, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.outputs import Outputs, check_heads
@@ -42,12 +42,16 @@ def predict_table(
     options: PhotoOptions,
     outputs: Outputs,
     started: Started | None = None,
+    on_faces: Callable[[Faces], None] | None = None,
 ) -> str:
-    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary."""
+    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary.
+
+    `on_faces` gets each photo and frame with its faces.
+    """
     check_heads(outputs.heads, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
-        model, images, options, {outputs.table: images}, facts, outputs, started
+        model, images, options, {outputs.table: images}, facts, outputs, started, on_faces
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:
@@ -215,6 +219,7 @@ def _write_tables(
     facts: Mapping[str, str],
     outputs: Outputs,
     started: Started | None = None,
+    on_faces: Callable[[Faces], None] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
     photos = model.recognize([*chain.from_iterable(share.values())], options, started)
@@ -235,6 +240,8 @@ def _write_tables(
                 (info,) = faces.infos
                 counts.add(info, rows)
                 people.add(rows)
+                if on_faces:
+                    on_faces(faces)
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
