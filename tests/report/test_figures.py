@@ -1,0 +1,70 @@
+"""Figures of a face for papers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from fer_vit.report.charts import (
+    attention_figure,
+    attribution_figure,
+    movements_figure,
+    save_figure,
+    shares_figure,
+    spread_out,
+)
+from fer_vit.visualization.figures import FigureOptions
+from tests.helpers.reports import ATTENTION, REGIONS, make_evidence, make_view
+
+VIEW = make_view("a.png")
+TARGET = make_evidence().targets[0]
+NAMES = ["mouth smile left", "jaw open", "nose sneer"]
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "drives": lambda: attribution_figure(VIEW, TARGET, REGIONS),
+    "regions": lambda: shares_figure(TARGET, VIEW, REGIONS),
+    "attention": lambda: attention_figure(VIEW, ATTENTION, REGIONS),
+    "movements": lambda: movements_figure(VIEW, NAMES, [0.8, 0.3, 0.9], [0, 2, 1], REGIONS),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_fits_a_column_with_text_that_can_be_read_and_edited(
+    name: str, tmp_path: Path
+) -> None:
+    figure = FIGURES[name]()
+    assert figure.get_figwidth() * 25.4 == pytest.approx(85)
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert texts
+    assert min(text.get_fontsize() for text in texts) >= 7
+    save_figure(figure, tmp_path / "a.svg")
+    save_figure(figure, tmp_path / "a.pdf")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("<text") >= 1
+    pdf = (tmp_path / "a.pdf").read_bytes()
+    assert b"/FontFile2" in pdf  # an embedded TrueType font
+    assert b"/Type3" not in pdf
+
+
+@pytest.mark.parametrize("name", ["drives", "attention", "movements"])
+def test_names_stand_beside_the_face(name: str) -> None:
+    figure = FIGURES[name]()
+    (axes,) = figure.axes
+    _, right = axes.get_xlim()
+    names = [text for text in axes.texts if text.get_text()]
+    assert names
+    assert all(text.get_position()[0] > right for text in names)
+
+
+def test_names_keep_their_distance_and_stay_inside() -> None:
+    spread = spread_out([1.0, 1.5, 9.5, 9.6], 2.0, 1.0, 10.0)
+    assert np.diff(spread).min() >= 2 - 1e-9
+    assert min(spread) >= 1
+    assert max(spread) <= 10
+
+
+def test_chosen_faces_have_figures() -> None:
+    assert not FigureOptions().includes(0)
+    assert FigureOptions("pdf").includes(7)
+    assert [FigureOptions("pdf", [3]).includes(number) for number in (2, 3)] == [False, True]
