@@ -15,7 +15,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
 from fer_vit.geometry import TEMPLATE
-from fer_vit.heads import HEADS
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
@@ -36,10 +36,12 @@ class Symmetry(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Makes the weights symmetric; raises FerVitError if the network, or the resumed run, cannot be symmetric."""
         net: Any = pl_module.net
-        if not (difference := asymmetry(net.config)) < 2e-5:  # rounding makes up to 3e-6
+        if (
+            not (difference := asymmetry(net.config, net.settings.outputs)) < 2e-5
+        ):  # rounding makes up to 3e-6
             raise FerVitError(
-                f"This network cannot be symmetric: mirroring a crop changes its logits by {difference:.0e} of their "
-                "deviation. It would be with region_source: stem, region_grid: 1, the regions of both sides, "
+                f"This network cannot be symmetric: mirroring a crop changes its outputs by {difference:.0e} of their "
+                "size. It would be with region_source: stem, region_grid: 1, the regions of both sides, "
                 "attention: dot, pos_embed: none or mirror, pool: avg, an even num_heads, an embed_dim that is a "
                 "multiple of the patch size, and an img_size one above a multiple of it (with tokens: region, of half "
                 "of it)."
@@ -123,14 +125,16 @@ def swap_halves(x: Tensor, axes: range) -> Tensor:
 
 
 @torch.no_grad()
-def asymmetry(config: RegionViTConfig) -> float:
-    """Returns the change of logits when a random crop is mirrored, in units of their deviation.
+def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | None = None) -> float:
+    """Returns the largest change of outputs when a random crop is mirrored, in units of their root mean square.
 
-    Measured on one block with large random symmetric weights; near-uniform attention would mask an asymmetry.
+    The raw values of further heads count as well: left and right are swapped, yaw and roll negated. Measured on one
+    block with large random symmetric weights; near-uniform attention would mask an asymmetry.
     """
     rng, size = np.random.default_rng(0), config.img_size
     with torch.random.fork_rng(devices=[]):
-        net = build_model(replace(config, depth=1, keep_rate=(), pretrained=False), "abc").eval()
+        small = replace(config, depth=1, keep_rate=(), pretrained=False)
+        net = build_model(small, "abc", outputs=dict(outputs or {})).eval()
     for value in (state := net.state_dict()).values():
         value.copy_(
             torch.from_numpy(
@@ -147,5 +151,13 @@ def asymmetry(config: RegionViTConfig) -> float:
     boxes = torch.from_numpy(
         np.stack([region_boxes(points, config.regions) for _, points in views])
     )
-    logits = net.logits(images, boxes)
-    return float((logits[0] - logits[1]).abs().max() / logits.std())
+    changes = []
+    for head, values in net(images, boxes).items():
+        face, mirrored = values.unbind()
+        expected = mirrored
+        if head != EXPRESSION:
+            source, sign = HEADS[head].mirror(net.settings.outputs[head])
+            expected = mirrored[source] * mirrored.new_tensor(sign)
+        scale = torch.stack([face, mirrored]).square().mean().sqrt()
+        changes.append(float((face - expected).abs().max() / scale))
+    return max(changes)

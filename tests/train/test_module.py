@@ -210,6 +210,20 @@ def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]
     assert torch.allclose(logits, net.logits(*mirrored(*face)), atol=1e-5)
     assert logits.std() > 0.1
     assert asymmetry(net.config) < 5e-6
+    assert asymmetry(net.config, MIRRORED_OUTPUTS) < 2e-5
+
+
+def test_an_asymmetric_network_is_found_by_its_heads() -> None:
+    config = network().config
+    assert asymmetry(config, {"pose": ["yaw"], "movements": ["smileLeft"]}) < 2e-5
+    assert asymmetry(replace(config, region_grid=2), MIRRORED_OUTPUTS) > 1e-3
+
+
+MIRRORED_OUTPUTS = {
+    "movements": ["smileLeft", "smileRight", "jawOpen"],
+    "pose": ["yaw", "pitch", "roll"],
+    "affect": ["valence"],
+}
 
 
 def test_heads_of_a_face_and_its_mirror_image_are_mirrored() -> None:
