@@ -279,14 +279,12 @@ class TrainSampler(DistributedSampler[Draw]):
     def __init__(
         self,
         dataset: Dataset[Sample],
-        weights: Array
-        | None = None,  # probability of each of M rows (M,), drawn with replacement; None: each row once
+        # probability of each of M rows (M,), drawn with replacement; None: each row once
+        weights: Array | None = None,
         num_replicas: int = 1,
         rank: int = 0,
-        start: tuple[int, int] = (
-            0,
-            0,
-        ),  # the epoch in which a run resumes, and how many of its rows have been read
+        # the epoch in which a run resumes, and how many of its rows have been read
+        start: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
@@ -310,12 +308,10 @@ class TrainSampler(DistributedSampler[Draw]):
             else rng.choice(rows, rows, p=self.weights)
         )
         seeds = rng.integers(2**31, size=rows)
-        mine = (
-            np.arange(
-                self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas
-            )
-            % rows
-        )
+
+        first = self.done + self.rank
+        stop = self.num_samples * self.num_replicas
+        mine = np.arange(first, stop, self.num_replicas) % rows
         return (Draw(int(order[index]), int(seeds[index])) for index in mine)
 
 

@@ -128,16 +128,29 @@ class FaceDataModule(L.LightningDataModule):
         return torch.from_numpy(self.dataset("train").targets).nansum(0).float()
 
     def train_dataloader(self) -> DataLoader[faces.Sample]:
-        """Augmented batches from the resumed position on; a smaller last one is left out unless it is the only one."""
-        dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
-        if self.balanced:
-            labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
-            weights = 1 / np.bincount(labels)[labels]
-            weights /= weights.sum()
+        """Augmented batches from the resumed position on.
+
+        A smaller last one is left out unless it is the only one.
+        """
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
-        create_sampler = faces.ShardSampler if self.streamed else faces.TrainSampler
-        sampler = create_sampler(dataset, weights, processes, rank, self._start(len(dataset)))
+
+        dataset: faces.ShardDataset | faces.FaceDataset
+        sampler: faces.TrainSampler
+        if self.streamed:
+            dataset = self._shards()
+            start = self._start(len(dataset))
+            sampler = faces.ShardSampler(dataset, None, processes, rank, start)
+        else:
+            dataset = self.dataset("train")
+            weights = None  # (M,)
+            if self.balanced:
+                assert dataset.targets is not None  # checked by `dataset`
+                labels = dataset.targets.argmax(1)
+                weights = 1 / np.bincount(labels)[labels]
+                weights /= weights.sum()
+            start = self._start(len(dataset))
+            sampler = faces.TrainSampler(dataset, weights, processes, rank, start)
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[faces.Sample]:

@@ -102,6 +102,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
         name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate_model")
     }
     calls["check_enough"].return_value = Counter()
+    monkeypatch.setattr(verb, "Manifest", MagicMock())
     for name, mock in calls.items():
         monkeypatch.setattr(recipe if name == "fit" else verb, name, mock)
     (tmp_path / "photos").mkdir()
