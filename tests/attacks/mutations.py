@@ -498,8 +498,8 @@ MUTATIONS = [
     Mutation(
         "a full disk keeps the file before",
         "fer_vit/files.py",
-        "            raise cannot_write(path, error, advice) from error\n\n\ndef cannot_write",
-        "            raise\n\n\ndef cannot_write",
+        '        new = scratch / "new" / _name(path)\n',
+        "        new = path\n",
         "tests/test_crashes.py::test_a_full_disk_keeps_what_was_there",
     ),
     Mutation(
@@ -675,8 +675,8 @@ MUTATIONS = [
     Mutation(
         "a client that reads slowly gets everything",
         "fer_vit/app/server.py",
-        "        self._reads += 1\n",
-        "",
+        "now = self.cycle, self._reads, self.transport.get_write_buffer_size()",
+        "now = self.cycle, 0, 0",
         "tests/app/test_server.py::test_a_client_that_reads_steadily_gets_everything",
     ),
     Mutation(
