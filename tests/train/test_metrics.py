@@ -25,6 +25,13 @@ def test_batches_are_measured_together() -> None:
         np.testing.assert_allclose(figures[name], expected, rtol=1e-6)
     assert figures["AUROC"].isnan().tolist() == [True, True, False]
 
+    # after several processes have shared their batches, the states are tensors
+    shared = OutputMetrics(3, [*MEASURES])
+    shared.preds = torch.from_numpy(preds)
+    shared.target = torch.from_numpy(target)
+    for name, values in shared.compute().items():
+        np.testing.assert_allclose(values, figures[name], rtol=1e-6)
+
 
 def test_an_output_without_known_targets_is_nan() -> None:
     collected = OutputMetrics(2, ("r", "MAE"))

@@ -1,5 +1,6 @@
 """A resumed run ends with the same weights as an uninterrupted one, bit for bit."""
 
+import logging
 import math
 import shutil
 import signal
@@ -215,8 +216,9 @@ def test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch(
 
 
 def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "fer_vit")
     stale = tmp_path / "given" / ".best.ckpt.0123abcd.part"
     trainer = Mock(ckpt_path=str(tmp_path / "given" / "last.ckpt"), is_global_zero=True)
     best = ModelCheckpoint(dirpath=tmp_path / "new", filename="best", monitor="val/accuracy")
@@ -226,7 +228,7 @@ def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
     LastCheckpoint().on_load_checkpoint(trainer, Mock(), {"callbacks": {best.state_key: state}})
     assert not stale.exists()
     assert state["best_model_path"] == ""
-    assert str(tmp_path / "given") in capsys.readouterr().out
+    assert str(tmp_path / "given") in caplog.text
 
 
 @pytest.mark.slow
