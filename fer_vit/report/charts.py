@@ -290,8 +290,10 @@ def face_figure(
     photo_width = FIGURE_WIDTH - MARGIN_WIDTH
     photo_height = photo_width * height / width
     below = LINE_HEIGHT * (text.count("\n") + 1.5)
-    figure = Figure(figsize=(FIGURE_WIDTH, photo_height + below), dpi=FIGURE_DPI)
-    whole = photo_height + below
+    step = LINE_HEIGHT * (1.2 if all(label.bar is None for label in labels) else 1.9)
+    above = max(0.0, step * (len(labels) - 1) + 2 * LINE_HEIGHT - photo_height)  # for many names
+    whole = above + photo_height + below
+    figure = Figure(figsize=(FIGURE_WIDTH, whole), dpi=FIGURE_DPI)
     axes = figure.add_axes((0, below / whole, photo_width / FIGURE_WIDTH, photo_height / whole))
     axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
     axes.set(xlim=(0, width), ylim=(height, 0))
@@ -301,8 +303,12 @@ def face_figure(
     pixels_per_inch = width / photo_width
     line = LINE_HEIGHT * pixels_per_inch
     rows = sorted(labels, key=lambda label: float(label.place[1]))
-    step = 1.2 * line if all(label.bar is None for label in rows) else 1.9 * line
-    heights = spread_out([float(label.place[1]) for label in rows], step, line, height - line)
+    heights = spread_out(
+        [float(label.place[1]) for label in rows],
+        step=step * pixels_per_inch,
+        low=line - above * pixels_per_inch,
+        high=height - line,
+    )
     for label, y in zip(rows, heights, strict=True):
         _margin_label(axes, label, width, y, pixels_per_inch)
     figure.text(

@@ -64,6 +64,17 @@ def test_names_keep_their_distance_and_stay_inside() -> None:
     assert max(spread) <= 10
 
 
+def test_many_names_stay_inside_the_figure() -> None:
+    names = [f"movement {index}" for index in range(12)]
+    figure = movements_figure(VIEW, names, [0.9] * 12, [0, 1, 2] * 4, REGIONS)
+    figure.canvas.draw()
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert len(texts) > 8
+    for text in texts:
+        box = text.get_window_extent()
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
 def test_chosen_faces_have_figures() -> None:
     assert not FigureOptions().includes(0)
     assert FigureOptions("pdf").includes(7)
