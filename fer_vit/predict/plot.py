@@ -67,7 +67,7 @@ def plot_face(face: Face, file: str | Path | None = None) -> Pil.Image:
     from fer_vit.report import charts  # only here: matplotlib takes a second to load
 
     figure = charts.prediction_figure(face_view(face, read_photo(face)))
-    return _finish(figure, file)
+    return finish_figure(figure, file)
 
 
 def plot_attention(
@@ -84,10 +84,10 @@ def plot_attention(
     from fer_vit.report import charts  # only here: matplotlib takes a second to load
 
     figure = charts.attention_figure(face_view(face, read_photo(face)), attention, regions)
-    return _finish(figure, file)
+    return finish_figure(figure, file)
 
 
-def _finish(figure: Any, file: str | Path | None) -> Pil.Image:
+def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
     """Saves a figure of matplotlib, if a file is given, and returns it as a picture."""
     from fer_vit.report import charts
 

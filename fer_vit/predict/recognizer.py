@@ -48,6 +48,7 @@ from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import Tokens
+from fer_vit.predict.explanations import Explanations
 from fer_vit.predict.photos import Images, PhotoOptions
 from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
@@ -250,15 +251,17 @@ class Recognizer(nn.Module):
         report_photos(faces.infos)
         return faces
 
-    def explain(self, faces: Face | Faces, method: str = "pixels") -> methods.Explanation:
+    def explain(self, faces: Face | Faces, method: str = "pixels") -> Explanations:
         """Explains the predictions of this model, also for faces of another process.
+
+        `model.explain(faces).plot()` draws the first.
 
         Args:
             faces: A face, or N of them; their photos are read again.
             method: "pixels", "relevance" or "ablation", the methods of `fer-vit visualize`.
 
         Returns:
-            `heat` (N, S, S) of the pixels and `shares` (N, R) of the regions `crop_spec.regions`.
+            `heat` (N, S, S) of the pixels and `shares` (N, R) of the regions, and their pictures.
 
         Raises:
             ImageError: A photo can no longer be read.
@@ -271,7 +274,14 @@ class Recognizer(nn.Module):
         parts = []
         for chunk in self._crop_again(faces).split(EXPLAINED):
             parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
-        return methods.Explanation(*map(torch.cat, zip(*parts, strict=True)))
+        return Explanations(
+            faces=list(faces),
+            regions=self.crop_spec.regions,
+            probabilities=torch.cat([part.probabilities for part in parts]),
+            scores=torch.cat([part.scores for part in parts]),
+            heat=torch.cat([part.heat for part in parts]),
+            shares=torch.cat([part.shares for part in parts]),
+        )
 
     def attend(self, face: Face) -> Attention:
         """Returns the attention of this model on a face, whose photo is read again."""

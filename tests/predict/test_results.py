@@ -161,8 +161,21 @@ def test_several_faces_are_explained_like_each(model: Recognizer, faces: FaceRes
         alone = model.explain(face)
         assert torch.allclose(together.shares[row], alone.shares[0], atol=1e-4)
         assert torch.allclose(together.heat[row], alone.heat[0], atol=1e-4)
+    assert len(together) == 3
+    width, height = together.plot(2).size
+    assert width > height
     with pytest.raises(FerVitError, match="none"):
         model.explain(faces[:0])
+
+
+def test_a_plot_of_an_explanation_is_saved(
+    model: Recognizer, faces: FaceResults, tmp_path: Path
+) -> None:
+    explanations = model.explain(faces[0])
+    explanations.plot(file=tmp_path / "why.svg")
+    assert faces[0].label in (tmp_path / "why.svg").read_text("utf-8")
+    with pytest.raises(FerVitError, match="jpg"):
+        explanations.plot(file=tmp_path / "why.jpg")
 
 
 def test_errors_have_types(tmp_path: Path, model: Recognizer) -> None:

@@ -1,0 +1,64 @@
+"""What drives predictions: attributions of faces, and their pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pil
+from torch import Tensor
+
+from fer_vit.faces import Face
+from fer_vit.predict.plot import face_view, finish_figure, read_photo
+
+
+@dataclass(frozen=True, eq=False)
+class Explanations:
+    """Attributions of the predicted expressions of N faces; `Recognizer.explain` returns them.
+
+    Attributes:
+        faces: The faces.
+        regions: The names of R regions.
+        probabilities: Of C expressions (N, C).
+        scores: Of every token (N, T), negative against the prediction.
+        heat: Of every pixel of the crop (N, S, S).
+        shares: Of every region (N, R), 0 for a missing one. The absolute values of scores, heat and
+            shares sum to 1 for each face, or to 0 where all are 0.
+    """
+
+    faces: Sequence[Face]
+    regions: Sequence[str]
+    probabilities: Tensor
+    scores: Tensor
+    heat: Tensor
+    shares: Tensor
+
+    def __len__(self) -> int:
+        return len(self.faces)
+
+    def plot(self, index: int = 0, file: str | Path | None = None) -> Pil.Image:
+        """Draws a face with the heat map of its prediction and the largest shares of regions.
+
+        Args:
+            index: Of the face.
+            file: Where to save the picture (.svg, .pdf or .png).
+
+        Raises:
+            ImageError: Its photo can no longer be read.
+            FerVitError: The file has another ending.
+        """
+        from fer_vit.report import charts  # only here: matplotlib takes a second to load
+        from fer_vit.report.faces import Attributed
+
+        face = self.faces[index]
+        name = max(face.probabilities, key=face.probabilities.__getitem__)
+        attributed = Attributed(name, _to_array(self.shares[index]), _to_array(self.heat[index]))
+        figure = charts.attribution_figure(
+            face_view(face, read_photo(face)), attributed, self.regions
+        )
+        return finish_figure(figure, file)
+
+
+def _to_array(values: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return values.double().cpu().numpy()
