@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot, pad
+from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.trace import (
@@ -64,6 +64,15 @@ class Explanation(NamedTuple):
     scores: Tensor  # of every token (B, T)
     heat: Tensor  # of every pixel (B, S, S)
     shares: Tensor  # of every region (B, R), 0 for a missing one
+
+
+HEAT_GRID = 24
+"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
+
+
+def average_heat(heat: Tensor) -> Tensor:
+    """Returns the heat of a crop (S, S) as a map (rows, columns) for drawing."""
+    return adaptive_avg_pool2d(heat[None], HEAT_GRID)[0]
 
 
 def explain(

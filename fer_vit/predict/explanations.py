@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 from torch import Tensor
 
+from fer_vit.explain.methods import average_heat
 from fer_vit.faces import Face
 from fer_vit.predict.plot import face_view, finish_figure, read_photo
 
@@ -53,7 +54,8 @@ class Explanations:
 
         face = self.faces[index]
         name = max(face.probabilities, key=face.probabilities.__getitem__)
-        attributed = Attributed(name, _to_array(self.shares[index]), _to_array(self.heat[index]))
+        heat = average_heat(self.heat[index])  # (rows, columns)
+        attributed = Attributed(name, _to_array(self.shares[index]), _to_array(heat))
         figure = charts.attribution_figure(
             face_view(face, read_photo(face)), attributed, self.regions
         )

@@ -14,11 +14,10 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.methods import Explanation, explain_each
+from fer_vit.explain.methods import Explanation, average_heat, explain_each
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import ImageError, read_image
@@ -37,8 +36,6 @@ from fer_vit.visualization.people import Shown
 MEMORY = 2_000_000_000  # bytes for the faces that are explained together
 VECTORS = 16  # values of a token in a block, in vectors of its width
 VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
-HEAT_GRID = 24
-"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 LabelChoice = Literal["predicted", "all"]
 
 
@@ -192,7 +189,7 @@ def attributed(
     """Returns the attributions of a face, a row of explanations, for each score once."""
     targets: dict[str, Attributed] = {}
     for name, explanation in zip(names, explanations, strict=True):
-        heat = adaptive_avg_pool2d(explanation.heat[row, None], HEAT_GRID)[0]
+        heat = average_heat(explanation.heat[row])
         target = Attributed(name, _array(explanation.shares[row]), _array(heat))
         targets.setdefault(name, target)  # a target may be the predicted expression
     return list(targets.values())
