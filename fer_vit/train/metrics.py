@@ -35,7 +35,7 @@ class OutputMetrics(Metric):
 
     def collected(self) -> tuple[Array, Array]:
         """Returns all predictions and targets (M, K)."""
-        if not len(self.preds):  # a list, or a tensor after the processes have shared theirs
+        if not len(self.preds):  # a list, or a tensor after the processes have shared states
             return _empty(self.outputs), _empty(self.outputs)
         preds = dim_zero_cat(self.preds)
         target = dim_zero_cat(self.target)
