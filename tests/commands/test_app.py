@@ -103,7 +103,7 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
             timeout=BROWSER_PATIENCE
         )
         expect(page.get_by_text("No face found in empty.png.")).to_be_visible()
-        report = page.frame_locator("iframe").locator("dialog[open]")
+        report = page.frame_locator("iframe").locator("main article.face")
         expect(report.locator("svg .region")).to_have_count(11, timeout=BROWSER_PATIENCE)
         expect(page.locator(".pictures img")).to_have_js_property("complete", True)
         for width in (1280, 390):

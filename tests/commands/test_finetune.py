@@ -23,7 +23,7 @@ from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawn import draw_face
-from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
 from fer_vit.train import recipe
 from fer_vit.train.cli import fit
 from tests.helpers.commands import fails, main
@@ -150,10 +150,7 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     labels = [max(names, key=guess.probabilities.__getitem__) for guess in guesses]
     right = [label == row.label for label, row in zip(labels, held_out, strict=True)]
     assert found["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
-    assert (
-        "- ferplus-fairface-small: accuracy "
-        in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
-    )
+    assert f"- {DEFAULT}: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
