@@ -181,7 +181,7 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(
     assert run_order(worker, "work") == [{"state": "done"}]
     (failed,) = run_order(worker, "eat")
     assert failed["state"] == "failed"
-    assert "more than 500 MB of memory" in failed["message"]
+    assert "more than 450 MB of memory" in failed["message"]
     assert run_order(worker, "work") == [{"state": "done"}]
     monkeypatch.setattr(jobs, "MAX_SECONDS", 0.2)
     assert run_order(worker, "hang") == [
