@@ -111,7 +111,7 @@ def test_commands_of_the_documentation_run(
     pq.write_table(faces, "data/fairface.parquet")
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
-    # commands.md has the examples of --help, which name different files alike; the others have tests
+    # commands.md has the examples of --help, where a name has several meanings; the others have tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
     lines = dict.fromkeys(
