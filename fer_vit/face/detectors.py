@@ -1,6 +1,7 @@
 """Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -10,7 +11,12 @@ import numpy as np
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT, SMALLER
 from fer_vit.face.face import Face, best, box_iou
-from fer_vit.face.landmarks import full_image_face, refine_landmarks, refine_points
+from fer_vit.face.landmarks import (
+    confirm_faces,
+    full_image_face,
+    refine_landmarks,
+    refine_points,
+)
 from fer_vit.face.yunet import find_faces, yunet_path
 from fer_vit.geometry import Array, Image, full_box
 
@@ -64,6 +70,10 @@ class Detector(ABC):
     def find(self, image: Image) -> list[Face]:
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
+    def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
+        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network; it may leave out some."""
+        return refine_landmarks(image, faces)
+
     def find_in_crop(self, image: Image) -> Face | None:
         """Returns the face of an image (H, W, 3) that is a crop of it; None: it is not searched."""
         return detect_in_crop(self, image)
@@ -87,6 +97,10 @@ class YuNet(Detector):
 
     def load(self, min_score: float) -> "YuNet":  # noqa: D102
         return YuNet(yunet_path(), min_score)
+
+    def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
+        """Leaves out uncertain faces that are none in a second look, which was trained on YuNet's mistakes."""
+        return confirm_faces(image, faces)
 
     def find(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""

@@ -10,7 +10,6 @@ import fer_vit.face.image as image_file
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detectors import MAX_SIDE, Detector, NoDetector, is_photo
 from fer_vit.face.face import Face, to_faces
-from fer_vit.face.landmarks import confirm_faces
 from fer_vit.faces import Faces, PhotoInfo
 from fer_vit.geometry import Array, Float32Array, Image, Mask
 
@@ -62,7 +61,7 @@ class FaceFinder:
     def _detect(self, image: Image) -> Sequence[Face | None]:
         if not self.searches:
             return [self.detector.find_in_crop(image)]
-        return confirm_faces(image, self.detector.find(image))
+        return self.detector.confirm(image, self.detector.find(image))
 
     @property
     def searches(self) -> bool:
@@ -88,7 +87,7 @@ class FaceFinder:
             faces = [face.moved(reduction) for face in faces]
             image = image_file.decode_image(content)
             reduction = 1
-        refined = [face.moved(reduction) for face in confirm_faces(image, faces)]
+        refined = [face.moved(reduction) for face in self.detector.confirm(image, faces)]
         return Search(image, reduction, to_faces(info, refined))
 
     def shows_photo(self, image: Image) -> bool:

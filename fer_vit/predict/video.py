@@ -12,7 +12,6 @@ from fer_vit.face.detectors import SAME, Detector, follow_faces
 from fer_vit.face.face import Face, box_iou, to_faces
 from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
-from fer_vit.face.landmarks import confirm_faces
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
@@ -128,7 +127,7 @@ def search_frames(
         expected = tracker.expect_faces(seconds)
         faces = follow_faces(detector, image, expected) if number < due else []
         if number >= due or len(faces) < len(expected):
-            faces = confirm_faces(image, detector.find(image))
+            faces = detector.confirm(image, detector.find(image))
             due = number + detect_every
 
         known = tracker.persons

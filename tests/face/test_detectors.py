@@ -193,6 +193,18 @@ def test_an_object_with_find_is_a_detector_whose_low_scores_are_left_out() -> No
     assert len(find_detector(Two()).find(np.zeros((60, 60, 3), np.uint8))) == 2
 
 
+def test_the_second_look_is_for_yunet_alone(yunet: Path) -> None:
+    class Ambiguous:
+        def find(self, image: Image) -> list[Face]:
+            box = np.array([10.0, 10, 40, 40])
+            return [Face(box, box[:2] + np.array(TEMPLATE) * 30, 0.6)]
+
+    black = np.zeros((60, 60, 3), np.uint8)
+    faces = Ambiguous().find(black)
+    assert YuNet(yunet).confirm(black, faces) == []
+    assert len(FaceFinder(CropSpec(48), "detect", find_detector(Ambiguous())).find(black)) == 1
+
+
 SMALL, LARGE = (0.1, 0.1, 0.3, 0.3, 0.9), (0.1, 0.1, 0.9, 0.9, 0.9)
 
 
