@@ -1,4 +1,5 @@
-"""Checks that a tag, the version, the citation and the changelog agree; writes the notes of the release.
+"""Checks that a tag, the version, the citation and the changelog agree; writes the notes of the
+release.
 
 python .ci/release.py v0.2.0 build/notes.md
 """

@@ -3,9 +3,10 @@
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
 python -m benchmarks.ablation data/ferplus.parquet runs/regions --rows regions
 
-With `--rows regions`, the variants are patches, facial regions and both at equal cost, three seeds each; they are also
-scored with eyes or mouth covered, and on the most turned heads. Finished rows are not trained again; interrupted rows
-resume from their last epoch. Training steps are timed without data loading: run nothing else meanwhile.
+With `--rows regions`, the variants are patches, facial regions and both at equal cost, three seeds
+each; they are also scored with eyes or mouth covered, and on the most turned heads. Finished rows
+are not trained again; interrupted rows resume from their last epoch. Training steps are timed
+without data loading: run nothing else meanwhile.
 """
 
 import json
@@ -51,7 +52,9 @@ MECHANISMS = {
     "position: learned": ["model.network.pos_embed=learn"],
     "position: sinusoidal 1-D": ["model.network.pos_embed=sincos_1d"],
 }
-"""What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
+"""What each row changes. The base: both kinds of tokens, dot-product attention,
+class token, 2-D positions.
+"""
 STEM = ["model.network.region_source=stem"]
 TOKENS = {
     "patches": ["model.network.tokens=patch"],
@@ -214,7 +217,9 @@ def main(
     jobs: int = 1,
     rounds: int = 5,
 ) -> None:
-    """Trains the missing rows, `jobs` at a time, and prints the table; exits with 1 if a row failed."""
+    """Trains the missing rows, `jobs` at a time, and prints the table;
+    exits with 1 if a row failed.
+    """
     chosen = REGIONS if rows == "regions" else MECHANISMS
     with ThreadPoolExecutor(jobs) as pool:
         done = list(

@@ -1,13 +1,16 @@
-"""Simulates studies without a difference between two conditions: how often the mixed model of `compare` has p < 0.05.
+"""Simulates studies without a difference between two conditions: how often the mixed model of
+`compare` has p < 0.05.
 
 python -m benchmarks.comparing
 
-Persons differ in their mean (standard deviation 1) and in their response to the conditions (0.5 in each); photos of a
-person in a condition differ as well (1). The rate is right if its interval (Wilson) overlaps 4.5 to 5.5 %.
+Persons differ in their mean (standard deviation 1) and in their response to the conditions (0.5 in
+each); photos of a person in a condition differ as well (1). The rate is right if its interval
+(Wilson) overlaps 4.5 to 5.5 %.
 
-The fits of statsmodels take most of the time, so two faster equivalents are used, and every 100th study is checked. For
-equal numbers of photos: the paired t test of the means of persons, which must equal the model of `compare`. For unequal
-numbers: the same restricted likelihood (REML) for arrays of persons, where the fit of statsmodels must not be better.
+The fits of statsmodels take most of the time, so two faster equivalents are used, and every 100th
+study is checked. For equal numbers of photos: the paired t test of the means of persons, which must
+equal the model of `compare`. For unequal numbers: the same restricted likelihood (REML) for arrays
+of persons, where the fit of statsmodels must not be better.
 """
 
 from collections.abc import Sequence
@@ -39,7 +42,9 @@ EFFECTS = np.array([[1.0, 0.0], [1.0, 1.0]])  # intercept and slope in the two c
 
 
 def study(counts: IntArray, rng: np.random.Generator) -> tuple[Array, IntArray, IntArray]:
-    """Draws values (O,) with their person and condition, for the number of photos in each cell (persons, 2)."""
+    """Draws values (O,) with their person and condition,
+    for the number of photos in each cell (persons, 2).
+    """
     persons = len(counts)
     cells = rng.normal(0, PERSON, (persons, 1)) + rng.normal(0, RESPONSE, (persons, 2))
     person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
@@ -68,7 +73,8 @@ def unequal_p(persons: int, studies: int) -> list[float]:
 
 
 def fast_variances(cells: Cells, within: float) -> Array:
-    """Returns the covariance of intercepts and slopes (2, 2) relative to the residual variance, by REML.
+    """Returns the covariance of intercepts and slopes (2, 2) relative to the residual variance, by
+    REML.
 
     `within` is the sum of squares of the photos around their cell. Every person has both cells.
     """
@@ -86,7 +92,9 @@ def _covariance(parameters: Array) -> Array:
 
 
 def deviance(covariance: Array, cells: Cells, within: float) -> float:
-    """Returns -2 times the restricted log-likelihood, but for a constant, of a relative covariance (2, 2)."""
+    """Returns -2 times the restricted log-likelihood, but for a constant,
+    of a relative covariance (2, 2).
+    """
     means = cells.mean.reshape(-1, 2)  # (P, 2)
     noise = np.eye(2) / cells.observations.reshape(-1, 2, 1)  # (P, 2, 2)
     variance = EFFECTS @ covariance @ EFFECTS.T + noise

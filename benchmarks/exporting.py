@@ -2,7 +2,8 @@
 
 python -m benchmarks.exporting data/ferplus.parquet
 
-Of the model that comes with fer-vit: ONNX in float32 and in 8 bits (`fer-vit export --quantize`), torch in bfloat16.
+Of the model that comes with fer-vit: ONNX in float32 and in 8 bits (`fer-vit export --quantize`),
+torch in bfloat16.
 """
 
 from collections.abc import Callable

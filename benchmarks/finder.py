@@ -2,11 +2,12 @@
 
 python -m benchmarks.finder --data DATA --plot_file docs/results/finder.svg
 
-`--data` is a folder with fairface.zip (faces of FairFace), clothes.zip and clothes_hard.zip (pictures of clothes
-without heads; the latter are those in which YuNet reports something at 0.25 or more, with the column `printed` in
-labels.csv for printed heads), backgrounds.zip (pictures without faces) and the folder clips. Portraits are composed of
-FairFace's heads above pictures of clothes with drawn necks and hair, groups of twelve heads on a background. A third of
-all pictures, by their names, is held back: the default score is chosen by the others.
+`--data` is a folder with fairface.zip (faces of FairFace), clothes.zip and clothes_hard.zip
+(pictures of clothes without heads; the latter are those in which YuNet reports something at 0.25 or
+more, with the column `printed` in labels.csv for printed heads), backgrounds.zip (pictures without
+faces) and the folder clips. Portraits are composed of FairFace's heads above pictures of clothes
+with drawn necks and hair, groups of twelve heads on a background. A third of all pictures, by their
+names, is held back: the default score is chosen by the others.
 """
 
 import csv
@@ -92,7 +93,9 @@ class Archive:
 
 
 def paste_head(canvas: Image, head: Image, box: Array) -> None:
-    """Draws a FairFace picture into a canvas, faded at its border, so that its face has a square box."""
+    """Draws a FairFace picture into a canvas, faded at its border,
+    so that its face has a square box.
+    """
     side = box[2] - box[0]
     size = round(side / (1 - 2 * MARGIN))
     left, top = np.round(box[:2] - MARGIN * size).astype(int)
@@ -123,8 +126,14 @@ def portrait(rng: Generator, heads: Archive, clothes: Archive, held: bool, heigh
     centre = (round(x), round(y))
     axes = (round(0.62 * side), round(rng.uniform(0.75, 1.1) * side))
     cv2.ellipse(canvas, centre, axes, 0, 0, 360, hair.tolist(), -1)
-    neck = np.array([(x - 0.25 * side, y), (x + 0.25 * side, y), (x + 0.4 * side, top + 0.15 * side),
-                     (x - 0.4 * side, top + 0.15 * side)])  # fmt: skip
+    neck = np.array(
+        [
+            (x - 0.25 * side, y),
+            (x + 0.25 * side, y),
+            (x + 0.4 * side, top + 0.15 * side),
+            (x - 0.4 * side, top + 0.15 * side),
+        ]
+    )
     cv2.fillConvexPoly(canvas, neck.round().astype(np.int32), skin.tolist())
     box = np.array([x - side / 2, y - side / 2, x + side / 2, y + side / 2])
     paste_head(canvas, head, box)
@@ -270,7 +279,9 @@ def outcomes(picture: Picture, detector: YuNet) -> Iterator[Outcome]:
 
 
 def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
-    """Returns how many faces are true: centred in a true face's box, and of half to twice its size, one each."""
+    """Returns how many faces are true: centred in a true face's box,
+    and of half to twice its size, one each.
+    """
     if picture.boxes is None:  # in clips, only the number of persons is known
         true = min(len(found), picture.count)
         hits = tuple(index < true for index in range(picture.count))
@@ -291,7 +302,9 @@ def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
 
 
 def matches(face: Face, box: Array) -> bool:
-    """Returns whether a face is centred in a true face's box (4,), and has half to twice its size."""
+    """Returns whether a face is centred in a true face's box (4,),
+    and has half to twice its size.
+    """
     inside = (box[:2] <= face.centre).all() and (face.centre <= box[2:]).all()
     return bool(inside) and 0.5 < face.side / (box[2] - box[0]) < 2
 
@@ -350,7 +363,9 @@ def plot(results: list[Outcome], path: Path) -> None:
 
 
 def cpu_time(find: Callable[[], object], seconds: float = 2.0) -> str:
-    """Returns minimum and median of the CPU time of a call in milliseconds, all threads included."""
+    """Returns minimum and median of the CPU time of a call in milliseconds,
+    all threads included.
+    """
     find()
     times = []
     while sum(times) < seconds:
@@ -370,12 +385,15 @@ def opencv_as_in_0_1(path: Path, image: Image) -> None:
 
 
 def measure_time(data: Path) -> str:
-    """Returns the CPU time of finding faces and landmarks in portraits by size, and of OpenCV, as Markdown."""
+    """Returns the CPU time of finding faces and landmarks in portraits by size,
+    and of OpenCV, as Markdown.
+    """
     heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
     path = yunet_path()
     detector = YuNet(path)
     lines = [
-        "| longer side | ms, faces and landmarks: minimum (median) | ms, OpenCV as in 0.1, faces only |"
+        "| longer side | ms, faces and landmarks: minimum (median) | ms, OpenCV as in 0.1, faces "
+        "only |"
     ]
     lines.append("| ---: | ---: | ---: |")
     for side in (1350, 640, 250):

@@ -1,11 +1,13 @@
-"""Learning curves: fine-tuning a trained model on a few photos per class, against the same network from scratch.
+"""Learning curves: fine-tuning a trained model on a few photos per class, against the same network
+from scratch.
 
-python -m benchmarks.finetune runs/finetune --ferplus data/ferplus.parquet --start fold0.ckpt --fold 0/3
+python -m benchmarks.finetune runs/finetune --ferplus ferplus.parquet --start fold0.ckpt --fold 0/3
 
-The photos are FERPlus faces of the fold that the start was not trained on. Classes get new names, so that no row of the
-head is kept. A tenth of the photos chooses the epoch. Test faces are the validation split without near-duplicates.
-Finished runs are not repeated. OUTPUT/table.md has mean and range over runs with different photos and seeds. Seed 0 is
-not used: the start was trained with it.
+The photos are FERPlus faces of the fold that the start was not trained on. Classes get new names,
+so that no row of the head is kept. A tenth of the photos chooses the epoch. Test faces are the
+validation split without near-duplicates. Finished runs are not repeated. OUTPUT/table.md has mean
+and range over runs with different photos and seeds. Seed 0 is not used: the start was trained with
+it.
 """
 
 import json
@@ -36,7 +38,9 @@ SCRATCH = ["--model.freeze=none", "--model.lr=6e-4", "--model.layer_decay=1"]
 
 
 def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Reading:
-    """Draws at most `count` training faces of each class from a fold; all `tests` are test faces."""
+    """Draws at most `count` training faces of each class from a fold;
+    all `tests` are test faces.
+    """
     labels = np.array(faces.column("label"))
     rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
     for label in faces.names:
@@ -116,9 +120,14 @@ def table(output: Path, photos: tuple[int, ...], runs: int) -> str:
 
 
 def main(
-    output: Path, *, ferplus: Path, start: str = DEFAULT, fold: str = "0/3",
-    photos: tuple[int, ...] = (20, 100, 500), runs: int = 3,
-) -> None:  # fmt: skip
+    output: Path,
+    *,
+    ferplus: Path,
+    start: str = DEFAULT,
+    fold: str = "0/3",
+    photos: tuple[int, ...] = (20, 100, 500),
+    runs: int = 3,
+) -> None:
     """Trains the missing runs and prints the table."""
     output.mkdir(parents=True, exist_ok=True)
     print(machine(), flush=True)

@@ -2,8 +2,9 @@
 
 python -m benchmarks.landmarks landmarks.onnx data/ferplus.parquet data/fairface.parquet
 
-The targets are YuNet's landmarks of unaltered faces; the inputs are the same faces turned, moved, covered, blurred and
-shrunk. Each epoch is evaluated on FERPlus' validation faces with the same augmentation.
+The targets are YuNet's landmarks of unaltered faces; the inputs are the same faces turned, moved,
+covered, blurred and shrunk. Each epoch is evaluated on FERPlus' validation faces with the same
+augmentation.
 """
 
 from pathlib import Path
@@ -30,9 +31,18 @@ from fer_vit.processes import cores
 
 SPEC = CropSpec(SIDE)
 CHANGES = AugmentConfig(
-    degrees=45, scale=0.45, shift=0.15, brightness=0.3, contrast=0.4, gamma=0.5, blur=0.045, shrink=0.7, jpeg=0.8,
-    erase=0.2, cover=0.4,
-)  # fmt: skip
+    degrees=45,
+    scale=0.45,
+    shift=0.15,
+    brightness=0.3,
+    contrast=0.4,
+    gamma=0.5,
+    blur=0.045,
+    shrink=0.7,
+    jpeg=0.8,
+    erase=0.2,
+    cover=0.4,
+)
 CUT = 0.2
 """Fraction of images that lose a part of a side."""
 
@@ -55,7 +65,9 @@ class Seen(Dataset[Array]):
 
 
 class Faces(Dataset[tuple[Tensor, Tensor]]):
-    """Augmented faces of a manifest as network inputs, and their landmarks (5, 2) as fractions of the side."""
+    """Augmented faces of a manifest as network inputs,
+    and their landmarks (5, 2) as fractions of the side.
+    """
 
     def __init__(self, path: Path, split: Split) -> None:
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
@@ -88,7 +100,9 @@ def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
 
 
 class Step(nn.Sequential):
-    """A 3 x 3 convolution, batch norm and ReLU, with a residual connection if the shape stays the same."""
+    """A 3 x 3 convolution, batch norm and ReLU,
+    with a residual connection if the shape stays the same.
+    """
 
     def __init__(self, chans: int, out: int, stride: int = 1) -> None:
         super().__init__(
@@ -103,7 +117,9 @@ class Step(nn.Sequential):
 
 
 class Landmarks(nn.Module):
-    """Predicts landmarks (B, 10) as fractions of the side, x and y in turn, from crops (B, 1, SIDE, SIDE)."""
+    """Predicts landmarks (B, 10) as fractions of the side, x and y in turn,
+    from crops (B, 1, SIDE, SIDE).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +142,9 @@ class Landmarks(nn.Module):
 
 
 def loader(manifests: list[Path], split: Split, batch: int) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Returns the augmented faces of a split; training faces are shuffled and augmented anew in each epoch."""
+    """Returns the augmented faces of a split;
+    training faces are shuffled and augmented anew in each epoch.
+    """
     train = split == "train"
     return DataLoader(
         ConcatDataset([Faces(path, split) for path in manifests]),

@@ -20,7 +20,9 @@ PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 
 def run_main(main: Callable[..., object], words: list[str] | None = None) -> object:
-    """Calls `main` with the words of the command line: its parameters are the options, its module is the help."""
+    """Calls `main` with the words of the command line: its parameters are the options,
+    its module is the help.
+    """
     return auto_cli(
         main,
         args=words,
@@ -40,7 +42,8 @@ def machine() -> str:
     processor = names[0] if names else platform.processor() or platform.machine()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     date = datetime.date.today().isoformat()
-    return f"{date}, {len(names)} x {processor}{gpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    threads = f"{torch.get_num_threads()} threads"
+    return f"{date}, {len(names)} x {processor}{gpu}, {threads}, torch {torch.__version__}"
 
 
 def spread(
@@ -53,7 +56,8 @@ def spread(
 def in_turns(
     works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3
 ) -> dict[Name, list[float]]:
-    """Times functions in turns of at least `least` seconds, so that a slower machine affects all of them.
+    """Times functions in turns of at least `least` seconds, so that a slower machine affects all of
+    them.
 
     Returns the mean seconds of each function by round.
     """
@@ -81,7 +85,9 @@ def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[f
 
 
 def write_onnx(net: torch.nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
-    """Writes a network as ONNX without the exporter's notes, which contain file paths of this machine."""
+    """Writes a network as ONNX without the exporter's notes,
+    which contain file paths of this machine.
+    """
     model = torch.onnx.export(net, (example,), dynamo=True, verbose=False, **options).model_proto
     for part in (
         model,

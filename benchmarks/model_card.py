@@ -2,8 +2,8 @@
 
 python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --write=true
 
-Prints the results. `--write=true` also puts them into the card, README.md in the model's folder. The time per face is
-measured, too: run nothing else meanwhile.
+Prints the results. `--write=true` also puts them into the card, README.md in the model's folder.
+The time per face is measured, too: run nothing else meanwhile.
 """
 
 from functools import partial
@@ -39,7 +39,9 @@ MEASURED = "FERPlus validation"
 
 
 def crossed_probabilities(logits: Tensor, target: Tensor) -> Tensor:
-    """Returns probabilities of each half of the images with a temperature that was fitted on the other half."""
+    """Returns probabilities of each half of the images with a temperature that was fitted
+    on the other half.
+    """
     half, crossed = torch.arange(len(target)) % 2 == 0, torch.empty_like(logits)
     for part in (half, ~half):
         crossed[part] = logits[part] / fit_temperature(logits[~part], target[~part])
@@ -88,8 +90,9 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
 
 {markdown(table)}
-Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored temperature of \
-{temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
+Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored \
+temperature of {temperature:.3f}, \
+{crossed:.3f} with temperatures fitted on the other half of the images. \
 Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 
 {markdown(class_table(found, confusion, model.labels))}

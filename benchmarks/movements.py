@@ -1,13 +1,15 @@
-"""Adds MediaPipe's facial movements and head rotation to a manifest of FairFace, and measures a model against them.
+"""Adds MediaPipe's facial movements and head rotation to a manifest of FairFace, and measures a
+model against them.
 
-python -m benchmarks.movements targets fairface.parquet movements.npz heads.parquet --add ferplus.parquet
-python -m benchmarks.movements measure fairface.parquet movements.npz MODEL
+python -m benchmarks.movements targets ff.parquet movements.npz heads.parquet --add ferplus.parquet
+python -m benchmarks.movements measure ff.parquet movements.npz MODEL
 
-`movements.npz` has `path` (N,), `names` (52,), `blendshapes` (N, 52) in [0, 1] and `pose` (N, 3), yaw, pitch and roll
-in degrees; NaN where MediaPipe found no face. It was made by MediaPipe Face Landmarker float16/1 (Apache-2.0) from the
-pictures at 224 pixels. Outputs with a standard deviation below 0.01 are left out. Images are joined by their file
-names. Faces without landmarks and 2,000 held-out faces are left out of `targets`; `measure` reads the held-out ones
-alone. `--add` appends another manifest of the same labels, whose faces have no targets.
+`movements.npz` has `path` (N,), `names` (52,), `blendshapes` (N, 52) in [0, 1] and `pose` (N, 3),
+yaw, pitch and roll in degrees; NaN where MediaPipe found no face. It was made by MediaPipe Face
+Landmarker float16/1 (Apache-2.0) from the pictures at 224 pixels. Outputs with a standard deviation
+below 0.01 are left out. Images are joined by their file names. Faces without landmarks and 2,000
+held-out faces are left out of `targets`; `measure` reads the held-out ones alone. `--add` appends
+another manifest of the same labels, whose faces have no targets.
 """
 
 import os
@@ -69,7 +71,9 @@ def read_targets(faces: Manifest, file: Path) -> Targets:
 
 
 def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manifest | None) -> None:
-    """Writes the manifest with the targets, without the held-out faces and those without landmarks."""
+    """Writes the manifest with the targets, without the held-out faces
+    and those without landmarks.
+    """
     outputs = {"movements": targets.names, "pose": ["yaw", "pitch", "roll"]}
     table = faces.table
     for head, values in (("movements", targets.movements.clip(0, 1)), ("pose", targets.pose)):
@@ -140,8 +144,8 @@ def measure_groups(
 ) -> list[list[str]]:
     """Returns rows of a table by group of faces: the group, its size, and r and bias of movements.
 
-    `preds` and `targets` (M, K) are of the movements `names` of M faces. The bias is the mean of prediction minus
-    target, so a group whose smiles are underestimated has a negative one.
+    `preds` and `targets` (M, K) are of the movements `names` of M faces. The bias is the mean of
+    prediction minus target, so a group whose smiles are underestimated has a negative one.
     """
     rows = []
     for column in GROUPS:

@@ -3,8 +3,8 @@
 python -m pip install --target cv5 --no-deps "opencv-python-headless==5.0.*"
 python -m benchmarks.opencv_versions --data DATA --other cv5
 
-`--data` is the folder of `benchmarks.finder`: photos are composed of its pictures, as JPEG and PNG, and its clips are
-read unaltered. `--other` is a folder with another OpenCV.
+`--data` is the folder of `benchmarks.finder`: photos are composed of its pictures, as JPEG and PNG,
+and its clips are read unaltered. `--other` is a folder with another OpenCV.
 """
 
 import csv
@@ -44,7 +44,9 @@ def write_photos(data: Path, folder: Path, count: int) -> None:
 
 
 def environment(other: Path | None) -> dict[str, str]:
-    """Returns the variables of a process that imports the OpenCV of a folder, or the installed one."""
+    """Returns the variables of a process that imports the OpenCV of a folder,
+    or the installed one.
+    """
     if other is None:
         return {**os.environ}
     paths = [str(other.resolve()), os.environ.get("PYTHONPATH", "")]
@@ -64,7 +66,9 @@ def predict(inputs: list[str], table: Path, other: Path | None) -> tuple[str, li
 
 
 def find_pairs(before: list[Row], after: list[Row]) -> list[tuple[Row, Row]]:
-    """Returns the rows of the same face of a photo or frame: their boxes differ by less than a fifth of the width."""
+    """Returns the rows of the same face of a photo or frame:
+    their boxes differ by less than a fifth of the width.
+    """
     corners = ["box_left", "box_top", "box_right", "box_bottom"]
     left = list(after)
     pairs = []

@@ -2,8 +2,9 @@
 
 python -m benchmarks.predicting data/ferplus.parquet photos --count 500
 
-Writes mixed photos to the folder unless they are there. The loop reads a photo, finds its faces with YuNet at full
-size, aligns each face and calls the model. It runs a second time with fer-vit's detector.
+Writes mixed photos to the folder unless they are there. The loop reads a photo, finds its faces
+with YuNet at full size, aligns each face and calls the model. It runs a second time with fer-vit's
+detector.
 """
 
 import subprocess
@@ -67,7 +68,9 @@ def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
 
 
 def find_faces(yunet: cv2.FaceDetectorYN, image: Image) -> list[Array]:
-    """Returns the landmarks (5, 2) of faces by OpenCV's detector as in its documentation, at full image size."""
+    """Returns the landmarks (5, 2) of faces by OpenCV's detector as in its documentation,
+    at full image size.
+    """
     yunet.setInputSize(image.shape[1::-1])
     found = yunet.detect(np.ascontiguousarray(image[..., ::-1]))[1]
     return [] if found is None else [face[4:14].reshape(5, 2).astype(float) for face in found]
@@ -116,7 +119,8 @@ def against_the_loop(photos: Path, rounds: int) -> None:
             loop(model, find, files)
             found[name].append(len(files) / (time.perf_counter() - start))
     print(
-        f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | ---: |"
+        f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | "
+        "---: |"
     )
     for name, rates in found.items():
         ratios = [

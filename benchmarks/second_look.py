@@ -2,11 +2,12 @@
 
 python -m benchmarks.second_look --data DATA --output landmarks.onnx
 
-The landmark network is not changed. A linear output reads its last features of the upright face, which it computes
-anyway, and learns from candidates with a low score: true faces in composed portraits and groups, in part covered or
-turned, and false ones in pictures of clothes and backgrounds; a part is shrunk, blurred and compressed. A third of all
-pictures is held back, as in `benchmarks.finder`. Only uncertain faces are looked at twice: far faces in clips of real
-people have high scores, but look like few of the composed ones.
+The landmark network is not changed. A linear output reads its last features of the upright face,
+which it computes anyway, and learns from candidates with a low score: true faces in composed
+portraits and groups, in part covered or turned, and false ones in pictures of clothes and
+backgrounds; a part is shrunk, blurred and compressed. A third of all pictures is held back, as in
+`benchmarks.finder`. Only uncertain faces are looked at twice: far faces in clips of real people
+have high scores, but look like few of the composed ones.
 """
 
 from collections.abc import Iterable, Iterator
@@ -115,7 +116,9 @@ def more_pictures(data: Path, count: int) -> Iterator[Picture]:
 def candidates(
     shown: Iterable[Picture], detector: YuNet, features: Features
 ) -> Iterator[Candidate]:
-    """Yields the faces that the detector reports; in clips, whose faces are counted, the best ones are true."""
+    """Yields the faces that the detector reports; in clips, whose faces are counted,
+    the best ones are true.
+    """
     for picture in shown:
         faces = detector.find(picture.image)
         if not faces:

@@ -3,10 +3,11 @@
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-The shipped models predict the faces of both data sets. A new network is trained on these predictions and the
-annotators' votes with strong augmentation; several shorter trainings start from it and are averaged. Finished stages
-are skipped and interrupted trainings resume, so run the command again after an interruption. OUTPUT/stages.json has
-the seconds (of all attempts) and the result of each stage.
+The shipped models predict the faces of both data sets. A new network is trained on these
+predictions and the annotators' votes with strong augmentation; several shorter trainings start from
+it and are averaged. Finished stages are skipped and interrupted trainings resume, so run the
+command again after an interruption. OUTPUT/stages.json has the seconds (of all attempts) and the
+result of each stage.
 """
 
 import json
@@ -35,7 +36,9 @@ PER_CLASS = 8000
 
 
 class Stage(NamedTuple):
-    """A command and its product: the folder of a training's runs, the output of a script, or a written file."""
+    """A command and its product: the folder of a training's runs, the output of a script,
+    or a written file.
+    """
 
     name: str
     product: Path

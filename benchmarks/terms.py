@@ -1,10 +1,12 @@
-"""Measures how well the terms of regions, which a report shows, predict the effect of hiding a region.
+"""Measures how well the terms of regions, which a report shows, predict the effect of hiding a
+region.
 
 python -m benchmarks.terms faces.parquet ferplus-fairface
 
-For each movement and face, regions are ranked by their terms, and by how much the raw output falls when the region's
-token is left out, or its pixels are blurred. The table has Spearman's correlation of the two ranks, and how often the
-largest term (by size) is of the region with the largest effect, beside the same for terms in random order.
+For each movement and face, regions are ranked by their terms, and by how much the raw output falls
+when the region's token is left out, or its pixels are blurred. The table has Spearman's correlation
+of the two ranks, and how often the largest term (by size) is of the region with the largest effect,
+beside the same for terms in random order.
 """
 
 from pathlib import Path
@@ -25,7 +27,9 @@ BATCH = 32
 
 
 def measure(faces: Manifest, model: str, head: str, count: int) -> str:
-    """Returns the table of a head's outputs for the first faces in which all regions are visible."""
+    """Returns the table of a head's outputs for the first faces in
+    which all regions are visible.
+    """
     recognizer = load(model, "cpu")
     net = recognizer.net
     data = FaceDataset(faces, recognizer.crop_spec, partial=True)

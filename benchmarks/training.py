@@ -2,8 +2,9 @@
 
 python -m benchmarks.training
 
-The timm ViT has the same width, depth and number of tokens (register tokens replace the regions). Both run in bfloat16,
-on the GPU if there is one; `--compiled=true` compiles both. Utilisation is relative to large matrix products.
+The timm ViT has the same width, depth and number of tokens (register tokens replace the regions).
+Both run in bfloat16, on the GPU if there is one; `--compiled=true` compiles both. Utilisation is
+relative to large matrix products.
 """
 
 import logging
@@ -161,12 +162,14 @@ def main(rounds: int = 5, compiled: bool = False) -> None:
     warnings.filterwarnings("ignore")
     best = peak()
     print(
-        f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second"
+        f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a "
+        "second"
     )
     for name, (config, number) in SIZES.items():
         found = against_a_bare_vit(config, number, rounds, compiled)
         print(
-            f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |"
+            f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | "
+            "---: |"
         )
         for other, times in found.items():
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]

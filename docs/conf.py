@@ -8,7 +8,8 @@ from fer_vit.version import __version__
 
 project = html_title = "fer-vit"
 release = __version__
-# Sphinx starts at the top of the project, so that links between pages hold on the site as they do in the repository.
+# Sphinx starts at the top of the project, so that links between pages hold on the site as they do
+# in the repository.
 root_doc = "README"
 include_patterns = [
     "README.md",

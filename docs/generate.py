@@ -103,8 +103,8 @@ def commands_page() -> str:
     """Returns the page of all commands with their options."""
     lines = [
         "# Commands",
-        "Options may be written with `-` or `_` (`--min-score`, `--min_score`). An option that is `true` or `false`"
-        " needs no value for `true`. `--debug` shows the traceback of an error.",
+        "Options may be written with `-` or `_` (`--min-score`, `--min_score`). An option that is "
+        "`true` or `false` needs no value for `true`. `--debug` shows the traceback of an error.",
         table(
             ("command", "purpose"),
             ((f"[{verb}](#{verb})", text) for verb, text in cli.VERBS.items()),
@@ -115,7 +115,8 @@ def commands_page() -> str:
     for verb in cli.LIGHTNING_VERBS:
         lines += [
             f"## {verb}",
-            f"{cli.LIGHTNING_VERBS[verb].capitalize()}. The options are the [settings](settings.md).",
+            f"{cli.LIGHTNING_VERBS[verb].capitalize()}. The options are the "
+            "[settings](settings.md).",
         ]
     return "\n\n".join(lines)
 
@@ -167,11 +168,12 @@ def settings_page() -> str:
     """Returns the page of the keys of configs."""
     lines = [
         "# Settings of `fit`",
-        "Keys of a config, and options of `fit`, `validate` and `test` (`--model.lr 3e-4`). Later options and configs"
-        " override earlier ones; `--print_config` prints them all. `trainer.*` has the arguments of"
-        " [Lightning's Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html), `checkpoint.*` the"
-        " arguments of its `ModelCheckpoint`, and `ckpt_path` names the checkpoint to resume. `task` is"
-        " `classification` (the default) or `pretraining`.",
+        "Keys of a config, and options of `fit`, `validate` and `test` (`--model.lr 3e-4`). Later "
+        "options and configs override earlier ones; `--print_config` prints them all. `trainer.*` "
+        "has the arguments of [Lightning's "
+        "Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html), "
+        "`checkpoint.*` the arguments of its `ModelCheckpoint`, and `ckpt_path` names the "
+        "checkpoint to resume. `task` is `classification` (the default) or `pretraining`.",
     ]
     for title, kind, prefix in SECTIONS:
         lines += [f"## {title}", settings_table("key", class_settings(kind, prefix))]
@@ -191,7 +193,9 @@ FILLED_IN = {"model.labels", "model.outputs", "data.spec", "data.unlabelled"}
 
 
 def class_settings(kind: type, prefix: str) -> list[Setting]:
-    """Returns the arguments of a class, without those that have their own section or are filled in."""
+    """Returns the arguments of a class, without those that have their own section
+    or are filled in.
+    """
     documented = docstring_parser.parse(inspect.cleandoc(kind.__doc__ or "")).params
     meanings = {argument.arg_name: argument.description or "" for argument in documented}
     settings: list[Setting] = []
@@ -221,11 +225,13 @@ def columns_page() -> str:
     }
     lines = [
         "# Columns of tables",
-        "A name with an asterisk stands for several columns: one for each expression, movement or feature. Points and"
-        " boxes are in pixels of the photo, x to the right and y down, from the upper left corner of its first pixel."
-        " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be empty: `None` in"
-        " Python, nothing in CSV. [Uncertainty](../explanation/ambiguous_faces.md) and"
-        " [head pose](../explanation/finding_faces.md#head-pose) explain how the values are computed.",
+        "A name with an asterisk stands for several columns: one for each expression, movement or "
+        "feature. Points and boxes are in pixels of the photo, x to the right and y down, from the "
+        "upper left corner of its first pixel."
+        " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be "
+        "empty: `None` in Python, nothing in CSV. [Uncertainty](../explanation/ambiguous_faces.md) "
+        "and [head pose](../explanation/finding_faces.md#head-pose) explain how the values are "
+        "computed.",
     ]
     for title, (source, fields) in parts.items():
         lines += [f"## {title}", f"{source}.", columns_table(fields)]
@@ -242,7 +248,9 @@ def columns_table(fields: Iterable[Field]) -> str:
 
 
 def manifest_page() -> str:
-    """Returns the page of the manifest: columns, the text of `data.schema`, targets of further heads."""
+    """Returns the page of the manifest: columns, the text of `data.schema`,
+    targets of further heads.
+    """
     columns = columns_table(MANIFEST)
     _, _, text = inspect.cleandoc(schema.__doc__ or "").partition("\n\n")
     rows = [
@@ -275,18 +283,18 @@ def rest_page() -> str:
     formats = ", ".join(f"`{kind}`" for kind in api.TABLES)
     lines = [
         "# REST API",
-        "`fer-vit app` serves it; [how to use it](../how-to/rest.md). `/openapi.json` has the same as an"
-        " OpenAPI schema.",
+        "`fer-vit app` serves it; [how to use it](../how-to/rest.md). `/openapi.json` has the same "
+        "as an OpenAPI schema.",
         table(("request", "result"), rows),
         "## Fields of a request",
-        "`POST /api/predict` and `POST /api/report` take a form with `files`, or JSON in which each of `files` has "
-        "`name` and `data`.",
+        "`POST /api/predict` and `POST /api/report` take a form with `files`, or JSON in which "
+        "each of `files` has `name` and `data`.",
         model_table(uploads.Options),
         "Each of `files` in JSON:",
         model_table(uploads.EncodedFile),
         "## Tables",
-        "`POST /api/predict` returns the [columns of `predict`](columns.md#faces), in the format that the header"
-        f" `Accept` names: {formats}.",
+        "`POST /api/predict` returns the [columns of `predict`](columns.md#faces), in the format "
+        f"that the header `Accept` names: {formats}.",
         "## Fields of a report",
         model_table(api.Report),
         "## Errors",

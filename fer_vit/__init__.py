@@ -52,7 +52,9 @@ HOMES = {
 }
 """The module of each public name."""
 MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.faces"}
-"""Modules that the documentation of 0.1 named, with their new path; the old path works in 0.2 and 0.3."""
+"""Modules that the documentation of 0.1 named, with their new path;
+the old path works in 0.2 and 0.3.
+"""
 __all__ = ["__version__", *HOMES]
 
 
@@ -68,7 +70,9 @@ def __dir__() -> list[str]:
 
 
 class _Moved(ModuleType):
-    """A module under the path that the documentation of 0.1 named: it reads the names of the new path."""
+    """A module under the path that the documentation of 0.1 named:
+    it reads the names of the new path.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what tools look for in every module must not import torch

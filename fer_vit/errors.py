@@ -1,4 +1,6 @@
-"""The exceptions for errors that users can fix, helpers for their messages, and what a terminal may receive."""
+"""The exceptions for errors that users can fix, helpers for their messages,
+and what a terminal may receive.
+"""
 
 import math
 import re
@@ -19,14 +21,17 @@ CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Returns untrusted text on one line; unprintable characters (control characters, lone surrogates) become `?`."""
+    """Returns untrusted text on one line; unprintable characters
+    (control characters, lone surrogates) become `?`.
+    """
     return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
 
 
 class PrintableStream:
     """A text stream that replaces control characters in everything printed to it by `?`.
 
-    File names, labels and metadata come from anyone, and are printed by many commands and libraries.
+    File names, labels and metadata come from anyone, and are printed by many commands and
+    libraries.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -70,7 +75,8 @@ def _arguments(options: re.Match[str]) -> str:
 
 
 class FerVitError(Exception):
-    """An error that the user can fix, in one line: expected, found, remedy; the command line prints no traceback.
+    """An error that the user can fix, in one line: expected, found, remedy; the command line prints
+    no traceback.
 
     Messages are written with options (`--face crop`), which Python's users read as arguments.
     """
@@ -117,7 +123,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
-    """Returns a question about the first misspelled option of a command line; empty if there is none."""
+    """Returns a question about the first misspelled option of a command line;
+    empty if there is none.
+    """
     known = [option for action in parser._actions for option in action.option_strings]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     return next(

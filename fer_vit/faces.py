@@ -1,4 +1,5 @@
-"""Faces, the value that all stages take and return: found, classified, smoothed, and then written or drawn.
+"""Faces, the value that all stages take and return: found, classified, smoothed, and then written
+or drawn.
 
 N faces, M photos (or frames of videos), C expressions, K outputs of further heads, R regions,
 D features. Points are (x, y) in pixels of the photo, boxes xyxy.
@@ -47,9 +48,12 @@ SEPARATOR = "; "  # between the names in a cell
 
 
 class Pose(NamedTuple):
-    """Angles in degrees, relative to the line from the camera to the face; 0 for a frontal, upright face."""
+    """Angles in degrees, relative to the line from the camera to the face;
+    0 for a frontal, upright face.
+    """
 
-    yaw: float  # [-90, 90], positive if the face turns to the right of the picture (the person's left)
+    # [-90, 90], positive if the face turns to the right of the picture (the person's left)
+    yaw: float
     pitch: float  # [-180, 180], positive if the face looks up
     roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
@@ -72,7 +76,8 @@ class PhotoInfo:
         path: The photo or video; "image 0" and so on for images in memory.
         status: `OK`, `NO_FACE`, `FIRST_FRAME`, or why it cannot be read.
         index: Of the photo or video among the inputs.
-        frame: Index of the frame in its video; None for a photo, and for the end of a damaged video.
+        frame: Index of the frame in its video; None for a photo, and for the end of a damaged
+            video.
         seconds: The frame's time in its file; None like `frame`.
         size: Width and height in pixels; None if it cannot be read.
         taken_whole: Whether it was taken as the crop of one face, but shows small or several faces.
@@ -215,7 +220,9 @@ class Faces(Sequence["Face"]):
         return replace(self, infos=infos, **columns)
 
     def photos(self) -> list["Photo"]:
-        """Returns each photo and frame with its faces, also those that have none or cannot be read."""
+        """Returns each photo and frame with its faces,
+        also those that have none or cannot be read.
+        """
         return [
             Photo(**vars(info), faces=self.of_photo(index)) for index, info in enumerate(self.infos)
         ]
@@ -288,7 +295,9 @@ class Faces(Sequence["Face"]):
         return np.asarray(self.scheme.crop_size / np.sqrt(area))
 
     def sets(self, coverage: int = 90, by_class: bool = False) -> Mask | None:
-        """Returns which expressions are in each prediction set (N, C), see `Face.prediction_set`."""
+        """Returns which expressions are in each prediction set (N, C),
+        see `Face.prediction_set`.
+        """
         thresholds = self.scheme.thresholds
         if not thresholds:
             return None
@@ -308,7 +317,9 @@ class Faces(Sequence["Face"]):
 
     @property
     def ambiguous(self) -> Objects:
-        """Whether each prediction set at 90 % does not have one expression (N,); None: not calibrated."""
+        """Whether each prediction set at 90 % does not have one expression (N,);
+        None: not calibrated.
+        """
         member = self.sets()
         if member is None:
             return as_objects([None] * len(self))
@@ -358,7 +369,8 @@ class Faces(Sequence["Face"]):
         return columns
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
-        """Returns the columns of `fer-vit predict`, which pyarrow, pandas and polars make tables of.
+        """Returns the columns of `fer-vit predict`, which pyarrow, pandas and polars make tables
+        of.
 
         Args:
             photos: Add a row for each photo that has no face or cannot be read.
@@ -519,7 +531,9 @@ class Face:
 
     @property
     def score(self) -> float | None:
-        """Of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector."""
+        """Of the detector in [0, 1]; 0: no face was found, the full image is used;
+        None: no detector.
+        """
         return _number(self._faces.score[self._row])
 
     @property
@@ -549,7 +563,9 @@ class Face:
 
     @property
     def outputs(self) -> dict[str, float]:
-        """The values of the model's further heads by column, such as `move_jawOpen` or `valence`."""
+        """The values of the model's further heads by column,
+        such as `move_jawOpen` or `valence`.
+        """
         return self._named(self._faces.scheme.outputs, self._faces.outputs)
 
     @property
@@ -566,7 +582,8 @@ class Face:
 
     @property
     def pose(self) -> Pose | None:
-        """Yaw, pitch and roll of the head in degrees, by the model's head `pose`, or else by the landmarks.
+        """Yaw, pitch and roll of the head in degrees, by the model's head `pose`, or else by the
+        landmarks.
 
         None without both: no face was detected, or the landmarks have no pose.
         """
@@ -626,10 +643,12 @@ class Face:
         return float(-(shares * np.log(shares)).sum())
 
     def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
-        """Returns the prediction set, which contains the true expression for `coverage` percent (90, 95) of the faces.
+        """Returns the prediction set, which contains the true expression for `coverage` percent
+        (90, 95) of the faces.
 
-        With `by_class` the coverage holds for each expression: sets are larger, and contain no expression with fewer
-        than 19 calibration faces. None: the model is not calibrated (`fer-vit export --calibrate`).
+        With `by_class` the coverage holds for each expression: sets are larger, and contain no
+        expression with fewer than 19 calibration faces. None: the model is not calibrated (`fer-vit
+        export --calibrate`).
         """
         member = self.alone.sets(coverage, by_class)
         if member is None:
@@ -639,7 +658,9 @@ class Face:
 
     @property
     def ambiguous(self) -> bool | None:
-        """Whether the prediction set at 90 % does not have exactly one expression; None: not calibrated."""
+        """Whether the prediction set at 90 % does not have exactly one expression;
+        None: not calibrated.
+        """
         names = self.prediction_set()
         return None if names is None else len(names) != 1
 
@@ -730,7 +751,9 @@ def join(parts: Sequence[Some]) -> Some:
 
 
 def is_uncertain(score: float | None) -> bool:
-    """Returns whether a detector found a face, but may be wrong; not without a detector, or where it found none."""
+    """Returns whether a detector found a face, but may be wrong; not without a detector,
+    or where it found none.
+    """
     return score is not None and 0 < score < SURE
 
 

@@ -1,4 +1,5 @@
-"""The columns of tables and manifests: one list each, from which writers, readers, help and documentation are made.
+"""The columns of tables and manifests: one list each, from which writers, readers, help and
+documentation are made.
 
 A name with an asterisk stands for several columns: one for each expression, movement or feature.
 """
@@ -200,7 +201,9 @@ ORIGIN = (
     Field("predicted_on", "string", "", "the date, YYYY-MM-DD"),
     Field("pose_from", "string", "", "head: the model's head pose; landmarks: the five landmarks"),
 )
-"""What made the row. Each row has it, since rows of several tables are joined, sorted and sent on."""
+"""What made the row. Each row has it, since rows of several tables are joined,
+sorted and sent on.
+"""
 FEATURES = (
     Field("feature_*", "number", "", "the features before the classifier", "with --features"),
 )
@@ -286,12 +289,16 @@ def face_fields(
 
 
 def choose_fields(fields: Iterable[Field], heads: Sequence[str]) -> list[Field]:
-    """Returns the columns of some heads, with those that belong to none; all if `heads` is empty."""
+    """Returns the columns of some heads, with those that belong to none;
+    all if `heads` is empty.
+    """
     return [field for field in fields if not heads or not field.head or field.head in heads]
 
 
 def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
-    """Returns the columns of a table of people, in order, for expressions and columns of further heads."""
+    """Returns the columns of a table of people, in order,
+    for expressions and columns of further heads.
+    """
     fields = []
     for field in PEOPLE:
         if field.name == "mean_*":

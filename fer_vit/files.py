@@ -1,7 +1,8 @@
 """Atomic writes: files and folders are complete or absent, however the writing process ends.
 
-They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
-Other users may write to the folder of the target, so scratch folders are opened by `open_own_folder` alone.
+They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
+disk and renamed. Other users may write to the folder of the target, so scratch folders are opened
+by `open_own_folder` alone.
 """
 
 import ctypes
@@ -25,18 +26,24 @@ EXISTS = "exists already. Choose another name or add `--overwrite`."
 SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 """Names of scratch folders."""
 MARK = "made-by-fer-vit"
-"""A file in each scratch folder: a folder that another user has renamed has none, and is not removed."""
+"""A file in each scratch folder: a folder that another user has renamed has none,
+and is not removed.
+"""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux' renameat2: paths are relative to the working directory; two names change places at once."""
+"""Of Linux' renameat2: paths are relative to the working directory;
+two names change places at once.
+"""
 
 
 @contextmanager
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
-    """Yields where to write a file or folder, which replaces `path` when the block ends without an error.
+    """Yields where to write a file or folder, which replaces `path` when the block ends without an
+    error.
 
-    Readers see the old version or the new one. A folder is missing for a moment between two renames where the system
-    cannot exchange two names: outside Linux, and on some network file systems. A failure to write raises FerVitError
-    that ends with `advice`, as does, without `overwrite`, a file that exists in the meantime.
+    Readers see the old version or the new one. A folder is missing for a moment between two renames
+    where the system cannot exchange two names: outside Linux, and on some network file systems. A
+    failure to write raises FerVitError that ends with `advice`, as does, without `overwrite`, a
+    file that exists in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
@@ -60,7 +67,9 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
 
 
 def _exchange(new: Path, path: Path) -> bool:
-    """Exchanges the names of two folders at once; returns False where the system or the disk cannot."""
+    """Exchanges the names of two folders at once;
+    returns False where the system or the disk cannot.
+    """
     if sys.platform != "linux":
         return False
     try:
@@ -85,7 +94,8 @@ def _add(new: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError.
+    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises
+    FerVitError.
 
     Other users may not enter the folder.
     """
@@ -113,7 +123,9 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
 
 
 def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:
-    """Returns the error of a file that cannot be written, which names the file, the reason and `advice`."""
+    """Returns the error of a file that cannot be written, which names the file,
+    the reason and `advice`.
+    """
     reason = os.strerror(error.errno) if error.errno else error
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
@@ -121,8 +133,8 @@ def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitErro
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 
-    Empty folders are accepted. A folder is only replaced if it contains nothing but `names`, the files that the command
-    writes; without `names` any folder is replaced.
+    Empty folders are accepted. A folder is only replaced if it contains nothing but `names`, the
+    files that the command writes; without `names` any folder is replaced.
     """
     if path.name == "-":
         raise FerVitError(
@@ -145,7 +157,9 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
 
 
 def remove_stale(path: Path) -> None:
-    """Removes the scratch folders that killed processes of this user left behind while writing `path`."""
+    """Removes the scratch folders that killed processes
+    of this user left behind while writing `path`.
+    """
     for scratch in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
         with _locked(scratch) as handle:
             if handle is not None:
@@ -153,9 +167,11 @@ def remove_stale(path: Path) -> None:
 
 
 def remove_stale_below(folder: Path) -> None:
-    """Removes the scratch folders that killed processes of this user left in a folder of results, of any target.
+    """Removes the scratch folders that killed processes of this user left in a folder of results,
+    of any target.
 
-    A scratch folder that contains a replaced folder stays, because only its target can take that back.
+    A scratch folder that contains a replaced folder stays, because only its target can take that
+    back.
     """
     entries = os.listdir(folder) if folder.is_dir() else []
     for scratch in (folder / name for name in entries if SCRATCH_NAME.fullmatch(name)):
@@ -165,7 +181,9 @@ def remove_stale_below(folder: Path) -> None:
 
 
 def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
-    """Removes an open scratch folder, after the folder in it that was to be replaced is back at `path`."""
+    """Removes an open scratch folder, after the folder in it that was
+    to be replaced is back at `path`.
+    """
     if MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
         with suppress(OSError):  # it is not empty
             scratch.rmdir()
@@ -176,7 +194,9 @@ def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
 
 
 def _remove(scratch: Path) -> None:
-    """Removes a scratch folder as far as possible, its mark last: a process that is killed here leaves it marked."""
+    """Removes a scratch folder as far as possible, its mark last:
+    a process that is killed here leaves it marked.
+    """
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is not None:
         try:
@@ -195,7 +215,9 @@ def as_text(name: str) -> str:
 
 
 def json_text(value: object, **options: Any) -> str:
-    """Returns a value as JSON with the options of `json.dumps`; NaN and infinity, which JSON lacks, become null."""
+    """Returns a value as JSON with the options of `json.dumps`; NaN and infinity,
+    which JSON lacks, become null.
+    """
     return json.dumps(_defined(value), allow_nan=False, **options)
 
 
@@ -219,7 +241,9 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or a folder's list of entries where the system allows that, is on the disk."""
+    """Waits until a file, or a folder's list of entries where the system allows that,
+    is on the disk.
+    """
     if sys.platform == "win32":  # cannot open folders, nor flush what is open for reading
         return
     with suppress(OSError) if path.is_dir() else nullcontext():
@@ -231,9 +255,11 @@ def _flush(path: Path) -> None:
 
 
 def open_own_folder(path: Path) -> int | None:
-    """Opens a folder of this user for locking; returns a descriptor, or None where the entry is anything else.
+    """Opens a folder of this user for locking; returns a descriptor, or None where the entry is
+    anything else.
 
-    Links are not followed, and a FIFO is not waited for: in a shared folder any user can make an entry of any name.
+    Links are not followed, and a FIFO is not waited for: in a shared folder any user can make an
+    entry of any name.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -257,7 +283,8 @@ def _restore(path: Path, old: str | Path, folder: int | None = None) -> None:
 def _locked(scratch: Path, wait: bool = False) -> Iterator[int | None]:
     """Locks a folder of this user until the process ends; yields its descriptor.
 
-    Yields None if another process has the lock, there are no locks, or the folder is not this user's.
+    Yields None if another process has the lock, there are no locks, or the folder is not this
+    user's.
     """
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is None:

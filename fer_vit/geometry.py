@@ -1,8 +1,8 @@
 """Coordinates in a face image: landmarks and 2x3 matrices.
 
-Points are (x, y) in pixels with the origin at the upper left corner of the upper left pixel, so that a pixel's centre
-lies at +0.5 and scaling an image by s multiplies every coordinate by s. Boxes are xyxy in the same coordinates.
-Images are RGB uint8 (H, W, 3).
+Points are (x, y) in pixels with the origin at the upper left corner of the upper left pixel, so
+that a pixel's centre lies at +0.5 and scaling an image by s multiplies every coordinate by s. Boxes
+are xyxy in the same coordinates. Images are RGB uint8 (H, W, 3).
 """
 
 from typing import Literal
@@ -30,9 +30,11 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
-    """Returns the similarity transform (2, 3), without reflection, that maps points (L, 2) to points (L, 2).
+    """Returns the similarity transform (2, 3), without reflection, that maps points (L, 2) to
+    points (L, 2).
 
-    The least-squares fit (Umeyama 1991), or, without rotation, a shift and a scale to an equal spread around the mean.
+    The least-squares fit (Umeyama 1991), or, without rotation, a shift and a scale to an equal
+    spread around the mean.
     """
     # With points as complex numbers x + iy, rotation and scale are one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
@@ -71,7 +73,9 @@ def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
 
 
 def box_matrix(box: Array, size: int, scale: float) -> Array:
-    """Returns the (2, 3) matrix that scales and moves the centre of a box (4,) to the centre of `size` pixels."""
+    """Returns the (2, 3) matrix that scales and moves the centre of a box (4,) to the centre
+    of `size` pixels.
+    """
     return np.column_stack([scale * np.eye(2), size / 2 - scale * (box[:2] + box[2:]) / 2])
 
 
@@ -81,19 +85,25 @@ def full_box(image: Image) -> Array:
 
 
 def fit_matrix(image: Image, size: int) -> Array:
-    """Returns the (2, 3) matrix that fits all of an image into a square of `size` pixels, centred, undistorted."""
+    """Returns the (2, 3) matrix that fits all of an image into a square
+    of `size` pixels, centred, undistorted.
+    """
     return box_matrix(full_box(image), size, size / max(image.shape[:2]))
 
 
 def crop_matrix(
     landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks"
 ) -> Array:
-    """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`; "crop" does not turn."""
+    """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`;
+    "crop" does not turn.
+    """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
 
 
 def move(size: int, degrees: float, scale: float, right: float, down: float) -> Array:
-    """Returns the matrix (2, 3) that turns (clockwise) and scales a square about its middle, and shifts it by parts."""
+    """Returns the matrix (2, 3) that turns (clockwise) and scales a square about its middle,
+    and shifts it by parts.
+    """
     turn = scale * np.exp(1j * np.deg2rad(degrees))
     shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))
     return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])

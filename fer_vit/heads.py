@@ -1,7 +1,9 @@
-"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each; a new head is an entry.
+"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each; a new
+head is an entry.
 
-A head is a name, its outputs, their columns in a manifest, a loss, how raw outputs become values, and what mirroring or
-rotating a face does to them. The layer of all heads is `model.additive.AdditiveHead`.
+A head is a name, its outputs, their columns in a manifest, a loss, how raw outputs become values,
+and what mirroring or rotating a face does to them. The layer of all heads is
+`model.additive.AdditiveHead`.
 
 B images, M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
@@ -29,7 +31,9 @@ def masked_mean(values: Tensor, known: Tensor) -> Tensor:
 
 
 def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K), soft or binary; NaN: unknown."""
+    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K),
+    soft or binary; NaN: unknown.
+    """
     known = target.isfinite()
     losses = F.binary_cross_entropy_with_logits(
         preds.float(), target.float().nan_to_num(), reduction="none"
@@ -38,7 +42,9 @@ def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def pose_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Smooth L1 (Girshick 2015) of raw outputs (B, 3) with angles in degrees (B, 3); NaN: unknown."""
+    """Smooth L1 (Girshick 2015) of raw outputs (B, 3) with angles
+    in degrees (B, 3); NaN: unknown.
+    """
     known = target.isfinite()
     wanted = target.float().nan_to_num() / POSE_UNIT
     losses = F.smooth_l1_loss(preds.float(), wanted, reduction="none", beta=POSE_BEND)
@@ -46,10 +52,11 @@ def pose_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged; NaN: unknown.
+    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged;
+    NaN: unknown.
 
-    CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known targets in the batch
-    are fewer than two, or all equal, has the mean squared error alone.
+    CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known
+    targets in the batch are fewer than two, or all equal, has the mean squared error alone.
     """
     values = preds.float().tanh()
     losses = []
@@ -66,7 +73,9 @@ def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def concordance(x: Tensor, y: Tensor) -> Tensor:
-    """Returns Lin's concordance correlation coefficient of two series (M,), of which `y` is not constant."""
+    """Returns Lin's concordance correlation coefficient of two series (M,),
+    of which `y` is not constant.
+    """
     covariance = ((x - x.mean()) * (y - y.mean())).mean()
     spread = x.var(correction=0) + y.var(correction=0) + (x.mean() - y.mean()).square()
     return 2 * covariance / spread
@@ -90,7 +99,9 @@ def swap_sides(names: Sequence[str]) -> Mirror:
 
 
 def other_side(name: str) -> str:
-    """Returns the name of the same part on the other side of the face, for example `mouthSmileRight`, `left_eye`."""
+    """Returns the name of the same part on the other side of the face,
+    for example `mouthSmileRight`, `left_eye`.
+    """
     for side, other in SIDES.items():
         if side in name:
             return name.replace(side, other)
@@ -119,7 +130,9 @@ def stay(values: Array, names: Sequence[str], degrees: Array) -> Array:
 
 
 def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
-    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes by as much."""
+    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise:
+    roll changes by as much.
+    """
     rolls = np.array([name == "roll" for name in names])
     return np.asarray(values + degrees[:, None] * rolls)
 
@@ -137,10 +150,12 @@ class Head:
         loss: Of raw outputs (B, K) and targets (B, K), NaN where unknown; in float32.
         decode: Converts raw outputs (B, K) to values in the unit of the targets.
         mirror: What mirroring a face does to outputs, by their names.
-        rotate: Values (M, K) of faces that were rotated, by their values before, the names and degrees (M,).
+        rotate: Values (M, K) of faces that were rotated, by their values before, the names and
+            degrees (M,).
         low: Smallest value of a target.
         high: Largest value of a target.
-        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may have any name.
+        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may
+            have any name.
         outputs: The names of the outputs; empty: any that the data has.
         unit: Of the values.
         weight: Of the loss beside the expression's.
@@ -217,7 +232,8 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
-    """Raises FerVitError when a model or data set, called `name`, has an unknown head or output, or one twice.
+    """Raises FerVitError when a model or data set, called `name`, has an unknown head or output, or
+    one twice.
 
     Two spellings of an output that differ in case are one.
     """
@@ -232,5 +248,6 @@ def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
             )
         if not names or len({name.casefold() for name in names}) < len(names):
             raise FerVitError(
-                f"{name}: expected one or more distinct outputs of {head}, but got {', '.join(names)}."
+                f"{name}: expected one or more distinct outputs of {head}, but got "
+                f"{', '.join(names)}."
             )

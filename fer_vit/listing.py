@@ -1,6 +1,7 @@
 """What a user's folder holds: photos, videos, other files, and entries that no user made.
 
-This is the only place that decides which suffixes are photos and videos, and which entries belong to the system.
+This is the only place that decides which suffixes are photos and videos, and which entries belong
+to the system.
 """
 
 import os
@@ -56,7 +57,9 @@ _SYNCHRONISATION = """
     .picasa.ini Picasa.ini .picasaoriginals
 """
 SYSTEM_ENTRIES = tuple((_STORAGE + _WINDOWS + _MACOS + _LINUX + _SYNCHRONISATION).split())
-"""Files and folders of storage systems, operating systems and synchronisation tools, as patterns for any case."""
+"""Files and folders of storage systems, operating systems and synchronisation tools,
+as patterns for any case.
+"""
 
 _SYSTEM = re.compile(
     "|".join(f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)),
@@ -66,7 +69,9 @@ HIDDEN = "other hidden entries"
 
 
 def system_entry(name: str) -> str | None:
-    """Returns the pattern of a name that no user gave (`HIDDEN` for others with a dot at the start), else None."""
+    """Returns the pattern of a name that no user gave
+    (`HIDDEN` for others with a dot at the start), else None.
+    """
     match = _SYSTEM.match(name)
     if match and match.lastgroup:
         return SYSTEM_ENTRIES[int(match.lastgroup[1:])]
@@ -80,7 +85,9 @@ class Listing:
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     system: Counter[str] = field(default_factory=Counter)
-    """Number of system entries and hidden ones by their pattern; what lies below them is not counted."""
+    """Number of system entries and hidden ones by their pattern;
+    what lies below them is not counted.
+    """
 
     def of_kinds(self, suffixes: Set[str]) -> list[Path]:
         """Returns the files with one of the lower-case suffixes."""
@@ -96,10 +103,11 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """Lists a folder without system entries and hidden ones; raises FerVitError if it cannot read a folder below.
+    """Lists a folder without system entries and hidden ones; raises FerVitError if it cannot read a
+    folder below.
 
-    Links are followed, but nothing is listed twice: neither through a link to a parent, nor through one to a folder
-    below the top, which is listed under the folder's name.
+    Links are followed, but nothing is listed twice: neither through a link to a parent, nor through
+    one to a folder below the top, which is listed under the folder's name.
     """
     listing = Listing()
     top = Path(os.path.realpath(folder))
@@ -127,18 +135,22 @@ def _is_listed_below(real: str, top: Path) -> bool:
 
 def _cannot_list(error: OSError) -> None:
     raise FerVitError(
-        f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another."
+        f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name "
+        "another."
     )
 
 
 def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
-    """Returns a line for the files that are not read, by suffix, and one for the system's entries."""
+    """Returns a line for the files that are not read, by suffix,
+    and one for the system's entries.
+    """
     notes = []
     if others:
         notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")
     if system:
         notes.append(
-            f"not read: {counted(system.total(), 'system or hidden entry', 'system or hidden entries')} "
+            "not read: "
+            f"{counted(system.total(), 'system or hidden entry', 'system or hidden entries')} "
             f"({count_text(system)})"
         )
     return notes

@@ -1,7 +1,8 @@
 """Measures of one output of a head: how well values agree with targets.
 
-N faces. A measure takes the weight of each face as well, in R sets of weights, so that R bootstrap resamples, which
-weight a face by how often it was drawn, are one call. A measure that is undefined is NaN.
+N faces. A measure takes the weight of each face as well, in R sets of weights, so that R bootstrap
+resamples, which weight a face by how often it was drawn, are one call. A measure that is undefined
+is NaN.
 """
 
 from collections.abc import Callable
@@ -94,7 +95,9 @@ def sign_agreement(pairs: Pairs) -> Array:
 
 
 def f1(pairs: Pairs) -> Array:
-    """Returns the F1 score of the faces with `THRESHOLD` or more (R,); NaN unless targets are binary."""
+    """Returns the F1 score of the faces with `THRESHOLD` or more (R,);
+    NaN unless targets are binary.
+    """
     if not pairs.is_binary:
         return undefined(pairs)
     predicted = pairs.value >= THRESHOLD
@@ -107,7 +110,8 @@ def f1(pairs: Pairs) -> Array:
 def auroc(pairs: Pairs) -> Array:
     """Returns the area under the ROC curve (R,); NaN unless targets are binary.
 
-    It is the chance that a face with the target has the larger value; equal values count half (Mann & Whitney 1947).
+    It is the chance that a face with the target has the larger value; equal values count half (Mann
+    & Whitney 1947).
     """
     if not pairs.is_binary:
         return undefined(pairs)

@@ -1,7 +1,8 @@
 """Checkpoints of torch from anyone: what their pickle would do is computed before torch reads it.
 
-torch's restricted unpickler runs no foreign code, but a kilobyte of allowed calls can fill all memory, and keys of one
-hash can take hours. A checkpoint needs few opcodes and calls; all others are refused.
+torch's restricted unpickler runs no foreign code, but a kilobyte of allowed calls can fill all
+memory, and keys of one hash can take hours. A checkpoint needs few opcodes and calls; all others
+are refused.
 """
 
 import io
@@ -17,14 +18,18 @@ from torch import Tensor
 from fer_vit.errors import short
 
 MAX_PICKLE = 10_000_000
-"""Largest pickle in bytes; it has names, shapes and settings, for 1,000 weights and their optimiser 0.5 MB."""
+"""Largest pickle in bytes; it has names, shapes and settings,
+for 1,000 weights and their optimiser 0.5 MB.
+"""
 MAX_CALLS = 100_000
 """Most objects that a pickle may build by calls: tensors and dictionaries."""
 MAX_OPCODES = 1_000_000
 MAX_DEPTH = 100
 """Deepest list in a list."""
 MAX_PARTS = 10_000_000
-"""Most parts of all lists and dictionaries, each counted where it is used: a pickle can use a list many times."""
+"""Most parts of all lists and dictionaries, each counted where it is used:
+a pickle can use a list many times.
+"""
 NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 STORAGES = frozenset(f"torch {name}Storage" for name in NUMBERS)
 ORDERED = "collections OrderedDict"
@@ -37,7 +42,9 @@ CALLS: dict[str, str | None] = {
 """What a pickle may call, and the kind of its arguments (None: any)."""
 DICTIONARIES = ("dict", ORDERED)
 KEYS = ("str", "int")
-"""Kinds of keys: the hashes of others can be chosen, so that a dictionary compares each with all before."""
+"""Kinds of keys: the hashes of others can be chosen,
+so that a dictionary compares each with all before.
+"""
 LARGEST_KEY = 2**60
 """Below it, numbers have different hashes."""
 CONSTANTS = {
@@ -62,8 +69,8 @@ class UnsafeError(ValueError):
 def load_tensors(path: Path) -> Any:
     """Loads a file of `torch.save` on the CPU, without running code in it.
 
-    The memory is at most three times the size of the file, and 100 MB. Raises an error of any type when it is damaged,
-    and UnsafeError for calls, keys or sizes that no checkpoint has.
+    The memory is at most three times the size of the file, and 100 MB. Raises an error of any type
+    when it is damaged, and UnsafeError for calls, keys or sizes that no checkpoint has.
     """
     content = torch.load(io.BytesIO(_packed_again(path)), map_location="cpu", weights_only=True)
     tensors = check_parts(content)
@@ -73,7 +80,9 @@ def load_tensors(path: Path) -> Any:
 
 
 def _packed_again(path: Path) -> bytes:
-    """Returns the entries of a zip as a new one: torch's reader may find other entries in the file than Python's."""
+    """Returns the entries of a zip as a new one:
+    torch's reader may find other entries in the file than Python's.
+    """
     packed = io.BytesIO()
     with ZipFile(path) as file, ZipFile(packed, "w", ZIP_STORED) as copy:
         if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
@@ -92,7 +101,9 @@ def _packed_again(path: Path) -> bytes:
 
 
 def check_pickle(data: bytes) -> None:
-    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs, before they are run."""
+    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs,
+    before they are run.
+    """
     kinds = _Kinds()
     for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
         if number >= MAX_OPCODES:
@@ -106,7 +117,9 @@ def check_pickle(data: bytes) -> None:
 
 
 class _Kinds:
-    """The stack of an unpickler: kinds of values in place of the values. Each method is what opcodes do."""
+    """The stack of an unpickler: kinds of values in place
+    of the values. Each method is what opcodes do.
+    """
 
     def __init__(self) -> None:
         self.stack: list[str] = []
@@ -210,8 +223,8 @@ STEPS: dict[str, Callable[[_Kinds, Any], object]] = {
 def check_parts(content: Any) -> list[Tensor]:
     """Returns the tensors in nested lists and dictionaries, each once.
 
-    Raises UnsafeError when these are nested deeply, would be very large if no list were used twice, or hold tensors
-    that are not plain numbers in memory (sparse, quantised, nested, on no device).
+    Raises UnsafeError when these are nested deeply, would be very large if no list were used twice,
+    or hold tensors that are not plain numbers in memory (sparse, quantised, nested, on no device).
     """
     counts: dict[int, int] = {}  # parts by the identity of a list or dictionary
     tensors: dict[int, Tensor] = {}

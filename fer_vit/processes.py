@@ -49,7 +49,9 @@ VARIABLES = (
 
 
 def process_rank() -> ProcessRank:
-    """Returns the rank that torchrun or srun has set, 0 without them; raises FerVitError if it is impossible."""
+    """Returns the rank that torchrun or srun has set, 0 without them;
+    raises FerVitError if it is impossible.
+    """
     for names in VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
@@ -65,7 +67,9 @@ def process_rank() -> ProcessRank:
 
 
 def run_seed() -> int:
-    """Returns the seed of the run (`seed_everything`), the same in all of its processes; 0 if there is none."""
+    """Returns the seed of the run (`seed_everything`), the same in all of its processes;
+    0 if there is none.
+    """
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
@@ -80,7 +84,9 @@ def cores() -> int:
 
 
 def one_thread() -> None:
-    """Turns off OpenCV's threads: a worker that is forked while they run would wait for them forever."""
+    """Turns off OpenCV's threads: a worker that is forked while they run would wait
+    for them forever.
+    """
     cv2.setNumThreads(1)
 
 
@@ -112,10 +118,11 @@ def opencv_in_one_thread() -> Iterator[None]:
 def start_worker(_worker: int = 0) -> None:
     """Prepares a worker process of a DataLoader or of `work_in_processes`.
 
-    The main process handles signals sent to all processes of a job and stops its workers. Workers ignore these signals,
-    so that `fit` can save its step, but never outlive the main process.
+    The main process handles signals sent to all processes of a job and stops its workers. Workers
+    ignore these signals, so that `fit` can save its step, but never outlive the main process.
     """
-    # A fork must not free the garbage of the main process: freeing a decoder waits forever for its threads.
+    # A fork must not free the garbage of the main process: freeing a decoder waits forever for its
+    # threads.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
@@ -137,12 +144,15 @@ def _exit_on_parent_signal() -> None:
 
 def _exit_with_parent() -> None:
     multiprocessing.parent_process().join()  # type: ignore[union-attr]
-    # Success: a main process that lives has closed the pipe of a worker that ends, and torch would raise an error.
+    # Success: a main process that lives has closed the pipe of a worker that ends, and torch would
+    # raise an error.
     os._exit(0)
 
 
 class WorkerNotes:
-    """What each worker process of a DataLoader reads now, in memory that stays when the process dies."""
+    """What each worker process of a DataLoader reads now,
+    in memory that stays when the process dies.
+    """
 
     SIZE = 500  # bytes of a note
     own: ClassVar[Callable[[str], None] | None] = None  # writes the note of this worker process
@@ -163,7 +173,9 @@ class WorkerNotes:
         )
 
     def name_of(self, process: int) -> str | None:
-        """Returns what a process reads, or has read when it died; None if it is no worker of this loader."""
+        """Returns what a process reads, or has read when it died;
+        None if it is no worker of this loader.
+        """
         notes = bytes(memoryview(self._notes).cast("B"))
         for start in range(0, len(notes), self.SIZE):
             note = notes[start : start + self.SIZE].rstrip(b"\0")
@@ -180,7 +192,9 @@ def note_in_worker(name: str) -> None:
 
 
 def dead_worker(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
-    """Returns torch's error of a dead DataLoader worker as one that names what it read; None for other errors."""
+    """Returns torch's error of a dead DataLoader worker as one that names what it read;
+    None for other errors.
+    """
     if "DataLoader worker" not in str(error):  # torch's words
         return None
     processes = [int(number) for number in re.findall(r"\d+", str(error))]
@@ -209,10 +223,11 @@ def work_in_processes(
 ) -> Iterator[tuple[T, R | None]]:
     """Yields each task with each of its results, in order; worker processes take the tasks in turn.
 
-    The workers start at once, before the first result is taken. If a worker dies, a new process does its task again,
-    unless the task had results already. If that process dies, too, the result is None, and the other tasks continue.
-    With 0 processes, and in a process of a Pool, which may have no children, this one does the tasks. Raises
-    FerVitError if no worker can start, and the errors of `work`.
+    The workers start at once, before the first result is taken. If a worker dies, a new process
+    does its task again, unless the task had results already. If that process dies, too, the result
+    is None, and the other tasks continue. With 0 processes, and in a process of a Pool, which may
+    have no children, this one does the tasks. Raises FerVitError if no worker can start, and the
+    errors of `work`.
     """
     if not processes or multiprocessing.current_process().daemon:
         return _work_here(work, tasks)
@@ -294,7 +309,9 @@ class _Worker(Generic[T, R]):
         self._receiver.close()
 
     def do_next(self) -> Iterator[R | None]:
-        """Yields the results of the next task; None, as the last one, if the task kills its process."""
+        """Yields the results of the next task; None, as the last one,
+        if the task kills its process.
+        """
         for last_attempt in (False, True):
             message, content = self._receive()
             has_results = message is not _Message.DIED

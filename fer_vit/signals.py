@@ -16,7 +16,9 @@ REPEATED = 2.0  # seconds in which further signals belong to the first: a closed
 
 
 def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
-    """Calls `handle` for each signal of `ENDING`. Signals that are ignored, as by nohup, stay ignored."""
+    """Calls `handle` for each signal of `ENDING`. Signals that are ignored,
+    as by nohup, stay ignored.
+    """
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: handle(signal.Signals(received)))
@@ -26,8 +28,9 @@ def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
 def exit_on_signals() -> Iterator[None]:
     """Makes signals end the block by an exception, so that its files are removed.
 
-    A signal of `ENDING` raises SystemExit with the status of a shell, 128 + its number; Ctrl-C raises
-    KeyboardInterrupt. A further signal within `REPEATED` seconds does nothing: it would interrupt the removal.
+    A signal of `ENDING` raises SystemExit with the status of a shell, 128 + its number; Ctrl-C
+    raises KeyboardInterrupt. A further signal within `REPEATED` seconds does nothing: it would
+    interrupt the removal.
     """
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
     last = -REPEATED

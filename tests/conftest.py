@@ -1,4 +1,6 @@
-"""Fixtures that several tests share. Heavy imports are inside them, so that a test imports only what it uses."""
+"""Fixtures that several tests share. Heavy imports are inside them,
+so that a test imports only what it uses.
+"""
 
 import os
 import runpy
@@ -26,7 +28,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def outside(variable: str, usual: Path, what: str) -> Path:
-    """A file outside the project, at its usual place or where a variable points; without it tests skip."""
+    """A file outside the project, at its usual place or where a variable points;
+    without it tests skip.
+    """
     path = Path(os.environ.get(variable) or usual)
     if not path.exists():
         pytest.skip(f"{what} is not here: set {variable} to its path")
@@ -35,7 +39,9 @@ def outside(variable: str, usual: Path, what: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Takes back what a test leaves in the environment: Lightning's LOCAL_RANK would make later processes wait."""
+    """Takes back what a test leaves in the environment:
+    Lightning's LOCAL_RANK would make later processes wait.
+    """
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -99,7 +105,9 @@ def clips() -> Path:
 
 @pytest.fixture
 def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faces that only a test's detector sees have their landmarks where an average face has them."""
+    """Faces that only a test's detector sees have their landmarks
+    where an average face has them.
+    """
     import numpy as np
 
     from fer_vit.face.landmarks import SIDE, Look
@@ -116,7 +124,9 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
-    """Fills a folder once for all processes that run the tests; what is in it must not be changed."""
+    """Fills a folder once for all processes that run the tests;
+    what is in it must not be changed.
+    """
     own = tmp_path_factory.getbasetemp()
     base = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -134,7 +144,9 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 
 @pytest.fixture(scope="session")
 def drawn(made_once: Maker) -> Path:
-    """A folder with the manifest `faces.parquet` of 170 drawn faces, whose pictures are in `faces`."""
+    """A folder with the manifest `faces.parquet` of 170 drawn faces,
+    whose pictures are in `faces`.
+    """
     from fer_vit.data.schema import write_manifest
     from fer_vit.sources.drawn import read
 
@@ -147,7 +159,9 @@ def drawn(made_once: Maker) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoint(drawn: Path, made_once: Maker) -> Path:
-    """A checkpoint of a tiny model, trained for two steps on the drawn faces through the command line."""
+    """A checkpoint of a tiny model, trained for two steps
+    on the drawn faces through the command line.
+    """
     from tests.helpers.commands import TINY, main
 
     def fill(folder: Path) -> None:

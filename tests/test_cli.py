@@ -262,7 +262,9 @@ def test_python_without_docstrings_is_refused_in_one_line() -> None:
 
 
 def test_texts_of_methods_are_no_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages have the text of each method without docstrings, too, as `python -OO` leaves the module."""
+    """Pages have the text of each method without docstrings, too,
+    as `python -OO` leaves the module.
+    """
     module = ModuleType("methods_without_docstrings")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     source = Path(methods.__file__).read_text(encoding="utf-8")

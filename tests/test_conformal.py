@@ -7,7 +7,9 @@ from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
 
 
 def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draws probabilities of three classes, the last one rare and hard, and the truth, which follows others."""
+    """Draws probabilities of three classes, the last one rare and hard, and the truth,
+    which follows others.
+    """
     target = rng.choice(3, count, p=[0.6, 0.3, 0.1])
     logits = (
         rng.normal(size=(count, 3)) + np.array([2.0, 1.5, 0.3])[target][:, None] * np.eye(3)[target]
@@ -17,7 +19,8 @@ def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
 
 
 def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> list[float]:
-    """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when there are fewer.
+    """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when
+    there are fewer.
 
     A class needs 19 faces for sets by class.
     """

@@ -1,4 +1,6 @@
-"""Nothing is lost: processes that are killed at any call, full disks, signals, and untrusted zips."""
+"""Nothing is lost: processes that are killed at any call, full disks, signals,
+and untrusted zips.
+"""
 
 import os
 import shutil
@@ -489,7 +491,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_keeps_what_was_there(
     what: str, left: int, drawn: Path, checkpoint: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    crops = f"{drawn}/faces/val --face=crop --detector=none --workers=0 --checkpoint={checkpoint} --output={disk}/out"
+    options = "--face=crop --detector=none --workers=0"
+    crops = f"{drawn}/faces/val {options} --checkpoint={checkpoint} --output={disk}/out"
     words = {
         "manifest": f"prepare folder {drawn}/faces {disk}/out.parquet --detector=none --workers=1",
         "shards": f"prepare folder {drawn}/faces {disk}/out --shards=2 --detector=none --workers=1",

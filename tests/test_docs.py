@@ -79,7 +79,9 @@ def test_commands_of_the_documentation_are_understood(
 
 
 RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
-"""Verbs whose commands run here. Tests of `fit` run every config, tests of `prepare` every data set."""
+"""Verbs whose commands run here. Tests of `fit` run every config,
+tests of `prepare` every data set.
+"""
 
 
 @pytest.mark.slow
@@ -89,7 +91,9 @@ def test_commands_of_the_documentation_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a photo, a video of it, and drawn faces; tables that a command reads come from a command before it."""
+    """On a photo, a video of it, and drawn faces;
+    tables that a command reads come from a command before it.
+    """
     monkeypatch.chdir(tmp_path)
     trained = Path("runs/ferplus_small/version_0/checkpoints/last.ckpt")
     for folder in ("data", "photos", "videos", trained.parent):
@@ -111,7 +115,8 @@ def test_commands_of_the_documentation_run(
     pq.write_table(faces, "data/fairface.parquet")
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
-    # commands.md has the examples of --help, where a name has several meanings; the others have tests
+    # commands.md has the examples of --help, where a name has several meanings; the others have
+    # tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
     lines = dict.fromkeys(
@@ -247,7 +252,9 @@ def test_every_public_name_is_on_the_page_of_python() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built strictly: links that lead nowhere, pages outside of the contents and odd docstrings are errors."""
+    """Built strictly: links that lead nowhere,
+    pages outside of the contents and odd docstrings are errors.
+    """
     folder = tmp_path_factory.mktemp("site")
     sphinx = (sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-c", DOCS, ROOT, folder)
     done = subprocess.run(sphinx, capture_output=True, text=True, check=False)
@@ -257,7 +264,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_site_fetches_nothing(site: Path) -> None:
-    fetched = r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=.?(?:https?:)?//|@import|url\(.?(?:https?:)?//"
+    element = r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=.?(?:https?:)?//"
+    style = r"@import|url\(.?(?:https?:)?//"
+    fetched = f"{element}|{style}"
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert {site / "index.html", site / "docs/tutorials/quickstart.html"} <= set(files)
     assert [file for file in files if re.search(fetched, file.read_text(encoding="utf-8"))] == []

@@ -1,6 +1,7 @@
 """Broken and made-up manifests, tables, models and configs: each works, or is an error of one line.
 
-`FER_VIT_FUZZ=5000 python -m pytest tests/test_fuzz.py` tries so many of each, other ones every time.
+`FER_VIT_FUZZ=5000 python -m pytest tests/test_fuzz.py` tries so many of each, other ones every
+time.
 """
 
 import json
@@ -305,7 +306,9 @@ TAGS += ["[" * 2000, "'\\ud800'"]
 def begins(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> Callable[..., bool]:
-    """Runs `fit` with these configs up to the training; returns False if it ends with one line before."""
+    """Runs `fit` with these configs up to the training;
+    returns False if it ends with one line before.
+    """
 
     def begins(*configs: str) -> bool:
         for number, text in enumerate(configs):

@@ -43,7 +43,9 @@ CODE = re.compile(
 
 
 def prose() -> list[Path]:
-    """Every page, the notebook, and all Python and YAML files: names, docstrings, comments and messages."""
+    """Every page, the notebook, and all Python and YAML files: names, docstrings,
+    comments and messages.
+    """
     pages = [
         *ROOT.glob("*.md"),
         *ROOT.glob(".github/**/*.md"),

@@ -1,4 +1,6 @@
-"""The Python of README and of the page on photos runs after README's install, which has no extras."""
+"""The Python of README and of the page on photos runs after README's install,
+which has no extras.
+"""
 
 import re
 import subprocess

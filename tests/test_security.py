@@ -127,7 +127,9 @@ WORST = torch.tensor(-1.0)
 
 @pytest.fixture
 def notes(state: dict[str, Any]) -> dict[str, Any]:
-    """What Lightning's callback notes in `state`: it removes the noted files or folders that are worse."""
+    """What Lightning's callback notes in `state`:
+    it removes the noted files or folders that are worse.
+    """
     found = state["callbacks"][min(name for name in state["callbacks"] if "Checkpoint" in name)]
     found |= {
         "best_model_score": WORST,

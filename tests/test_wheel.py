@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def call(*command: object, cwd: Path) -> str:
-    """Runs a command that must succeed, without the checkout among Python's paths; returns its output."""
+    """Runs a command that must succeed, without the checkout among Python's paths;
+    returns its output.
+    """
     environment = os.environ | {"PYTHONPATH": str(OFFLINE)}
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,5 @@
-"""Predicts the faces of a photo without fer-vit and PyTorch: pip install onnxruntime opencv-python-headless numpy
+"""Predicts the faces of a photo without fer-vit and PyTorch: pip install onnxruntime
+opencv-python-headless numpy
 
 python photo_to_probabilities.py photo.jpg model.onnx NETWORKS
 
@@ -27,7 +28,9 @@ def move(matrix, points):
 
 
 def similarity(points, target):
-    """Returns the matrix (3, 3) that turns, scales and shifts points (5, 2) onto others with the least square error."""
+    """Returns the matrix (3, 3) that turns, scales and shifts points (5, 2) onto others
+    with the least square error.
+    """
     a, b = points @ [1, 1j], target @ [1, 1j]
     turn = np.vdot(a - a.mean(), b - b.mean()) / np.vdot(a - a.mean(), a - a.mean()).real
     shift = b.mean() - turn * a.mean()
@@ -51,7 +54,9 @@ def scale_image(image, scale, method):
 
 
 def warp(image, matrix, size):
-    """Draws the crop (size, size, 3) of a matrix (3, 3) from image to crop pixels; reductions average areas."""
+    """Draws the crop (size, size, 3) of a matrix (3, 3) from image to crop pixels;
+    reductions average areas.
+    """
     scale = np.sqrt(np.linalg.det(matrix[:2, :2]))
     drawn = 2 * size if scale < 0.75 else size
     if scale < 0.5:  # cut out the surroundings of the face and reduce them
@@ -89,7 +94,9 @@ def detect(detector, small, image):
 
 
 def find_boxes(detector, image):
-    """Returns boxes and scores (F, 5), best score first; faces of a third of the image are found in a small copy."""
+    """Returns boxes and scores (F, 5), best score first;
+    faces of a third of the image are found in a small copy.
+    """
     longest = max(image.shape[:2])
     fine = resize(image, min(max(longest, 224), 1280))
     boxes = detect(detector, fine, image)
@@ -103,7 +110,9 @@ def find_boxes(detector, image):
 
 
 def find_landmarks(network, image, box):
-    """Returns the landmarks (5, 2) of a face, and the logit that it is one: a look, then one at the upright face."""
+    """Returns the landmarks (5, 2) of a face, and the logit that it is one: a look,
+    then one at the upright face.
+    """
     scale = 0.98 * 64 / max(box[2:4] - box[:2])
     matrix = scaling(scale, scale, *(32 - scale * (box[:2] + box[2:4]) / 2))
     for _ in range(2):
@@ -135,7 +144,9 @@ def place_regions(points, regions, size):
 
 
 def predict(photo, model, networks):
-    """Yields the box (4,), the probability of each label, and the values of further heads for every face of a photo."""
+    """Yields the box (4,), the probability of each label,
+    and the values of further heads for every face of a photo.
+    """
     session = onnxruntime.InferenceSession(model)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fer_vit"])
     detector = cv2.FaceDetectorYN.create(f"{networks}/{DETECTOR}", "", (224, 224), 0.7)

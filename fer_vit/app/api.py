@@ -35,7 +35,8 @@ TABLES = {
 PROGRESS = "application/x-ndjson"  # of a response that has a line for each event of a job
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
-    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
 )
 ERRORS = (
     400,
@@ -105,7 +106,9 @@ class SentTable(FileResponse):
 
 
 class SentEvents(StreamingResponse):
-    """The events of a job, a line each; the job ends with its client, also before the first event."""
+    """The events of a job, a line each; the job ends with its client,
+    also before the first event.
+    """
 
     def __init__(self, events: AsyncGenerator[Event, None], end: Callable[[], None]) -> None:
         self._events = events
@@ -134,7 +137,9 @@ class Intake:
         self._one_at_a_time = asyncio.Lock()
 
     async def receive(self, request: Request, table: str, report: bool) -> Task:
-        """Stores an upload in the folder of a new job. Raises HTTPException when a value or a file is refused."""
+        """Stores an upload in the folder of a new job. Raises HTTPException when a value
+        or a file is refused.
+        """
         if self.jobs.full:
             raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.", LATER)
         folder = self.jobs.new_folder()
@@ -159,7 +164,8 @@ class Intake:
 async def client_gone(request: Request) -> AsyncIterator[Callable[[], bool]]:
     """Yields a function that returns whether the client of a complete request has disconnected.
 
-    Starlette's `is_disconnected` looks each time anew, which costs more than all other work for a client that waits.
+    Starlette's `is_disconnected` looks each time anew, which costs more than all other work for a
+    client that waits.
     """
     gone = asyncio.Event()
 
@@ -196,7 +202,9 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         openapi_extra={"requestBody": request_body()},
     )
     async def predict(request: Request) -> Response:
-        """Finds and classifies every face; returns the table of `fer-vit predict` as JSON, CSV or Parquet."""
+        """Finds and classifies every face; returns the table of `fer-vit predict` as JSON,
+        CSV or Parquet.
+        """
         accepted = request.headers.get("accept", "")
         kind = next((kind for kind in TABLES if kind in accepted), JSON)
         task = await intake.receive(request, TABLES[kind], False)
@@ -217,9 +225,9 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
     async def report(request: Request) -> Response:
         """Makes the table and the report of `fer-vit visualize`; returns their ID and addresses.
 
-        With `Accept: application/x-ndjson` each line of the response is an event: the place in the queue, what was
-        found, how many faces are explained, the result. The job is cancelled when the client disconnects. Results are
-        kept for an hour.
+        With `Accept: application/x-ndjson` each line of the response is an event: the place in the
+        queue, what was found, how many faces are explained, the result. The job is cancelled when
+        the client disconnects. Results are kept for an hour.
         """
         task = await intake.receive(request, "faces.csv", True)
         events = intake.run(request, task)
@@ -234,7 +242,9 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
 
     @app.get("/results/{name}/{file:path}", response_model=None)
     async def result(name: str, file: str) -> Response:
-        """Returns a file of a job. Both are only looked up among names, and never used as a path."""
+        """Returns a file of a job. Both are only looked up among names,
+        and never used as a path.
+        """
         path = jobs.results.get(name, {}).get(file)
         if path is None or not path.is_file():
             raise HTTPException(
@@ -305,7 +315,10 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
     row = {
         "title": "Row",
         "type": "object",
-        "description": "A face, or a photo or frame without a face. Columns of videos: only where there are videos.",
+        "description": (
+            "A face, or a photo or frame without one. "
+            "Columns of videos: only where there are videos."
+        ),
         "properties": properties,
         "patternProperties": {"^(p_|smoothed_)": number},
         "required": ["path", "status"],

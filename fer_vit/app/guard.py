@@ -23,8 +23,9 @@ SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and rep
 PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
 SLOWEST = 10_000  # bytes per second that an upload must bring in every `PATIENCE` seconds
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
-    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "media-src 'self' blob:; connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action "
+    "'none'; frame-ancestors 'self'"
 )
 HEADERS = {
     "Cache-Control": "no-store",
@@ -48,7 +49,9 @@ class PublicAddress(NamedTuple):
 
 
 def public_address(address: str) -> PublicAddress:
-    """Parses an address such as https://lab.example.org/fer/; raises FerVitError for any other text."""
+    """Parses an address such as https://lab.example.org/fer/;
+    raises FerVitError for any other text.
+    """
     try:
         parts = urlsplit(address.strip().lower())
         host = HOST.fullmatch(parts.netloc)
@@ -68,9 +71,9 @@ def public_address(address: str) -> PublicAddress:
 class Guard:
     """An ASGI app that lets only safe requests through to another one.
 
-    Clients may address it by `HERE`, the IP address they connect to, `hosts`, and the `public` address. Other names may
-    be an attacker's that was pointed here (DNS rebinding). Uploads must leave `SPARE` bytes free on the disk of
-    `folder`.
+    Clients may address it by `HERE`, the IP address they connect to, `hosts`, and the `public`
+    address. Other names may be an attacker's that was pointed here (DNS rebinding). Uploads must
+    leave `SPARE` bytes free on the disk of `folder`.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class Guard:
         await self.app(scope, UploadLimit(headers, receive, self.folder), send_guarded)
 
     def _refuse(self, scope: Scope, headers: Headers) -> str | None:
-        """Returns why a request is refused: an unknown host name, or a change that another site's page requests."""
+        """Returns why a request is refused: an unknown host name,
+        or a change that another site's page requests.
+        """
         host = headers.get("host", "").lower()
         server = (scope.get("server") or [""])[0]
         address = f"[{server}]" if ":" in server else server
@@ -124,8 +129,8 @@ class Guard:
             return None
         return (
             f"Requests from other sites are refused: the header Origin is {_quoted(origin or '')}, "
-            f"and Host is {_quoted(host)}. Behind a reverse proxy, start the server with `--public` "
-            "and the address of the page."
+            f"and Host is {_quoted(host)}. Behind a reverse proxy, start the server with "
+            "`--public` and the address of the page."
         )
 
     def _is_own(self, origin: str | None, host: str) -> bool:
@@ -145,8 +150,8 @@ def _quoted(header: str) -> str:
 class UploadLimit:
     """A `receive` that raises an HTTPException for uploads that are too large or too slow.
 
-    Each `PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent fast before is no credit: a
-    client that stops is disconnected after `PATIENCE` seconds.
+    Each `PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent fast
+    before is no credit: a client that stops is disconnected after `PATIENCE` seconds.
     """
 
     def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
@@ -191,7 +196,9 @@ class UploadLimit:
 
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:
-    """Raises an error when this process is about to connect to an address or to look one up (an audit hook)."""
+    """Raises an error when this process is about to connect to an address or
+    to look one up (an audit hook).
+    """
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
         args[1], tuple
     ):

@@ -45,7 +45,9 @@ class Task(NamedTuple):
 
 
 def resident_memory(process: int | None) -> int:
-    """Returns the bytes of memory that a process has; 0 where the system has no /proc (macOS, Windows)."""
+    """Returns the bytes of memory that a process has;
+    0 where the system has no /proc (macOS, Windows).
+    """
     try:
         pages = Path(f"/proc/{process}/statm").read_bytes().split()[1]
     except (OSError, IndexError):  # it has ended
@@ -54,7 +56,8 @@ def resident_memory(process: int | None) -> int:
 
 
 class Worker:
-    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another one is started.
+    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another
+    one is started.
 
     A process that takes `MAX_GROWTH` more memory than it had when it was ready is killed, too.
     """
@@ -76,7 +79,8 @@ class Worker:
         self._took_too_much = False
 
     def wait(self) -> dict[str, str]:
-        """Waits until the first process is ready; returns the types of the columns of its tables by name.
+        """Waits until the first process is ready; returns the types of the columns of its tables by
+        name.
 
         Raises FerVitError when it cannot load the model.
         """
@@ -123,7 +127,9 @@ class Worker:
         self._process.join()
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task, `done` or `failed` last; `cancelled` if the client is gone."""
+        """Yields the events of a task, `done` or `failed` last;
+        `cancelled` if the client is gone.
+        """
         if not self._process.is_alive():  # it died while it was idle
             self._start()
         is_over = False
@@ -174,11 +180,15 @@ class Jobs:
 
     @property
     def full(self) -> bool:
-        """Whether no more jobs are taken. A job counts from `new_folder` on, when its upload is not stored yet."""
+        """Whether no more jobs are taken. A job counts from `new_folder` on,
+        when its upload is not stored yet.
+        """
         return len(self.active) >= MAX_JOBS
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task; while it waits, how many are before it. Removes it unless it is done."""
+        """Yields the events of a task; while it waits,
+        how many are before it. Removes it unless it is done.
+        """
         turn = asyncio.Event()
         self._queue.append(turn)
         self._queue[0].set()

@@ -1,7 +1,8 @@
-"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serving` runs it on a socket.
+"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serving`
+runs it on a socket.
 
-A browser requests one camera picture after another. A slow browser requests fewer, so that nothing piles up, and each
-viewer sees the newest one.
+A browser requests one camera picture after another. A slow browser requests fewer, so that nothing
+piles up, and each viewer sees the newest one.
 """
 
 import asyncio
@@ -46,7 +47,9 @@ SENDING = 256 * 1024  # bytes that the system holds for a client that reads slow
 
 
 class LivePage:
-    """The newest frame and counts of all frames, shared by the thread that finds faces and the server."""
+    """The newest frame and counts of all frames,
+    shared by the thread that finds faces and the server.
+    """
 
     def __init__(self, recording: str | None = None) -> None:
         self.recording = recording  # name of the table that is written
@@ -72,13 +75,16 @@ class LivePage:
         rate = (len(done) - 1) / max(done[-1] - done[0], 1e-9)
         median, high = np.percentile(latencies, (50, 95)) * 1000
         self.speed = (
-            f"{rate:.1f} frames/s, {rate * float(np.mean(counts)):.1f} faces/s, latency {median:.0f} ms "
-            f"(95 %: {high:.0f}), {(faces.infos[0].frame or 0) + 1 - self.frames:,} skipped"
+            f"{rate:.1f} frames/s, {rate * float(np.mean(counts)):.1f} faces/s, latency "
+            f"{median:.0f} ms (95 %: {high:.0f}), "
+            f"{(faces.infos[0].frame or 0) + 1 - self.frames:,} skipped"
         )
         self._newest = self.frames, seen, self.speed
 
     async def newest(self, known: int) -> dict[str, object]:
-        """Waits for a picture whose number is not `known`; returns the content of the page as JSON values."""
+        """Waits for a picture whose number is not `known`;
+        returns the content of the page as JSON values.
+        """
         end = time.monotonic() + PATIENCE
         while not self.stopped and self._newest[0] in (0, known) and time.monotonic() < end:
             await asyncio.sleep(0.01)
@@ -154,7 +160,9 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 
     @app.get("/live/newest")
     async def newest(known: int = 0) -> dict[str, Any]:
-        """Waits for a picture other than the known one; returns it as a JPEG in base64, and the faces."""
+        """Waits for a picture other than the known one; returns it as a JPEG in base64,
+        and the faces.
+        """
         return await live.newest(known)
 
     @app.post("/live/stop", status_code=204)
@@ -164,7 +172,9 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 
 
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
-    """Listens at the first host (default: localhost); returns socket and address. Raises FerVitError when it cannot."""
+    """Listens at the first host (default: localhost);
+    returns socket and address. Raises FerVitError when it cannot.
+    """
     host = (*hosts, HERE[0])[0]
     try:
         server = socket.create_server(
@@ -175,23 +185,25 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
         raise FerVitError(
             f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`."
         ) from error
-    # Connections inherit this. With the system's megabytes, a client that reads slowly seems to stand still, and
-    # hundreds of them take gigabytes.
+    # Connections inherit this. With the system's megabytes, a client that reads slowly seems to
+    # stand still, and hundreds of them take gigabytes.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
     address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
     if host not in HERE:
         print(
-            f"fer-vit: warning: anyone who reaches {address} can use it: no password, no encryption",
+            f"fer-vit: warning: anyone who reaches {address} can use it: no password, no "
+            "encryption",
             file=sys.stderr,
         )
     return server, address
 
 
 class PatientProtocol(H11Protocol):
-    """A connection that is closed if it makes no progress for `PATIENCE` seconds: no request, or nothing is read.
+    """A connection that is closed if it makes no progress for `PATIENCE` seconds: no request, or
+    nothing is read.
 
-    uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and for slow readers. It
-    has no public setting for that, so its minor version is pinned.
+    uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and
+    for slow readers. It has no public setting for that, so its minor version is pinned.
     """
 
     def connection_made(self, transport: Any) -> None:

@@ -1,4 +1,6 @@
-"""What the worker process does: tables and reports of uploads, by the functions of `predict` and `visualize`."""
+"""What the worker process does: tables and reports of uploads,
+by the functions of `predict` and `visualize`.
+"""
 
 import os
 import shutil
@@ -44,7 +46,8 @@ from fer_vit.visualization.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
-MAX_PIXELS = 20_000_000_000  # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
+# of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
+MAX_PIXELS = 20_000_000_000
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
 SHOWN = 1600  # longer side of the whole photos on the page, in pixels
@@ -53,7 +56,9 @@ load_cached = cache(load)
 
 
 def work(pipe: Connection, models: Sequence[str]) -> None:
-    """Runs in the worker process: loads a model, then does one task after another, and sends each event to the pipe."""
+    """Runs in the worker process: loads a model, then does one task after another,
+    and sends each event to the pipe.
+    """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
     tqdm.set_lock(
@@ -69,7 +74,8 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     while True:
         task = pipe.recv()
         try:
-            # Names in tables and reports are relative to the uploads. Nothing is printed, no progress bars either.
+            # Names in tables and reports are relative to the uploads. Nothing is printed, no
+            # progress bars either.
             with (
                 chdir(task.folder / "uploads"),
                 redirect_stdout(StringIO()),
@@ -86,7 +92,9 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
 
 
 def column_types() -> dict[str, str]:
-    """Returns the types of a table's columns by name, as JSON calls them, without the columns of expressions."""
+    """Returns the types of a table's columns by name, as JSON calls them,
+    without the columns of expressions.
+    """
     return {field.name: field.type for field in face_fields((), videos=True)}
 
 
@@ -104,9 +112,11 @@ def run_task(task: Task, send: Callable[[Event], None]) -> None:
 
 
 def named_by_content(names: Sequence[str]) -> list[str]:
-    """Returns the names of uploads; files without the suffix of a photo or clip get the one of their content.
+    """Returns the names of uploads; files without the suffix of a photo or clip get the one of
+    their content.
 
-    Browsers call what a page has made `blob`. Raises FerVitError for files that are neither photo nor clip.
+    Browsers call what a page has made `blob`. Raises FerVitError for files that are neither photo
+    nor clip.
     """
     named: list[str] = []
     for name in names:
@@ -155,7 +165,9 @@ def make_report(
     options: PhotoOptions,
     send: Callable[[Event], None],
 ) -> None:
-    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces, if there are any."""
+    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces,
+    if there are any.
+    """
     model = load_cached(task.model)
     table = Path("..", task.table)
     summary = Path("../summary.csv") if clips else None
@@ -196,7 +208,9 @@ def explain(
     in_photos: int,
     send: Callable[[Event], None],
 ) -> None:
-    """Makes the report of the faces as a page and an archive, and sends how many of them are explained."""
+    """Makes the report of the faces as a page and an archive,
+    and sends how many of them are explained.
+    """
     report = Path("../report")
 
     def explained(faces: int, in_clips: int) -> None:
@@ -219,7 +233,9 @@ def explain(
 
 
 def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
-    """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
+    """Raises FerVitError for photos and clips, up to a time in seconds,
+    that take too long to decode.
+    """
     for path in photos:
         size = None
         with suppress(ImageError):  # which becomes the status of a row
@@ -294,7 +310,9 @@ def describe(name: str, file: FileFaces) -> Iterator[str]:
 
 
 def draw_photos(photos: Mapping[str, Faces]) -> list[dict[str, str]]:
-    """Draws the faces of photos, by path, as large as the page shows them; returns names and files."""
+    """Draws the faces of photos, by path, as large as the page shows them;
+    returns names and files.
+    """
     Path("../photos").mkdir()
     drawn: list[dict[str, str]] = []
     for name, faces in photos.items():

@@ -1,7 +1,7 @@
 """Uploads: photos and clips of a form or of JSON, written to the folder of a job as they arrive.
 
-A form is parsed by python-multipart. Starlette's own form keeps files in memory or in unnamed temporary files, which
-must be copied to get a name: each byte would be on the disk twice.
+A form is parsed by python-multipart. Starlette's own form keeps files in memory or in unnamed
+temporary files, which must be copied to get a name: each byte would be on the disk twice.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ async def store(
 ) -> Upload:
     """Stores the files of a request in a folder. Raises HTTPException when the request is refused.
 
-    Disk and parser work in threads, so that a slow disk delays no other client. The lock lets one request in JSON be in
-    memory at a time.
+    Disk and parser work in threads, so that a slow disk delays no other client. The lock lets one
+    request in JSON be in memory at a time.
     """
     try:
         reader = open_reader(content_type, folder)
@@ -108,14 +108,17 @@ def open_reader(content_type: str, folder: Path) -> Reader:
 
 
 def problems(errors: Collection[Any]) -> str:
-    """Returns a sentence for each wrong value, without the value: it may hold characters that cannot be encoded."""
+    """Returns a sentence for each wrong value, without the value:
+    it may hold characters that cannot be encoded.
+    """
     return " ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in errors)
 
 
 class FormReader:
     """Writes the files of a form to a folder as they arrive, and keeps its other fields.
 
-    A file is opened for each part of it, so that hundreds of uploads need no more descriptors than connections.
+    A file is opened for each part of it, so that hundreds of uploads need no more descriptors than
+    connections.
     """
 
     def __init__(self, folder: Path, boundary: bytes) -> None:
@@ -245,7 +248,9 @@ def decode(text: str, field: str) -> bytes:
 
 
 def safe_name(name: str, taken: Collection[str]) -> str:
-    """Returns the name under which an upload is stored: not a taken one, without folders or unusual characters."""
+    """Returns the name under which an upload is stored: not a taken one,
+    without folders or unusual characters.
+    """
     base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
     stem = base.stem[:50].lstrip(" .-") or "photo"
     suffix = base.suffix[:10]

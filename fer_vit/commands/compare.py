@@ -40,7 +40,7 @@ def compare(
     Examples:
         fer-vit compare faces.csv --by condition --person subject
 
-        fer-vit compare faces.parquet --columns sessions.csv --by condition --person subject --baseline calm
+        fer-vit compare faces.parquet --columns sessions.csv --by mood --person name --baseline calm
 
         fer-vit compare clips.parquet --by condition --person subject --rest 0:5 --grid 0.5 --sync
 

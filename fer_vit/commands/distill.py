@@ -41,11 +41,11 @@ def distill(
     expression, not the most confident ones, and repeats no faces of a rare expression.
 
     Examples:
-        fer-vit distill large.ckpt data/ferplus.parquet data/distilled.parquet
+        fer-vit distill large.ckpt ferplus.parquet distilled.parquet
 
-        fer-vit distill a.ckpt b.ckpt c.ckpt data/ferplus.parquet data/distilled.parquet --weight 0.7
+        fer-vit distill a.ckpt b.ckpt c.ckpt ferplus.parquet distilled.parquet --weight 0.7
 
-        fer-vit distill a.ckpt b.ckpt faces.parquet all.parquet --unlabelled photos.parquet --per_class 4000
+        fer-vit distill a.ckpt faces.parquet all.parquet --unlabelled new.parquet --per_class 4000
 
     Args:
         teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names from `fer-vit

@@ -49,13 +49,13 @@ def evaluate(
     errors, concordance, and F1 and AUROC of binary ones, for each output.
 
     Examples:
-        fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
+        fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
 
         fer-vit evaluate data/rafdb.parquet --split test --by gender race age
 
         fer-vit evaluate faces.csv --labels truth.csv --columns people.csv --by age
 
-        fer-vit evaluate faces.parquet --merge "{calm: good, happiness: good, anger: bad, surprise: null}"
+        fer-vit evaluate faces.parquet --merge "{calm: good, happiness: good, surprise: null}"
 
     Args:
         data: A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit
@@ -63,7 +63,8 @@ def evaluate(
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
+            class.
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
             faces, the most confident face is used.

@@ -35,8 +35,8 @@ def export(
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging
     Face hub read it. It also has the networks that find faces and landmarks, with their licences,
-    for the script in docs/how-to/without_pytorch.md. NAME.onnx: for ONNX Runtime and others (needs `pip install -c
-    constraints.txt ".[onnx]"`). NAME.pt2: for `torch.export.load`.
+    for the script in docs/how-to/without_pytorch.md. NAME.onnx: for ONNX Runtime and others (needs
+    `pip install -c constraints.txt ".[onnx]"`). NAME.pt2: for `torch.export.load`.
 
     Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has
     regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is present.
@@ -53,7 +53,7 @@ def export(
 
         fer-vit export model.onnx --quantize faces.parquet
 
-        fer-vit export model.pt2 --checkpoint seed0.ckpt --checkpoint seed1.ckpt --checkpoint seed2.ckpt
+        fer-vit export model.pt2 --checkpoint a.ckpt --checkpoint b.ckpt --checkpoint c.ckpt
 
     Args:
         output: A folder, NAME.onnx or NAME.pt2.

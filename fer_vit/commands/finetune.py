@@ -88,8 +88,8 @@ def finetune(
     ]
     if kept:
         LOGGER.warning(
-            f"The photos have no targets of {', '.join(kept)}: these heads of {start} are kept, but the "
-            "encoder below them changes. Their values are less exact than before."
+            f"The photos have no targets of {', '.join(kept)}: these heads of {start} are kept, "
+            "but the encoder below them changes. Their values are less exact than before."
         )
     can_calibrate = counts["val"] >= CALIBRATES
 

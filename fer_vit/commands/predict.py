@@ -74,7 +74,8 @@ def predict(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
+            class.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
@@ -134,7 +135,8 @@ def predict(
     started = None
     if not in_chunks:
         started = start_reading(checkpoint, sources, options)
-    # Here, not above: the import of the network's libraries takes two seconds, in which workers read.
+    # Here, not above: the import of the network's libraries takes two seconds, in which workers
+    # read.
     with collector_off():
         from fer_vit.predict.recognizer import load
         from fer_vit.predict.tables import predict_folder, predict_table

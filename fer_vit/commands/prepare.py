@@ -248,7 +248,9 @@ def summarize(reading: Reading, out: Path) -> str:
 
 
 def target_lines(reading: Reading) -> list[str]:
-    """Returns a line for each head beside the expression: its outputs, and the faces with a target of any."""
+    """Returns a line for each head beside the expression: its outputs,
+    and the faces with a target of any.
+    """
     lines = []
     for head, names in reading.outputs.items():
         columns = {target_column(head, name) for name in names}

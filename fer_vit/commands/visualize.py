@@ -56,7 +56,7 @@ def visualize(
     Examples:
         fer-vit visualize photos
 
-        fer-vit visualize crops --face crop --method relevance --checkpoint best.ckpt --output report
+        fer-vit visualize crops --face crop --method relevance --checkpoint a.ckpt --output report
 
         fer-vit visualize clip.mp4 --start 60 --end 120
 
@@ -69,7 +69,8 @@ def visualize(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             ferplus-fairface.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the class.
+        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
+            class.
         output: The folder to write.
         method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times
             attention through all blocks, or "ablation", the decrease of the logit without a region.

@@ -1,1 +1,3 @@
-"""Compares the expressions of persons between conditions or groups: intervals and tests over persons, and a page."""
+"""Compares the expressions of persons between conditions or groups:
+intervals and tests over persons, and a page.
+"""

@@ -31,7 +31,9 @@ TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
-    """Writes results.json, results.md and index.html, and tables of series; returns methods and warnings."""
+    """Writes results.json, results.md and index.html, and tables of series;
+    returns methods and warnings.
+    """
     lines = methods(facts, study, results)
     tables = course_tables(study, results.courses) if results.courses else {}
     words = {
@@ -55,7 +57,9 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
 def sections(
     study: Study, results: Results, words: Mapping[str, list[str]], lines: Sequence[str]
 ) -> list[Section]:
-    """Returns the parts of the page: the results in words first, then differences, means and methods."""
+    """Returns the parts of the page: the results in words first, then differences,
+    means and methods.
+    """
     parts = [Section(f"{title}: results", "", [], lines=text) for title, text in words.items()]
     for outcome in results.outcomes:
         parts += outcome_sections(outcome)

@@ -1,4 +1,6 @@
-"""The results of a comparison in words: a sentence for each outcome, and the methods for a paper."""
+"""The results of a comparison in words: a sentence for each outcome,
+and the methods for a paper.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +28,9 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
 
 
 def sentence(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
-    """Returns the result of a test in plain words: direction, size, interval, corrected p, persons."""
+    """Returns the result of a test in plain words: direction, size, interval,
+    corrected p, persons.
+    """
     difference = test["difference"]
     size = _number(abs(difference["mean"]), kind.form) + kind.unit
     low = _number(difference["low"], kind.form)
@@ -118,8 +122,9 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     heads = study.heads
     if heads:
         text += (
-            f". {listed(heads)} are outputs of the model or, for the pose, of the landmarks, and are averaged and "
-            "compared in the same way; ICC, mixed models and series are of the expressions alone"
+            f". {listed(heads)} are outputs of the model or, for the pose, of the landmarks, and "
+            "are averaged and compared in the same way; ICC, mixed models and series are of the "
+            "expressions alone"
         )
     if study.rest:
         text += (

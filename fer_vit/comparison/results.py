@@ -1,4 +1,6 @@
-"""The results of a study: means, tests of pairs of conditions, repeated measures and series over time."""
+"""The results of a study: means, tests of pairs of conditions,
+repeated measures and series over time.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +81,9 @@ class Results:
 
 
 def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
-    """Computes all results; with `grid`, series in bins of this many seconds, and with `sync` their synchrony."""
+    """Computes all results; with `grid`, series in bins of this many seconds,
+    and with `sync` their synchrony.
+    """
     courses = compute_courses(study, grid, sync)
     expressions = study.kinds[0].values
     repeated = {
@@ -98,7 +102,9 @@ def compute_results(study: Study, grid: float | None = None, sync: bool = False)
 
 
 def compare_kind(study: Study, kind: Kind) -> Outcome:
-    """Returns the means of measures and the tests of all pairs of conditions, corrected for their number."""
+    """Returns the means of measures and the tests of all pairs of conditions,
+    corrected for their number.
+    """
     designs = [study.design(*pair) for pair in study.pairs]
     means: Means = {}
     comparisons = []
@@ -128,7 +134,9 @@ def mixed_tests(study: Study, measures: Mapping[str, Array]) -> list[Comparison]
 
 
 def correct(comparisons: list[Comparison]) -> list[Comparison]:
-    """Returns the comparisons with p-values corrected for the number of tests; missing ones do not count."""
+    """Returns the comparisons with p-values corrected for the number of tests;
+    missing ones do not count.
+    """
     tested = [
         comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
     ]
@@ -143,7 +151,9 @@ def correct(comparisons: list[Comparison]) -> list[Comparison]:
 
 
 def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | None:
-    """Returns the series on a common grid, with `sync` also their synchrony; None without a grid."""
+    """Returns the series on a common grid, with `sync` also their synchrony;
+    None without a grid.
+    """
     if grid is None:
         if sync:
             raise FerVitError(
@@ -171,7 +181,9 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
 
 
 def as_json(study: Study, results: Results) -> dict[str, Any]:
-    """Returns the results for JSON: means and differences of each kind, null for a missing test, and its reason."""
+    """Returns the results for JSON: means and differences of each kind, null for a missing test,
+    and its reason.
+    """
     tables: dict[str, Any] = {"conditions": study.counts(), "designs": {}}
     for first, second in study.pairs:
         design = study.design(first, second)
@@ -211,7 +223,9 @@ def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
 
 
 def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
-    """Returns the files with series: of each clip, the mean over persons, and the synchrony of each person."""
+    """Returns the files with series: of each clip, the mean over persons,
+    and the synchrony of each person.
+    """
     tables = {"grid.csv": clip_rows(study, courses), "grid_means.csv": mean_rows(study, courses)}
     if courses.correlations:
         tables["sync.csv"] = sync_rows(study, courses)
@@ -219,7 +233,9 @@ def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
 
 
 def clip_rows(study: Study, courses: Courses) -> Table:
-    """Returns a row for each bin of each clip up to its last face; a bin without a face has empty cells."""
+    """Returns a row for each bin of each clip up to its last face;
+    a bin without a face has empty cells.
+    """
     columns: dict[str, type] = {"path": str, "condition": str, "person": str, "seconds": float}
     names = [f"p_{label}" for label in study.labels]
     columns |= dict.fromkeys(names, float)
@@ -268,7 +284,9 @@ def mean_rows(study: Study, courses: Courses) -> Table:
 
 
 def sync_rows(study: Study, courses: Courses) -> Table:
-    """Returns the leave-one-out correlation of each person, expression and condition; empty if it is undefined."""
+    """Returns the leave-one-out correlation of each person, expression and condition;
+    empty if it is undefined.
+    """
     columns: dict[str, type] = {
         "condition": str,
         "expression": str,

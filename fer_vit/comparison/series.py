@@ -1,4 +1,6 @@
-"""Expressions over time: change from a resting interval, a common grid, and synchrony between persons."""
+"""Expressions over time: change from a resting interval, a common grid,
+and synchrony between persons.
+"""
 
 import math
 import re
@@ -13,7 +15,9 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
 EDGE = 1e-6
-"""Times this fraction of a bin before its start belong to it, since 0.6 / 0.2 is less than 3 in binary."""
+"""Times this fraction of a bin before its start belong to it,
+since 0.6 / 0.2 is less than 3 in binary.
+"""
 MOST_BINS = 1_000_000  # of all clips together
 LEAST_BINS = 3  # fewer bins have no correlation
 RESAMPLES = 2000  # of the bootstrap
@@ -50,8 +54,8 @@ def parse_rest(text: str) -> Rest:
 def change_from_rest(values: Array, seconds: Array, clip: IntArray, rest: Rest) -> Array:
     """Subtracts from values (N, C) their mean over an interval of the same clip.
 
-    `seconds` (N,) are the times in the clips; `clip` (N,) is the index of each value's clip, or -1. Values of clips
-    without a value in the interval are NaN.
+    `seconds` (N,) are the times in the clips; `clip` (N,) is the index of each value's clip, or -1.
+    Values of clips without a value in the interval are NaN.
     """
     changes = np.full(values.shape, np.nan)
     resting = rest.contains(seconds) & (clip >= 0) & np.isfinite(values).all(1)
@@ -66,10 +70,11 @@ def change_from_rest(values: Array, seconds: Array, clip: IntArray, rest: Rest) 
 
 
 def check_grid(seconds: Array, clips: int, step: float) -> int:
-    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,) of some clips.
+    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,) of some
+    clips.
 
-    Raises FerVitError without times, for a step that is no positive number, a step longer than all clips, and for too
-    many bins.
+    Raises FerVitError without times, for a step that is no positive number, a step longer than all
+    clips, and for too many bins.
     """
     if not 0 < step < math.inf:
         raise FerVitError(f"Expected `--grid` to be seconds above 0, but got {short(step)}.")
@@ -93,8 +98,8 @@ def check_grid(seconds: Array, clips: int, step: float) -> int:
 def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
     """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
 
-    Bin t has the values from `t * step` up to `(t + 1) * step`. A bin without values is NaN. `seconds` (N,) are the
-    times, NaN for a photo, and `clip` (N,) the indices of the clips.
+    Bin t has the values from `t * step` up to `(t + 1) * step`. A bin without values is NaN.
+    `seconds` (N,) are the times, NaN for a photo, and `clip` (N,) the indices of the clips.
     """
     clips = int(clip.max()) + 1
     bins = check_grid(seconds, clips, step)
@@ -122,7 +127,8 @@ def average_series(series: Array, group: IntArray, groups: int) -> Array:
 
 
 def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
-    """Returns the mean over persons of series (P, T), its 95 % t interval, and the number of persons (T,) each.
+    """Returns the mean over persons of series (P, T), its 95 % t interval, and the number of
+    persons (T,) each.
 
     Without a person the mean is NaN, and with fewer than `LEAST` the bounds are.
     """
@@ -139,8 +145,9 @@ def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
 def leave_one_out(series: Array) -> Array:
     """Returns the correlation of each person's series (P, T) with the mean of all others (P,).
 
-    Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. It uses the bins where the person and another
-    one have values. NaN for fewer than `LEAST_BINS` of them, or without variance.
+    Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. It uses the bins where the
+    person and another one have values. NaN for fewer than `LEAST_BINS` of them, or without
+    variance.
     """
     known = np.isfinite(series)
     total = np.where(known, series, 0.0).sum(0)  # (T,)
@@ -162,7 +169,9 @@ def leave_one_out(series: Array) -> Array:
 
 
 def synchrony(correlations: Array) -> Interval:
-    """Returns the mean over persons of correlations (P,) by Fisher's z, with the percentile bootstrap over persons."""
+    """Returns the mean over persons of correlations (P,) by Fisher's z,
+    with the percentile bootstrap over persons.
+    """
     known = correlations[np.isfinite(correlations)]
     if not len(known):
         return interval(None, (np.nan, np.nan), 0)

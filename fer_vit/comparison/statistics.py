@@ -1,4 +1,5 @@
-"""Statistics over persons: means, differences, intraclass correlation and the mixed model, as functions of arrays.
+"""Statistics over persons: means, differences, intraclass correlation and the mixed model, as
+functions of arrays.
 
 A test that is impossible is a `Missing` with its reason, never NaN.
 """
@@ -33,7 +34,9 @@ def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
 
 
 def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> Interval:
-    """Returns the mean over persons (P,) of a measure from `least` to `most`, and its t interval; NaN do not count."""
+    """Returns the mean over persons (P,) of a measure from `least` to `most`, and its t interval;
+    NaN do not count.
+    """
     known = values[np.isfinite(values)]
     if not len(known):
         return interval(None, (np.nan, np.nan), 0)
@@ -45,10 +48,12 @@ def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> 
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
-    """Compares a measure of persons (P,) in two conditions, second minus first; NaN where a person has none.
+    """Compares a measure of persons (P,) in two conditions, second minus first; NaN where a person
+    has none.
 
-    Returns the t test, paired or Welch's, with the interval of the `difference`; `p by ranks` (Wilcoxon, or Mann and
-    Whitney); Hedges' `g` by the pooled deviation of the conditions; and the number of `persons` in each.
+    Returns the t test, paired or Welch's, with the interval of the `difference`; `p by ranks`
+    (Wilcoxon, or Mann and Whitney); Hedges' `g` by the pooled deviation of the conditions; and the
+    number of `persons` in each.
     """
     if paired:
         known = np.isfinite(first) & np.isfinite(second)
@@ -82,17 +87,20 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
 
 
 def _too_few(sizes: IntArray, paired: bool) -> str:
-    """Returns the reason that two conditions with values of so many persons (2,) are not compared."""
+    """Returns the reason that two conditions with values
+    of so many persons (2,) are not compared.
+    """
     if paired:
         return f"fewer than {LEAST} persons have values in both conditions ({sizes[0]})"
     return f"fewer than {LEAST} persons have values in a condition ({sizes[0]} and {sizes[1]})"
 
 
 def intraclass_correlation(values: Array, person: IntArray) -> Interval:
-    """Returns ICC(1) of values (O,) of persons (O,): the share of the variance that lies between persons.
+    """Returns ICC(1) of values (O,) of persons (O,): the share of the variance that lies between
+    persons.
 
-    Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer than `LEAST`
-    persons have several values, or the values of each person are equal.
+    Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer
+    than `LEAST` persons have several values, or the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
     sizes = np.array([len(group) for group in groups])
@@ -118,17 +126,20 @@ class Cells(NamedTuple):
 
 
 def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Test | Missing]:
-    """Fits values (O,) by the condition (O,) with random effects of the person (O,), by REML with statsmodels.
+    """Fits values (O,) by the condition (O,) with random effects of the person (O,), by REML with
+    statsmodels.
 
-    Persons with several values in a condition have random slopes besides intercepts: without slopes, 19 of 100
-    simulated studies without a difference, in which persons respond differently, had p < 0.05.
+    Persons with several values in a condition have random slopes besides intercepts: without
+    slopes, 19 of 100 simulated studies without a difference, in which persons respond differently,
+    had p < 0.05.
 
-    Standard errors are cluster-robust by person, with the bias reduction CR2 and the Satterthwaite degrees of freedom
-    of Bell & McCaffrey (2002). They need no correct estimate of the variances, which have a bound at 0 and are
-    uncertain for few persons. With equal numbers of values in two conditions, the test equals the paired t test of the
-    means of persons.
+    Standard errors are cluster-robust by person, with the bias reduction CR2 and the Satterthwaite
+    degrees of freedom of Bell & McCaffrey (2002). They need no correct estimate of the variances,
+    which have a bound at 0 and are uncertain for few persons. With equal numbers of values in two
+    conditions, the test equals the paired t test of the means of persons.
 
-    Returns for each condition but the first the `difference` from the first with its interval, `t`, `df` and `p`.
+    Returns for each condition but the first the `difference` from the first with its interval, `t`,
+    `df` and `p`.
     """
     others = range(1, condition.max() + 1)
     persons = [len(np.unique(person[condition == index])) for index in (0, *others)]
@@ -150,7 +161,9 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
 
 
 def _few_persons(persons: Sequence[int], index: int) -> str:
-    """Returns the reason that a condition is not compared with the first, by the number of persons in each (C,)."""
+    """Returns the reason that a condition is not compared with the first,
+    by the number of persons in each (C,).
+    """
     return _too_few(np.array([persons[0], persons[index]]), paired=False)
 
 
@@ -163,7 +176,9 @@ def average_cells(values: Array, person: IntArray, condition: IntArray) -> Cells
 
 
 def _effects(condition: IntArray) -> Array:
-    """Returns the intercept and an indicator of each condition but the first (K, C) for conditions (K,)."""
+    """Returns the intercept and an indicator of each condition but the first (K, C)
+    for conditions (K,).
+    """
     effects = np.eye(condition.max() + 1)[condition]
     effects[:, 0] = 1
     return effects
@@ -172,10 +187,12 @@ def _effects(condition: IntArray) -> Array:
 def fit_variances(
     values: Array, person: IntArray, condition: IntArray, cells: Cells
 ) -> tuple[Array, float]:
-    """Returns the covariance of the random effects (C, C), 0 where there is none, and the residual variance.
+    """Returns the covariance of the random effects (C, C), 0 where there is none, and the residual
+    variance.
 
-    Both are relative to the variance of the values (O,). The first model that converges is used: with slopes, with
-    intercepts, without random effects. The last is also the estimate where persons do not differ.
+    Both are relative to the variance of the values (O,). The first model that converges is used:
+    with slopes, with intercepts, without random effects. The last is also the estimate where
+    persons do not differ.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM  # it may not be installed
 
@@ -204,8 +221,9 @@ def fit_variances(
 def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | Missing]:
     """Tests the effects of C - 1 conditions with the errors of `mixed_model`.
 
-    `covariance` (C, C) is of the random effects, `scale` the residual variance. Each person's means are divided by the
-    root of their covariance, after which the model is least squares with independent errors.
+    `covariance` (C, C) is of the random effects, `scale` the residual variance. Each person's means
+    are divided by the root of their covariance, after which the model is least squares with
+    independent errors.
     """
     count = cells.effects.shape[1]
     starts = np.unique(cells.person, return_index=True)[1][1:]
@@ -260,7 +278,9 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
 
 
 def _inverse_root(leverage: Array) -> Array:
-    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2; 0 where the fit leaves no residual."""
+    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2;
+    0 where the fit leaves no residual.
+    """
     values, vectors = np.linalg.eigh(np.eye(len(leverage)) - leverage)
     roots = np.zeros(len(values))
     positive = values > EQUAL
@@ -269,9 +289,11 @@ def _inverse_root(leverage: Array) -> Array:
 
 
 def _satterthwaite(shares: Array, overlap: Array, bread: Array) -> float:
-    """Returns trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap', for shares (P,), overlap (P, C).
+    """Returns trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap', for shares
+    (P,), overlap (P, C).
 
-    The expectation of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
+    The expectation of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey
+    2002.
     """
     inner = bread @ (overlap.T @ overlap)  # (C, C)
     diagonal = ((overlap @ bread) * overlap).sum(1)  # (P,), of overlap bread overlap'

@@ -20,7 +20,8 @@ from fer_vit.predict.people import Interval as Episode, People
 
 NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs
-BRIEFEST = 1e-3  # seconds of clips below which nothing per minute is measured: a clip of one frame has no length
+# seconds of clips below which nothing per minute is measured: a clip of one frame has no length
+BRIEFEST = 1e-3
 
 
 class Kind(NamedTuple):
@@ -45,7 +46,9 @@ class Design(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """P persons under C conditions, observed O times: in a photo or clip of a person in a condition."""
+    """P persons under C conditions, observed O times:
+    in a photo or clip of a person in a condition.
+    """
 
     conditions: dict[str, Mask]  # the observations in each (O,), the baseline first
     pairs: list[tuple[str, str]]  # the conditions to compare, the second minus the first
@@ -70,7 +73,9 @@ class Study:
         return [kind.title for kind in self.kinds if kind.title.split(", ")[0] in titles]
 
     def cells(self, values: Array) -> dict[str, Array]:
-        """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
+        """Returns the mean of observed values (O,) of each person (P,) by condition;
+        NaN where there is none.
+        """
         return {
             name: average(values[rows], self.person[rows], len(self.people))
             for name, rows in self.conditions.items()
@@ -99,8 +104,8 @@ class Study:
 def choose_design(first: Mask, second: Mask) -> Design:
     """Returns how two conditions with the persons `first` and `second` (P,) are compared.
 
-    Within persons if at least as many are in both conditions as only in one, counted in the condition that has fewer
-    such persons; else between persons.
+    Within persons if at least as many are in both conditions as only in one, counted in the
+    condition that has fewer such persons; else between persons.
     """
     both = first & second
     only_one = first ^ second
@@ -125,8 +130,9 @@ def make_study(
 ) -> Study:
     """Averages faces by condition and person.
 
-    With `rest`, probabilities are changes from the mean over this interval of the same clip and person; faces within it
-    serve for nothing else. Raises FerVitError without two conditions, the baseline, or a face in the interval.
+    With `rest`, probabilities are changes from the mean over this interval of the same clip and
+    person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
+    baseline, or a face in the interval.
     """
     used = faces.predicted & (faces.columns[by] != NONE) & (faces.columns[person] != NONE)
     left_out = int((faces.predicted & ~used).sum())
@@ -258,7 +264,9 @@ def _share_kind(values: dict[str, Array]) -> Kind:
 
 
 def read_heads(faces: Faces, clip: IntArray, rest: Rest | None) -> dict[str, dict[str, Array]]:
-    """Returns the outputs of further heads of all faces by head and name (N,), or their change from rest."""
+    """Returns the outputs of further heads of all faces by head and name (N,),
+    or their change from rest.
+    """
     heads: dict[str, dict[str, Array]] = {}
     for head, names in outputs_of([*faces.columns]).items():
         heads[head] = {}
@@ -289,7 +297,9 @@ HEAD_WORDS = {
 def head_kinds(
     heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
 ) -> list[Kind]:
-    """Returns the outputs of each head that any of the `used` faces (N,) has, as measures of these faces."""
+    """Returns the outputs of each head that any of the `used` faces (N,) has,
+    as measures of these faces.
+    """
     kinds = []
     for head, outputs in heads.items():
         values = {name: cells[used] for name, cells in outputs.items()}
@@ -308,7 +318,9 @@ def head_kinds(
 
 
 def label_shares(faces: Faces) -> dict[str, Array]:
-    """Returns by label whether each face has it (N,), smoothed where it is of a clip; NaN without a label."""
+    """Returns by label whether each face has it (N,), smoothed where it is of a clip;
+    NaN without a label.
+    """
     labels = faces.columns.get(
         "label", np.array(faces.labels, object)[faces.probabilities.argmax(1)]
     )
@@ -321,7 +333,9 @@ def label_shares(faces: Faces) -> dict[str, Array]:
 
 
 def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
-    """Returns the uninterrupted expressions in clips, each with the observation (-1: none) of its rows."""
+    """Returns the uninterrupted expressions in clips,
+    each with the observation (-1: none) of its rows.
+    """
     people = People()
     track = np.array([track or 0 for track in faces.columns["track"]])
     tracks = track.max() + 1
@@ -339,7 +353,9 @@ def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episo
 def clip_kinds(
     episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int
 ) -> list[Kind]:
-    """Returns seconds per episode, and episodes and transitions per minute, of a number of observations."""
+    """Returns seconds per episode, and episodes and transitions per minute,
+    of a number of observations.
+    """
     seconds = {label: np.zeros(number) for label in labels}
     count = {label: np.zeros(number) for label in labels}
     passed = {
@@ -367,6 +383,8 @@ def clip_kinds(
 
 
 def _touch(episode: Episode, following: Episode) -> bool:
-    """Returns whether the second of two episodes begins where the first ends, of the same person."""
+    """Returns whether the second of two episodes begins where the first ends,
+    of the same person.
+    """
     same = (episode.path, episode.track) == (following.path, following.track)
     return same and episode.end == following.start

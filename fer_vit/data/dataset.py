@@ -1,7 +1,8 @@
 """Faces as samples and batches, read from a manifest, and the order in which training reads them.
 
-Order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes with the faces it would
-have continued with, and any number of processes or workers reads the same faces, augmented in the same way.
+Order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes with
+the faces it would have continued with, and any number of processes or workers reads the same faces,
+augmented in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -118,7 +119,8 @@ Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], Cropped]
 class FaceDataset(Dataset[Sample]):
     """The rows of a manifest, cropped and augmented (see `transforms.Augment`).
 
-    With `partial`, rows without a label have a target of NaN. Else the targets are None when any row has no label.
+    With `partial`, rows without a label have a target of NaN. Else the targets are None when any
+    row has no label.
     """
 
     def __init__(
@@ -156,11 +158,13 @@ class FaceDataset(Dataset[Sample]):
 
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards with these labels; `ShardSampler` passes the rows in.
+    """The training rows of a folder or URL of shards with these labels; `ShardSampler` passes the
+    rows in.
 
-    A process reads its shards one after the other, prefetching the next one, and passes their rows, images still
-    encoded, to its workers: each row is read once, and at most three shards are in memory. Raises FerVitError when
-    there are none, one cannot be read, or they are from different runs of `prepare`.
+    A process reads its shards one after the other, prefetching the next one, and passes their rows,
+    images still encoded, to its workers: each row is read once, and at most three shards are in
+    memory. Raises FerVitError when there are none, one cannot be read, or they are from different
+    runs of `prepare`.
     """
 
     def __init__(
@@ -193,7 +197,9 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard; raises FerVitError when it is invalid or has changed, or a row lacks the label it needs."""
+        """Reads a shard; raises FerVitError when it is invalid or has changed,
+        or a row lacks the label it needs.
+        """
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
@@ -243,7 +249,9 @@ def make_sample(
 
 
 def targets_in_crop(head: str, names: Sequence[str], values: Array, cropped: Cropped) -> Array:
-    """Returns targets of a head (K,) for a crop: they change as the face is rotated and mirrored."""
+    """Returns targets of a head (K,) for a crop:
+    they change as the face is rotated and mirrored.
+    """
     degrees = np.array([rotation(cropped.to_crop)])
     values = HEADS[head].rotate(values[None], names, degrees)[0]
     if not cropped.mirrored:
@@ -262,7 +270,9 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 def face_batches(
     dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Yields the chosen rows in batches that are ready for a model on the device, under a progress bar."""
+    """Yields the chosen rows in batches that are ready for a model on the device,
+    under a progress bar.
+    """
     loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
     return (
         batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False)
@@ -270,10 +280,12 @@ def face_batches(
 
 
 class TrainSampler(DistributedSampler[Draw]):
-    """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
+    """Deals the rows of an epoch out to processes in a random order, each with the seed of its
+    augmentation.
 
-    A single process has the same order: the batches of all ranks together are its batch. Processes get equally many
-    rows; the remainder is skipped, different rows in every epoch. With fewer rows than processes some are repeated.
+    A single process has the same order: the batches of all ranks together are its batch. Processes
+    get equally many rows; the remainder is skipped, different rows in every epoch. With fewer rows
+    than processes some are repeated.
     """
 
     def __init__(
@@ -291,7 +303,9 @@ class TrainSampler(DistributedSampler[Draw]):
         self.weights, self.start, self.epoch = weights, start, start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, at least to `start`: Lightning sets 0 before it has read the checkpoint."""
+        """Sets the epoch, at least to `start`:
+        Lightning sets 0 before it has read the checkpoint.
+        """
         self.epoch = max(epoch, self.start[0])
 
     @property
@@ -316,7 +330,9 @@ class TrainSampler(DistributedSampler[Draw]):
 
 
 class EvalSampler(DistributedSampler[Draw]):
-    """Deals rows out to processes in order; rows that only pad the last round are marked, to be counted once."""
+    """Deals rows out to processes in order; rows that only pad the last round are marked,
+    to be counted once.
+    """
 
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
@@ -325,7 +341,9 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 class ShardSampler(TrainSampler):
-    """Deals a `ShardDataset` out to processes in equal stretches; each epoch shuffles shards and the rows of each."""
+    """Deals a `ShardDataset` out to processes in equal stretches;
+    each epoch shuffles shards and the rows of each.
+    """
 
     dataset: ShardDataset
 

@@ -1,4 +1,6 @@
-"""Reading a manifest: a table of labelled faces (see `data.schema`) that is checked when it is opened."""
+"""Reading a manifest: a table of labelled faces (see `data.schema`) that is checked
+when it is opened.
+"""
 
 import json
 import math
@@ -47,7 +49,9 @@ class Manifest:
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a Parquet file, or these splits of a folder or URL of shards; see `check_table`."""
+        """Reads and checks a Parquet file, or these splits of a folder or URL
+        of shards; see `check_table`.
+        """
         shards = find_shards(path)
         head = shards[0].read([])
         names = read_labels(shards[0].location, head)
@@ -77,7 +81,9 @@ class Manifest:
         return self.select(pc.equal(self.table["split"], name))
 
     def hold_out(self, share: float) -> "Manifest":
-        """Returns the manifest with a share of the training rows, chosen by their names, moved to the val split."""
+        """Returns the manifest with a share of the training rows, chosen by their names,
+        moved to the val split.
+        """
         splits = self.column("split")
         train = [row for row, split in enumerate(splits) if split == "train"]
         train.sort(key=lambda row: crc32(self.name(row).encode("utf-8", "replace")))
@@ -148,7 +154,9 @@ class Manifest:
         return values
 
     def head_targets(self) -> dict[str, Array]:
-        """Returns the targets (M, K) of other heads by head, in the order of `outputs`; NaN: unknown."""
+        """Returns the targets (M, K) of other heads by head,
+        in the order of `outputs`; NaN: unknown.
+        """
         values = self.target_values()
         targets = {}
         for head, names in self.outputs.items():
@@ -157,9 +165,11 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets in the order of a model's labels (M, C); None when no row has a label.
+        """Returns the targets in the order of a model's labels (M, C); None when no row has a
+        label.
 
-        Raises FerVitError when only some rows have a label, or the model lacks a label that a row has.
+        Raises FerVitError when only some rows have a label, or the model lacks a label that a row
+        has.
         """
         targets = self.targets()
         if targets is None:
@@ -173,7 +183,9 @@ class Manifest:
         return ordered
 
     def near_duplicates(self, split: Split) -> Mask:
-        """Returns a mask (M,) of images of a split that had a near-duplicate in train, as far as `prepare` checked."""
+        """Returns a mask (M,) of images of a split that had a near-duplicate in train,
+        as far as `prepare` checked.
+        """
         marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
 
@@ -181,7 +193,8 @@ class Manifest:
         """Returns the values of a column (M); raises FerVitError when there is no such column."""
         if name not in (names := self.table.column_names):
             raise FerVitError(
-                f"{self.path} has no column `{name}`, only {', '.join(names)}.{suggest(name, names)}"
+                f"{self.path} has no column `{name}`, only "
+                f"{', '.join(names)}.{suggest(name, names)}"
             )
         return list(self.table[name].to_pylist())
 
@@ -201,9 +214,11 @@ class Manifest:
         return self.with_column("votes", column)
 
     def merge_labels(self, merge: Merge) -> "Manifest":
-        """Returns the manifest with merged labels, whose votes add up; without the faces whose label is left out.
+        """Returns the manifest with merged labels, whose votes add up; without the faces whose
+        label is left out.
 
-        A face whose votes are all for labels that are left out keeps only its label. Raises as `merge_names`.
+        A face whose votes are all for labels that are left out keeps only its label. Raises as
+        `merge_names`.
         """
         names, matrix = merge_names(self.names, merge)
         old = self.column("label")
@@ -226,12 +241,15 @@ class Manifest:
         return Manifest(self.path, table, self.names)
 
     def append(self, other: "Manifest") -> "Manifest":
-        """Adds a manifest of the same labels; raises FerVitError when both name image files, in different folders."""
+        """Adds a manifest of the same labels; raises FerVitError when both name image files,
+        in different folders.
+        """
         files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
             both = f"{self.path} and {other.path}"
             raise FerVitError(
-                f"{both} name image files relative to their folders. Prepare one with `--embed always`."
+                f"{both} name image files relative to their folders. Prepare one with `--embed "
+                "always`."
             )
         table = pa.concat_tables([self.table, other.table], promote_options="default")
         columns = dict.fromkeys([*target_columns(self.outputs), *target_columns(other.outputs)])
@@ -246,18 +264,22 @@ class Manifest:
         """Raises FerVitError when the labels are others, or in another order."""
         if [*self.names] != [*labels]:
             raise FerVitError(
-                f"Expected labels {', '.join(labels)} in {self.path}, but got {', '.join(self.names)}."
+                f"Expected labels {', '.join(labels)} in {self.path}, but got "
+                f"{', '.join(self.names)}."
             )
 
     def check_copy(self, path: Path) -> None:
-        """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
+        """Raises FerVitError when a copy at `path` would replace this manifest,
+        or be separated from its images.
+        """
         if path.resolve() == Path(self.path).resolve():
             raise FerVitError(
                 f"{path} would replace the manifest that is read. Choose another name."
             )
         if self._names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
             raise FerVitError(
-                f"{self.path} names image files relative to its folder. Choose a path in that folder."
+                f"{self.path} names image files relative to its folder. Choose a path in that "
+                "folder."
             )
 
     def write(self, path: Path) -> None:
@@ -268,7 +290,9 @@ class Manifest:
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
-    """Counts the training images of every class (C,) in shards, votes by their share; raises if a row has no label."""
+    """Counts the training images of every class (C,) in shards, votes by their share;
+    raises if a row has no label.
+    """
     counts = np.zeros(len(names))
     for shard in find_shards(path):
         if shard.split == "train":
@@ -295,11 +319,13 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
 
 
 def in_fold(rows: Manifest, fold: str) -> Mask:
-    """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
+    """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is
+    trained without it.
 
-    The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and equal files are in one
-    fold in every manifest. A copy that was encoded again may be in another (about 3% of FERPlus' training images have
-    one). Raises FerVitError when there is no such fold, or an image cannot be read.
+    The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and
+    equal files are in one fold in every manifest. A copy that was encoded again may be in another
+    (about 3% of FERPlus' training images have one). Raises FerVitError when there is no such fold,
+    or an image cannot be read.
     """
     match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
     if not match or not int(match[1]) < int(match[2]) > 1:

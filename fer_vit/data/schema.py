@@ -1,17 +1,18 @@
-"""A data set as a manifest: one Parquet table, or a folder of shards; their schema, checks and writing.
+"""A data set as a manifest: one Parquet table, or a folder of shards; their schema, checks and
+writing.
 
-A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`, `yaw` or `valence`: the
-metadata names them (`outputs`), and null is an unknown target. It may have more columns after these, strings or null,
-for example age, gender and race in FairFace.
+A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`,
+`yaw` or `valence`: the metadata names them (`outputs`), and null is an unknown target. It may have
+more columns after these, strings or null, for example age, gender and race in FairFace.
 
-`image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in order, the landmark
-scheme and the version of fer-vit.
+`image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in
+order, the landmark scheme and the version of fer-vit.
 
-A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such a table with its
-images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
+A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
+a table with its images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
 
-A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed: the owner of the
-folder made them.
+A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed:
+the owner of the folder made them.
 """
 
 import hashlib
@@ -41,10 +42,12 @@ from fer_vit.heads import HEADS, check_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
-VOTES = "label_votes"  # a column of some data sets: the number of annotators who voted for the label, as text
+# a column of some data sets: the number of annotators who voted for the label, as text
+VOTES = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # a path that is absolute or leads upwards, on any system
+# a path that is absolute or leads upwards, on any system
+OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 EMBED_BELOW = (
     32 * 1024
@@ -112,7 +115,8 @@ class Reading:
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
     """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
 
-    `allow_paths` is whether it may name image files. The FerVitError names the file, the row (from 0) and the column.
+    `allow_paths` is whether it may name image files. The FerVitError names the file, the row (from
+    0) and the column.
     """
     for expected in SCHEMA:
         column, index = (
@@ -137,7 +141,9 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
 
 
 def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
-    """Returns the labels in the metadata of a manifest, in order; raises FerVitError when the metadata is wrong."""
+    """Returns the labels in the metadata of a manifest, in order;
+    raises FerVitError when the metadata is wrong.
+    """
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
@@ -148,13 +154,16 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
     check_labels(labels, path)
     if scheme != LANDMARKS:
         raise FerVitError(
-            f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. {AGAIN}"
+            f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. "
+            f"{AGAIN}"
         )
     return labels
 
 
 def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
-    """Returns the outputs of other heads whose targets a manifest has, by head; raises FerVitError if invalid."""
+    """Returns the outputs of other heads whose targets a manifest has, by head;
+    raises FerVitError if invalid.
+    """
     outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
     if not isinstance(outputs, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -171,7 +180,9 @@ def target_columns(outputs: dict[str, list[str]]) -> list[str]:
 
 
 def check_targets(location: str, table: pa.Table) -> None:
-    """Raises FerVitError when a column of targets is missing, has another type, or a value out of range."""
+    """Raises FerVitError when a column of targets is missing, has another type,
+    or a value out of range.
+    """
     for head, names in read_outputs(location, table).items():
         low, high = HEADS[head].low, HEADS[head].high
         for name in (target_column(head, output) for output in names):
@@ -184,13 +195,15 @@ def check_targets(location: str, table: pa.Table) -> None:
             if wrong.any():
                 row = int(wrong.argmax())
                 raise FerVitError(
-                    f"{location}, row {row}, column `{name}`: expected a number from {low:g} to {high:g}, "
-                    f"but got {values[row]:g}."
+                    f"{location}, row {row}, column `{name}`: expected a number from {low:g} to "
+                    f"{high:g}, but got {values[row]:g}."
                 )
 
 
 def read_numbers(column: pa.Array, *shape: int) -> Array:
-    """Returns the lists of a column, all of one shape, as numbers (M, *shape); NaN where there is no list."""
+    """Returns the lists of a column, all of one shape, as numbers (M, *shape);
+    NaN where there is no list.
+    """
     flat = column
     while pa.types.is_list(flat.type):
         flat = pc.list_flatten(flat)
@@ -204,7 +217,9 @@ def read_numbers(column: pa.Array, *shape: int) -> Array:
 def _find_wrong(
     table: pa.Table, labels: Sequence[str], allow_paths: bool
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yields a column, its expected content and a mask of wrong rows for each rule; rules rely on the ones before."""
+    """Yields a column, its expected content and a mask of wrong rows for each rule;
+    rules rely on the ones before.
+    """
     image = table["image"]  # chunked: the bytes together can exceed what one array holds
     no_bytes, path = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
     if allow_paths:
@@ -306,14 +321,15 @@ def shard_name(split: str, number: int, count: int) -> str:
 def find_shards(location: str | Path) -> list[Shard]:
     """Lists the shards in a folder or under a URL, ordered by name; a file is its own only shard.
 
-    Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Raises FerVitError
-    when there is nothing, it cannot be listed, or shards are missing.
+    Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
+    Raises FerVitError when there is nothing, it cannot be listed, or shards are missing.
     """
     location, local = location_text(location), fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(location):
         if not Path(location).is_file():
             raise FerVitError(
-                f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
+                f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT "
+                f"{location}`."
             )
         return [Shard(None, location, location, local)]
     try:
@@ -354,8 +370,9 @@ def write_manifest(
 ) -> None:
     """Writes a manifest of the data set `source` atomically; an existing one is replaced.
 
-    `embed` decides whether all images are stored inside, or only small ones; others must lie below the folder.
-    `together` is a key that all shards of a data set have. `more` are tables of manifests whose rows are added.
+    `embed` decides whether all images are stored inside, or only small ones; others must lie below
+    the folder. `together` is a key that all shards of a data set have. `more` are tables of
+    manifests whose rows are added.
     """
     meta: dict[str, Any] = {
         "labels": reading.names,
@@ -396,7 +413,9 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes shards atomically, each a random, reproducible sample of the training rows; other splits have one file."""
+    """Writes shards atomically, each a random, reproducible sample of the training rows;
+    other splits have one file.
+    """
     check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {
@@ -419,7 +438,9 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
-    """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
+    """Raises FerVitError when an image would be neither inside a manifest
+    in a folder nor below that folder.
+    """
     for row in reading.rows:
         if isinstance(row.image, Path) and row.image.is_file():
             _stored_path(row.image, folder, embed)
@@ -452,17 +473,21 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
 
 
 def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
-    """Returns the path from a folder to an image below it, with its links; None for one that is stored inside."""
+    """Returns the path from a folder to an image below it, with its links;
+    None for one that is stored inside.
+    """
     if embed == "always" or image.stat().st_size < EMBED_BELOW:
         return None
     path = Path(os.path.relpath(image, folder)).as_posix()
     if re.search(OUTSIDE, path):
         remedy = "Write the manifest beside or above them, or store them inside: `--embed always`."
         raise FerVitError(
-            f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. {remedy}"
+            f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. "
+            f"{remedy}"
         )
     if path.encode("utf-8", "replace").decode() != path:
         raise FerVitError(
-            f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`."
+            f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed "
+            "always`."
         )
     return path

@@ -1,4 +1,6 @@
-"""Augmentation: how a training face is cropped and changed. The only file that imports albumentations."""
+"""Augmentation: how a training face is cropped and changed. The only file
+that imports albumentations.
+"""
 
 import os
 import random
@@ -40,8 +42,8 @@ class AugmentConfig:
     """How strongly training faces are changed; 0 switches a change off.
 
     Attributes:
-        jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side. It moves crop and
-            regions as a detector's errors do.
+        jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side.
+            It moves crop and regions as a detector's errors do.
         blind: Probability that the landmarks count as unknown, as without a detector.
         mirror: Probability of a horizontal flip.
         degrees: Largest rotation to either side, in degrees.
@@ -98,9 +100,12 @@ class Augment:
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-        """Crops and changes a face, given its landmarks (5, 2) if they are known; the seed determines the result."""
+        """Crops and changes a face, given its landmarks (5, 2) if they are known;
+        the seed determines the result.
+        """
         config, rng = self.config, np.random.default_rng(seed)
-        # All are drawn, also for changes that are off, so that one option does not change the numbers of another.
+        # All are drawn, also for changes that are off, so that one option does not change the
+        # numbers of another.
         amounts = rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift)
         degrees, scale, right, down = amounts.tolist()
         change = move(spec.size, degrees, 1 + scale, right, down)

@@ -32,7 +32,8 @@ _MISSING = (
     "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
 )
 MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
-"""What programs and people write for a missing value, for a whole trimmed cell. Other spellings are names: `none`, -99.
+"""What programs and people write for a missing value, for a whole trimmed cell. Other spellings are
+names: `none`, -99.
 
 The pattern is one for Python's `re` and for Arrow.
 """
@@ -76,7 +77,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns a typed cell as text: whole numbers without a fraction, days without a time; None for NaN."""
+    """Returns a typed cell as text: whole numbers without a fraction, days without a time;
+    None for NaN.
+    """
     if isinstance(cell, float):
         if cell != cell:
             return None
@@ -99,7 +102,9 @@ def text_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def encode(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Returns the distinct cells of a column, the last of which is None, and their index for each cell (N,)."""
+    """Returns the distinct cells of a column, the last of which is None,
+    and their index for each cell (N,).
+    """
     text = text_column(cells)
     if not pa.types.is_dictionary(text.type):
         text = pc.dictionary_encode(text)
@@ -111,7 +116,8 @@ def encode(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
 
 
 def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str]]:
-    """Returns a column of a user as names (N,): trimmed, accents composed, `1.0` as `1`, None where missing.
+    """Returns a column of a user as names (N,): trimmed, accents composed, `1.0` as `1`, None where
+    missing.
 
     Also returns how often each word for a missing value occurs; empty cells are not counted.
     """
@@ -132,14 +138,17 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
 
 
 def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of paths (N,), unaltered: a file may be called NA or - as well; None where empty."""
+    """Returns a column of paths (N,), unaltered: a file may be called NA or - as well;
+    None where empty.
+    """
     distinct, index = encode(cells)
     paths = [cell if cell and cell.strip(SPACES) else None for cell in distinct]
     return objects(paths)[index]
 
 
 def normal_path(path: str) -> str:
-    """Returns a path in the spelling by which paths are compared: slashes, composed accents, no spaces around.
+    """Returns a path in the spelling by which paths are compared: slashes, composed accents, no
+    spaces around.
 
     `./` and doubled slashes mean nothing; accents come apart on macOS.
     """
@@ -148,7 +157,9 @@ def normal_path(path: str) -> str:
 
 
 def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of truth values (N,), None where missing; raises BadCellError for another word."""
+    """Returns a column of truth values (N,), None where missing;
+    raises BadCellError for another word.
+    """
     names, _ = read_names(cells)
     values = {word: value for value, words in TRUTH.items() for word in words}
     truth = {name: values.get(name.lower()) for name in {*names} - {None}}
@@ -173,7 +184,9 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
-    """Returns a column of numbers (N,), NaN where missing; raises BadCellError for a cell that is no finite number."""
+    """Returns a column of numbers (N,), NaN where missing;
+    raises BadCellError for a cell that is no finite number.
+    """
     kind = cells.type
     if is_text(kind):
         values = _parse(plain_text(cells), mark)
@@ -197,7 +210,9 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark; thousands need no ambiguity: `1.234,5` is read, `1.234` is not."""
+    """Parses trimmed text with a decimal mark; thousands need no ambiguity: `1.234,5` is read,
+    `1.234` is not.
+    """
     if mark == ".":
         try:
             return _floats(cells.cast(pa.float64()))
@@ -240,7 +255,9 @@ UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # a thousand or a fraction
 
 
 def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
-    """Returns the decimal mark of columns of numbers; raises AmbiguousMarkError when it is unclear."""
+    """Returns the decimal mark of columns of numbers;
+    raises AmbiguousMarkError when it is unclear.
+    """
     texts = [plain_text(cells) for cells in columns if is_text(cells.type)]
     try:
         for cells in texts:
@@ -285,7 +302,8 @@ def check_size(values: Array, most: float) -> None:
 
 
 def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | None]:
-    """Returns the order of rows by their keys, the first key first, and two equal rows if there are any.
+    """Returns the order of rows by their keys, the first key first, and two equal rows if there are
+    any.
 
     Keys are (N,) each; NaN comes first and equals NaN.
     """
@@ -301,7 +319,8 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
 
 
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one: `P-01`, `p1` and `P_1`; `Rest` and `rest.`.
+    """Returns groups of names that a reader takes for one: `P-01`, `p1` and `P_1`; `Rest` and
+    `rest.`.
 
     They differ in case, accents, width, spaces, punctuation or leading zeros.
     """

@@ -51,7 +51,9 @@ Columns = dict[str, NDArray[np.object_]]  # cells by column name (N,); None is e
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """The K outputs of a head beside the expression, of which a model has values and the data targets."""
+    """The K outputs of a head beside the expression,
+    of which a model has values and the data targets.
+    """
 
     names: list[str]
     values: Array  # (N, K); NaN for an image without a face

@@ -29,11 +29,14 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.classes and self.merge:
             raise FerVitError(
-                "`--classes` and `--merge` exclude each other. A merge with null leaves out a class."
+                "`--classes` and `--merge` exclude each other. A merge with null leaves out a "
+                "class."
             )
 
     def read(self, path: Path) -> Manifest:
-        """Reads the split of a manifest, with merged labels and without the faces of impossible classes."""
+        """Reads the split of a manifest, with merged labels and without the faces
+        of impossible classes.
+        """
         rows = Manifest.read(path, [self.split]).split(self.split)
         merge = self.merge or {name: name if name in self.classes else None for name in rows.names}
         return rows.merge_labels(merge) if self.merge or self.classes else rows
@@ -41,7 +44,9 @@ class Conditions:
     def predict(
         self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
     ) -> tuple[Faces, Recognizer]:
-        """Predicts a manifest; probabilities are merged, unless the model was trained with the merged labels."""
+        """Predicts a manifest; probabilities are merged,
+        unless the model was trained with the merged labels.
+        """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         if self.merge and model.labels != list(rows.names):
             model = Merged(model, self.merge)
@@ -83,7 +88,9 @@ def read_faces(
 def read_other(
     faces: Faces, against: str, rows: Manifest | None, conditions: Conditions
 ) -> tuple[Array, Recognizer | None]:
-    """Returns the probabilities of another table, or of another model for the same rows (N, C), and the model."""
+    """Returns the probabilities of another table, or of another model for the same rows (N, C),
+    and the model.
+    """
     if is_predictions(Path(against)):
         return align_probabilities(faces, read_predictions(Path(against)), against), None
     if rows is None:

@@ -1,4 +1,6 @@
-"""Joins predictions with tables of labels and other columns by the paths of images, and describes groups."""
+"""Joins predictions with tables of labels and other columns by the paths of images,
+and describes groups.
+"""
 
 import re
 from collections import Counter
@@ -36,10 +38,12 @@ SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 
 
 def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
-    """Returns the predictions of labelled images with the labels; of each image only the first face of `predict`.
+    """Returns the predictions of labelled images with the labels; of each image only the first face
+    of `predict`.
 
-    Labels are in a split of a manifest, or in a table with the column path, and label or outputs of heads (`move_*`,
-    `yaw`, `valence` ...), or both. Raises FerVitError when the model lacks a label, or its predictions lack an image.
+    Labels are in a split of a manifest, or in a table with the column path, and label or outputs of
+    heads (`move_*`, `yaw`, `valence` ...), or both. Raises FerVitError when the model lacks a
+    label, or its predictions lack an image.
     """
     truth = (
         _read_truth(faces, labels) if is_table(labels) else _manifest_truth(faces, labels, split)
@@ -111,7 +115,9 @@ def _read_truth(faces: Faces, labels: Path) -> Truth:
 
 
 def read_outputs(table: Table, names: Sequence[str]) -> dict[str, Array]:
-    """Returns the targets in columns of a table (M,), NaN where empty; raises FerVitError when one is out of range."""
+    """Returns the targets in columns of a table (M,), NaN where empty;
+    raises FerVitError when one is out of range.
+    """
     mark = find_mark([table[name] for name in names])
     targets = {}
     for name in names:
@@ -140,8 +146,8 @@ def _bad_target(table: Table, name: str, row: int, expected: str, cell: object) 
 def add_columns(faces: Faces, path: Path) -> Faces:
     """Adds the columns of a table whose column `path` names the images.
 
-    Raises FerVitError when it names none, or has a column that the predictions have. A column of a manifest that is
-    empty may be filled.
+    Raises FerVitError when it names none, or has a column that the predictions have. A column of a
+    manifest that is empty may be filled.
     """
     columns, notes = _read_joinable(path)
     none = np.array(None)
@@ -213,13 +219,16 @@ def refuse_twice(table: Table, paths: Sequence[str]) -> None:
         if name in first:
             raise FerVitError(
                 f"{table.row_name(row)}: expected one row for each image, but "
-                f"{printable(short(path))} has several, the first in row {first[name] + 1}. Leave one."
+                f"{printable(short(path))} has several, the first in row {first[name] + 1}. Leave "
+                "one."
             )
         first[name] = row
 
 
 def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
-    """Returns another model's probabilities of the same faces (N, C), with the labels in the order of `faces`."""
+    """Returns another model's probabilities of the same faces (N, C),
+    with the labels in the order of `faces`.
+    """
     order = [find_label(label, other.labels, "The first model") for label in faces.labels]
     probabilities = other.probabilities[match_paths(faces.paths, other.paths, path)][:, order]
     if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
@@ -232,9 +241,11 @@ def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
 def match_paths(
     paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
 ) -> IntArray:
-    """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
+    """Returns the first row of `known` for each path: equal paths, or paths of which one ends in
+    the other.
 
-    Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or two have the same.
+    Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or
+    two have the same.
     """
     paths = list(paths)
     rows = _find_rows(dict.fromkeys(paths), known)
@@ -252,7 +263,9 @@ def match_paths(
 
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path, as `match_paths` does; -1 for a path without one or with several."""
+    """Returns the row of each path, as `match_paths` does;
+    -1 for a path without one or with several.
+    """
     first: dict[str, int] = {}
     for row, path in enumerate(map(str, known)):
         first.setdefault(path, row)

@@ -69,7 +69,9 @@ def _measure(names: tuple[str, ...], outputs: Outputs, weights: Array) -> Array:
 
 
 def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face (N,) is drawn in some bootstrap resamples of units, (R, N) at a time."""
+    """Yields how often each face (N,) is drawn in some bootstrap resamples of units,
+    (R, N) at a time.
+    """
     count = int(units.max(initial=-1)) + 1
     if count < 2:
         return

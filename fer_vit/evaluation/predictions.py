@@ -72,10 +72,11 @@ def is_feature(name: str) -> bool:
 
 
 def read_predictions(path: Path, videos: bool = False) -> Faces:
-    """Reads a table, or a folder of tables, of `predict`, with `videos` also of frames; checks that it is complete.
+    """Reads a table, or a folder of tables, of `predict`, with `videos` also of frames; checks that
+    it is complete.
 
-    Faces are in the order of path, frame and face, not of the rows. Raises FerVitError when the table is
-    incomplete, has a row twice, or a cell that does not fit its column.
+    Faces are in the order of path, frame and face, not of the rows. Raises FerVitError when the
+    table is incomplete, has a row twice, or a cell that does not fit its column.
     """
     tables, left = find_tables(path)
     if left:
@@ -129,7 +130,8 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
 
 
 def leave_out_uncertain(faces: Faces) -> Faces:
-    """Returns the faces without the uncertain ones in photos that have a certain face as well; frames of videos stay.
+    """Returns the faces without the uncertain ones in photos that have a certain face as well;
+    frames of videos stay.
 
     Such a face is often none, and a mean over both would count it as much as the other.
     """
@@ -150,7 +152,9 @@ def leave_out_uncertain(faces: Faces) -> Faces:
 
 
 def _facts(path: Path, columns: Columns) -> dict[str, str]:
-    """Returns how a table was made, by the metadata of its file or else by the rows, on printable lines."""
+    """Returns how a table was made, by the metadata of its file or else by the rows,
+    on printable lines.
+    """
     with readable(path):
         facts = read_facts(metadata(path))
     if not facts:
@@ -167,8 +171,8 @@ def _origins(columns: Columns) -> dict[str, list[str]]:
 def find_labels(table: Table) -> list[str]:
     """Returns the expressions of a table.
 
-    A column such as `p_id` of a participant is no probability: an expression has a common name, occurs in the table as
-    a label, or is needed for the sum of 1.
+    A column such as `p_id` of a participant is no probability: an expression has a common name,
+    occurs in the table as a label, or is needed for the sum of 1.
     """
     candidates = table_labels(table.names)
     known = {*EXPRESSIONS, *SYNONYMS, *_labels_in(table)}
@@ -219,7 +223,9 @@ def _occurs(table: Table, label: str, mark: str) -> bool:
 
 
 def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
-    """Returns how far the probabilities of any face are from a sum of 1; infinite if one is no probability."""
+    """Returns how far the probabilities of any face are from a sum of 1;
+    infinite if one is no probability.
+    """
     if not labels:
         return np.inf
     try:
@@ -263,7 +269,9 @@ def _bad_cell(table: Table, name: str, error: BadCellError) -> FerVitError:
 def _read_others(
     table: Table, labels: Sequence[str], numbers: dict[str, Array]
 ) -> tuple[Columns, list[str]]:
-    """Returns the columns that are not probabilities or features, and notes about words for missing values."""
+    """Returns the columns that are not probabilities or features,
+    and notes about words for missing values.
+    """
     types = _column_types(table, labels)
     columns: Columns = {}
     notes = []
@@ -338,7 +346,8 @@ def _join_probabilities(table: Table, numbers: dict[str, Array], labels: Sequenc
 def _check_complete(
     table: Table, columns: Columns, numbers: dict[str, Array], labels: Sequence[str]
 ) -> None:
-    """Raises FerVitError for a row that `predict` did not write: without confidence or status beside probabilities.
+    """Raises FerVitError for a row that `predict` did not write: without confidence or status
+    beside probabilities.
 
     Spreadsheets add rows of totals, which are no photos.
     """
@@ -351,13 +360,15 @@ def _check_complete(
         wrong = face & empty
         if wrong.any():
             raise FerVitError(
-                f"{table.row_name(int(wrong.argmax()))}: expected a value in `{name}`, since there are "
-                "probabilities, but it is empty. Restore it, or delete the row."
+                f"{table.row_name(int(wrong.argmax()))}: expected a value in `{name}`, since there "
+                "are probabilities, but it is empty. Restore it, or delete the row."
             )
 
 
 def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Returns paths (N,) in which all spellings of a file are the first one, such as `./a.png` and `a.png`."""
+    """Returns paths (N,) in which all spellings of a file are the first one,
+    such as `./a.png` and `a.png`.
+    """
     first: dict[str, str] = {}
     spelled = {path: first.setdefault(normal_path(path), path) for path in dict.fromkeys(paths)}
     return objects([spelled[path] for path in paths.tolist()])
@@ -366,7 +377,8 @@ def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
 def _order(
     table: Table, paths: NDArray[np.object_], numbers: dict[str, Array], labels: Sequence[str]
 ) -> IntArray:
-    """Returns the order of rows by path, frame or seconds, and face; raises FerVitError for a row that is there twice.
+    """Returns the order of rows by path, frame or seconds, and face; raises FerVitError for a row
+    that is there twice.
 
     Without the column `face`, faces are ordered by confidence, and equal ones are taken for one.
     """
@@ -417,8 +429,9 @@ def _check_times(
     if falls.any():
         place = int(falls.argmax())
         raise FerVitError(
-            f"{table.row_name(rows[place + 1])}: expected `seconds` that rise with `frame`, but got "
-            f"{seconds[place + 1]:g} after {seconds[place]:g}. Restore both as `predict` wrote them."
+            f"{table.row_name(rows[place + 1])}: expected `seconds` that rise with `frame`, but "
+            f"got {seconds[place + 1]:g} after {seconds[place]:g}. Restore both as `predict` wrote "
+            "them."
         )
     moving = {*paths[after[within & (seconds[1:] != seconds[:-1])]].tolist()}
     still = [row for row in after[within].tolist() if paths[row] not in moving]

@@ -1,7 +1,8 @@
-"""Reads tables that come back from people and other programs: text, workbooks, JSON Lines and Parquet.
+"""Reads tables that come back from people and other programs: text, workbooks, JSON Lines and
+Parquet.
 
-Every table of a user goes through `read_table`. It finds out encoding and separator, and `Table.assumed` states them
-where they are not UTF-8 and commas.
+Every table of a user goes through `read_table`. It finds out encoding and separator, and
+`Table.assumed` states them where they are not UTF-8 and commas.
 """
 
 import codecs
@@ -87,7 +88,9 @@ def _row_name(path: Path, row: int) -> str:
 
 
 def read_table(*paths: Path) -> Table:
-    """Reads a table, or several Parquet tables of a folder as one. Raises FerVitError when it cannot be read."""
+    """Reads a table, or several Parquet tables of a folder as one. Raises FerVitError
+    when it cannot be read.
+    """
     first = paths[0]
     read = READERS[first.suffix.lower()]
     tables = []
@@ -150,7 +153,9 @@ def check_size(path: Path, rows: int, columns: int) -> None:
 
 
 def read_text(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads cells that are separated by commas, semicolons or tabs; returns them without blank rows."""
+    """Reads cells that are separated by commas, semicolons or tabs;
+    returns them without blank rows.
+    """
     encoding = find_encoding(path)
     with path.open(encoding=encoding, newline="") as file:
         start = file.read(SNIFFED)
@@ -211,7 +216,8 @@ def find_encoding(path: Path) -> str:
                 for block in iter(lambda: file.read(1 << 20), b""):
                     if b"\0" in block:
                         raise TableError(
-                            f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV UTF-8."
+                            f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV "
+                            "UTF-8."
                         )
                     decoder.decode(block)
                 decoder.decode(b"", final=True)
@@ -224,7 +230,9 @@ def find_encoding(path: Path) -> str:
 
 
 def find_separator(start: str) -> tuple[str, int]:
-    """Returns the separator of a text, and where the table begins: below a line `sep=;`, as Excel reads it."""
+    """Returns the separator of a text, and where the table begins: below a line `sep=;`,
+    as Excel reads it.
+    """
     named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', start)
     if named:
         return named[1], named.end()
@@ -232,7 +240,9 @@ def find_separator(start: str) -> tuple[str, int]:
 
 
 def _fit(start: str, separator: str) -> tuple[bool, int, int]:
-    """Returns how well a separator fits: it makes a cell `path`, lines as long as the head, and many cells."""
+    """Returns how well a separator fits: it makes a cell `path`, lines as long as the head,
+    and many cells.
+    """
     rows = [row for _, row in _first_rows(start, separator)]
     width = len(rows[0]) if rows else 0
     named = any(PATH in map(_tidy, row) for row in rows if len(row) > 1)
@@ -260,7 +270,9 @@ def _filled_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
-    """Raises FerVitError when the names of the columns are not in the first of some numbered rows."""
+    """Raises FerVitError when the names of the columns are not in the first
+    of some numbered rows.
+    """
     for index, (number, row) in enumerate(rows):
         if PATH in [_tidy(cell) for cell in row if isinstance(cell, str)]:
             if index:
@@ -515,5 +527,7 @@ def metadata(path: Path) -> dict[bytes, bytes]:
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a path names a table rather than a manifest, which may be a Parquet file as well."""
+    """Returns whether a path names a table rather than a manifest,
+    which may be a Parquet file as well.
+    """
     return path.suffix.lower() in READERS and b"fer_vit" not in metadata(path)

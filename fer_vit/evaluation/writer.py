@@ -225,12 +225,14 @@ def head_section(head: str, measured: Measured) -> Section:
 
 MEANINGS = {
     "movements": (
-        "r: Pearson's correlation with the targets. MAE: mean absolute error, of intensities from 0 to 1. Where "
-        "all targets are 0 or 1, F1 counts values from 0.5 on, and AUROC is the area under the ROC curve."
+        "r: Pearson's correlation with the targets. MAE: mean absolute error, of intensities from "
+        "0 to 1. Where all targets are 0 or 1, F1 counts values from 0.5 on, and AUROC is the area "
+        "under the ROC curve."
     ),
     "pose": "r: Pearson's correlation with the targets. MAE: mean absolute error in degrees.",
     "affect": (
-        "CCC: Lin's concordance correlation coefficient. RMSE: root mean square error. Both are from -1 to 1."
+        "CCC: Lin's concordance correlation coefficient. RMSE: root mean square error. Both are "
+        "from -1 to 1."
     ),
 }
 """What the measures of each head mean."""

@@ -4,10 +4,10 @@ What a region takes from another is a mean over the other's tokens and the patch
 a large region does not win by its size. Attention to class and register tokens and to patches
 outside all regions is left out.
 
-B images, H heads of a block, T tokens, R regions, C classes, O raw outputs: C logits and the outputs
-of further heads such as `movements`; U units: sets of tokens that are masked together, N boxes, L
-heads of all blocks, V views of attention: the whole encoder, then the L heads, then the query of
-every expression with pooling "query".
+B images, H heads of a block, T tokens, R regions, C classes, O raw outputs: C logits and the
+outputs of further heads such as `movements`; U units: sets of tokens that are masked together, N
+boxes, L heads of all blocks, V views of attention: the whole encoder, then the L heads, then the
+query of every expression with pooling "query".
 """
 
 from collections.abc import Iterator
@@ -94,7 +94,9 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
 
 
 def raw_outputs(net: RegionViT, encoded: Tokens) -> Tensor:
-    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32: first the logits."""
+    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32:
+    first the logits.
+    """
     return _join_outputs(net.forward_head(encoded), net, encoded)
 
 
@@ -160,7 +162,8 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
     computed.
     """
     if intact is None:
-        # Not the outputs of a trace: other kernels may have computed them; this matters in bfloat16.
+        # Not the outputs of a trace: other kernels may have computed them; this matters in
+        # bfloat16.
         intact = raw_outputs(net, net.forward_features(tokens))
     falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
     for number, unit in enumerate(units.unbind(1)):

@@ -195,7 +195,9 @@ def _refuse_quantize(options: ExportOptions) -> None:
 
 
 class AllHeads(nn.Module):
-    """A model that returns the values of its further heads beside the probabilities, in the aligned crop."""
+    """A model that returns the values of its further heads beside the probabilities,
+    in the aligned crop.
+    """
 
     def __init__(self, model: Recognizer) -> None:
         super().__init__()
@@ -204,7 +206,9 @@ class AllHeads(nn.Module):
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Returns probabilities (B, C), and the values (B, K) of each head; arguments as for `RegionViT`."""
+        """Returns probabilities (B, C), and the values (B, K) of each head;
+        arguments as for `RegionViT`.
+        """
         net = self.model.net
         tokens = net.forward_features(net.tokenize(image, boxes, valid))
         probabilities = self.model.decide(net.forward_head(tokens))
@@ -220,7 +224,8 @@ def output_names(model: Recognizer) -> list[str]:
 def trace_program(model: Recognizer, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     """Returns the graph of a model, which takes any number of faces.
 
-    It returns the probabilities, or a tuple of the outputs of `output_names` if the model has further heads.
+    It returns the probabilities, or a tuple of the outputs of `output_names` if the model has
+    further heads.
     """
     graph: nn.Module = AllHeads(model) if len(model.net.heads) else model
     return torch.export.export(graph, inputs, dynamic_shapes=any_number(inputs))

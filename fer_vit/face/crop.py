@@ -1,8 +1,8 @@
 """From an image and its landmarks to a model's crop and its facial regions.
 
-Regions are square boxes placed by five landmarks in a frame of the face. Its unit is the larger of eye distance and
-eye-to-mouth distance, which is stable for turned and nodding heads. Its axes are parallel and perpendicular to the line
-through the eyes. Left and right are the person's.
+Regions are square boxes placed by five landmarks in a frame of the face. Its unit is the larger of
+eye distance and eye-to-mouth distance, which is stable for turned and nodding heads. Its axes are
+parallel and perpendicular to the line through the eyes. Left and right are the person's.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,9 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
-    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy, perhaps outside. Raises FerVitError for wrong names."""
+    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy,
+    perhaps outside. Raises FerVitError for wrong names.
+    """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
     across, down = points[1] - points[0], (points[3] + points[4] - points[0] - points[1]) / 2
@@ -74,7 +76,9 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
 def cover_regions(
     image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None
 ) -> Image:
-    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey; None: with the mean colour."""
+    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey; None:
+    with the mean colour.
+    """
     boxes, size = region_boxes(landmarks, regions), image.shape[1::-1]
     left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
     right, bottom = np.clip(np.ceil(boxes[:, 2:].max(0)), 0, size).astype(int)
@@ -84,7 +88,9 @@ def cover_regions(
 
 
 def visible(boxes: Float32Array, size: int) -> Mask:
-    """Returns a mask (R,) of boxes (R, 4) that are finite, at least two pixels wide and centred in the square image."""
+    """Returns a mask (R,) of boxes (R, 4) that are finite,
+    at least two pixels wide and centred in the square image.
+    """
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
@@ -126,10 +132,12 @@ class Cropped(NamedTuple):
 def crop_face(
     image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
 ) -> tuple[Image, Array, Array]:
-    """Crops a face: the crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to crop pixels.
+    """Crops a face: the crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to
+    crop pixels.
 
-    Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A `framed` image is a
-    face crop already: models with `align` "crop" use all of it. `change` is a matrix (2, 3) in crop pixels.
+    Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A
+    `framed` image is a face crop already: models with `align` "crop" use all of it. `change` is a
+    matrix (2, 3) in crop pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
     points = (
@@ -149,7 +157,9 @@ def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: b
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]:
-    """Returns region boxes (R, 4) and which are visible (R,), for landmarks (5, 2) in crop pixels."""
+    """Returns region boxes (R, 4) and which are visible (R,),
+    for landmarks (5, 2) in crop pixels.
+    """
     boxes = region_boxes(landmarks, spec.regions)
     valid = visible(boxes, spec.size)
     boxes[~valid] = 0.0
@@ -160,7 +170,9 @@ CUT = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts a face with box (4,) and half the box around it: at most CUT pixels square, and the matrix (2, 3) to it."""
+    """Cuts a face with box (4,) and half the box around it: at most CUT pixels square,
+    and the matrix (2, 3) to it.
+    """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, CUT / side)
     size = round(scale * side)
@@ -176,8 +188,9 @@ SMALLER = 0.75  # smaller scales are reductions; averaging would blur faces of a
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """Draws the crop (size, size, 3) that a matrix (2, 3) from image to crop pixels describes.
 
-    A warp reads only neighbouring pixels, so reductions would alias: noise, subpixel shifts and compression change the
-    crop. Reduced crops are drawn at twice their size and averaged; strongly reduced ones from an averaged image.
+    A warp reads only neighbouring pixels, so reductions would alias: noise, subpixel shifts and
+    compression change the crop. Reduced crops are drawn at twice their size and averaged; strongly
+    reduced ones from an averaged image.
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
@@ -207,7 +220,9 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 
 
 def halve(image: Image) -> Image:
-    """Averages 2 x 2 pixels of an image, in a tenth of the time that averages over parts of pixels take."""
+    """Averages 2 x 2 pixels of an image, in a tenth of the time that averages over parts
+    of pixels take.
+    """
     half = (image.shape[1] // 2, image.shape[0] // 2)
     return np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_LINEAR), np.uint8)
 

@@ -23,17 +23,18 @@ from fer_vit.geometry import Array, Image, full_box
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of the images that a detector gets, in pixels.
 
-At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which the
-landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far apart. At 1280 it finds
-faces down to about a hundredth of a photo's longer side.
+At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its
+landmarks, from which the landmark network learned, lie on the eyes of the mean aligned face; at 160
+they are 11 % too far apart. At 1280 it finds faces down to about a hundredth of a photo's longer
+side.
 """
 WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
 PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
 """Minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds one in
 99.8 % of FERPlus' crops."""
 FOLLOWED = 0.75
-"""Longer side of a face's box in the square that is searched in a video's next frame: a turned or moving face stays
-inside."""
+"""Longer side of a face's box in the square that is searched in a video's next frame: a turned or
+moving face stays inside."""
 SAME = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
@@ -71,7 +72,9 @@ class Detector(ABC):
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
     def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
-        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network; it may leave out some."""
+        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network;
+        it may leave out some.
+        """
         return refine_landmarks(image, faces)
 
     def find_in_crop(self, image: Image) -> Face | None:
@@ -99,7 +102,9 @@ class YuNet(Detector):
         return YuNet(yunet_path(), min_score)
 
     def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
-        """Leaves out uncertain faces that are none in a second look, which was trained on YuNet's mistakes."""
+        """Leaves out uncertain faces that are none in a second look,
+        which was trained on YuNet's mistakes.
+        """
         return confirm_faces(image, faces)
 
     def find(self, image: Image) -> list[Face]:
@@ -107,7 +112,9 @@ class YuNet(Detector):
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
     def search(self, image: Image) -> tuple[list[Face], list[Face]]:
-        """Returns the faces found at full size, of at most MAX_SIDE pixels, and those found in a small copy."""
+        """Returns the faces found at full size, of at most MAX_SIDE pixels,
+        and those found in a small copy.
+        """
         longest = max(image.shape[:2])
         fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
         coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
@@ -117,7 +124,8 @@ class YuNet(Detector):
         """Returns the faces in a resized copy of an image, in the image's pixels."""
         rows = find_faces(self.path or yunet_path(), small, self.min_score).astype(float)
         scale = _scale(small, image)
-        # Mirrored images show no constant offset between the network's coordinates and ours, so no half pixel is added.
+        # Mirrored images show no constant offset between the network's coordinates and ours, so no
+        # half pixel is added.
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
@@ -167,7 +175,9 @@ DETECTORS: dict[str, Detector] = {
     "landmarks": LandmarksOnly(),
     "none": NoDetector(),
 }
-"""The detectors by name. A new one is a subclass of `Detector`, an entry here and in `DetectorName`."""
+"""The detectors by name. A new one is a subclass of `Detector`,
+an entry here and in `DetectorName`.
+"""
 
 
 def find_detector(detector: ChosenDetector) -> Detector:
@@ -201,7 +211,8 @@ def detector_name(detector: ChosenDetector) -> str:
 def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]:
     """Returns the large faces of a small copy and the other faces, best score first.
 
-    At full size, a face of more than WHOLE pixels is found in fragments. Faces inside a large face are dropped.
+    At full size, a face of more than WHOLE pixels is found in fragments. Faces inside a large face
+    are dropped.
     """
     large = [face for face in coarse if face.side > longest / 3]
     others = [face for face in fine if not any(_centre_within(face, around) for around in large)]
@@ -209,12 +220,14 @@ def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]
 
 
 def detect_in_crop(detector: Detector, image: Image) -> Face:
-    """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score times side.
+    """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score
+    times side.
 
-    The detector gets a grey copy at 224 pixels, because colour alone would move the face, without padding, which only
-    lost faces. If the face is small, the image may be a photo and is searched at full size, in colour. Landmarks are
-    searched in the full image if there is no face, or if its box and the image have an IoU of 0.5 or more: covered eyes
-    or a mask mislead the detector's box more than the landmarks.
+    The detector gets a grey copy at 224 pixels, because colour alone would move the face, without
+    padding, which only lost faces. If the face is small, the image may be a photo and is searched
+    at full size, in colour. Landmarks are searched in the full image if there is no face, or if its
+    box and the image have an IoU of 0.5 or more: covered eyes or a mask mislead the detector's box
+    more than the landmarks.
     """
     grey = grey_copy(image)
     small = resized(grey, MIN_SIDE)
@@ -234,7 +247,8 @@ def grey_copy(image: Image) -> Image:
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
-    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills less than half.
+    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills
+    less than half.
 
     Faces below the minimum score of photos do not count.
     """
@@ -247,8 +261,9 @@ def is_photo(detector: Detector, image: Image) -> bool:
 def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
     """Re-detects each face of a video where it is expected in the next frame.
 
-    A box keeps its size and moves with the landmarks, so that all searches have the same framing. Faces that are not
-    found, or found twice, are left out. Landmarks are refined from the expected ones, moved to the detection.
+    A box keeps its size and moves with the landmarks, so that all searches have the same framing.
+    Faces that are not found, or found twice, are left out. Landmarks are refined from the expected
+    ones, moved to the detection.
     """
     found: list[Face] = []
     for face in faces:
@@ -268,7 +283,9 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
 
 
 def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
-    """Cuts a grey square around a face, faster than `warp`: the cut, scale and shift (2,) from image to cut pixels."""
+    """Cuts a grey square around a face, faster than `warp`: the cut,
+    scale and shift (2,) from image to cut pixels.
+    """
     half = 2 * round(face.longer_side / FOLLOWED / 4) + 2
     start = np.round(face.centre).astype(int) - half
     stop, end = start + 2 * half, np.array(image.shape[1::-1])
@@ -292,10 +309,12 @@ def _scale(small: Image, image: Image) -> Array:
 
 
 def resized(image: Image, side: int) -> Image:
-    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation; reduced by halves, then averaged.
+    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation; reduced by
+    halves, then averaged.
 
-    Averages over parts of pixels take ten times as long as bilinear interpolation, which does not alias where the last
-    reduction is slight, or to a half, which it computes as the mean of four pixels.
+    Averages over parts of pixels take ten times as long as bilinear interpolation, which does not
+    alias where the last reduction is slight, or to a half, which it computes as the mean of four
+    pixels.
     """
     while max(image.shape[:2]) > 2 * side:
         image = _scaled(image, 0.5, cv2.INTER_LINEAR)

@@ -32,7 +32,9 @@ class Face(NamedTuple):
         return (self.box[:2] + self.box[2:]) / 2
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Face":
-        """Returns the face in the pixels of another image, where x and y are multiplied by `scale`, then shifted."""
+        """Returns the face in the pixels of another image,
+        where x and y are multiplied by `scale`, then shifted.
+        """
         corners = self.box.reshape(2, 2) * scale + shift
         return Face(corners.ravel(), self.landmarks * scale + shift, self.score)
 

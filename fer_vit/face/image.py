@@ -1,10 +1,11 @@
 """The image reader: decodes files to RGB uint8, or raises an error with the reason.
 
-The size is read from the header first, since a few bytes can claim more pixels than memory holds; `FORMATS` has the
-limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a process first imports cv2,
-applies to the user's images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0). Pillow takes 30
-microseconds for a size, nearly as long as decoding a small PNG; `image_size` takes one or two. Formats that are not
-listed here reach no decoder, so that a hostile file cannot select a rarely used one.
+The size is read from the header first, since a few bytes can claim more pixels than memory holds;
+`FORMATS` has the limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed
+when a process first imports cv2, applies to the user's images too, and counts the pixels of a JPEG
+after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as decoding
+a small PNG; `image_size` takes one or two. Formats that are not listed here reach no decoder, so
+that a hostile file cannot select a rarely used one.
 """
 
 import io
@@ -32,7 +33,9 @@ Size = tuple[int, int]  # width and height in pixels, before EXIF turns the imag
 
 JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker with a payload; in compressed pixels 0x00 or a restart (0xd0 to 0xd7) follows every 0xff."""
+"""A marker with a payload; in compressed pixels 0x00
+or a restart (0xd0 to 0xd7) follows every 0xff.
+"""
 START_OF_SCAN, END = 0xDA, 0xD9
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the segment with the size, one for each kind of compression."""
@@ -47,7 +50,8 @@ MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size in the header of an encoded image; None for an unknown format or a truncated header.
+    """Reads the size in the header of an encoded image; None for an unknown format or a truncated
+    header.
 
     Raises ImageError for a JPEG with too many segments.
     """
@@ -69,7 +73,9 @@ def image_suffix(data: bytes) -> str | None:
 
 
 def brands(data: bytes) -> set[bytes]:
-    """Returns the brands of a file in boxes (ISO 14496-12: AVIF, HEIC, MP4), which name its formats; else none."""
+    """Returns the brands of a file in boxes (ISO 14496-12: AVIF, HEIC, MP4),
+    which name its formats; else none.
+    """
     if data[4:8] != b"ftyp":
         return set()
     end = int.from_bytes(data[:4], "big")
@@ -94,7 +100,9 @@ def is_animated(data: bytes) -> bool:
 
 
 def count_scans(data: bytes) -> int:
-    """Returns the number of scans of a JPEG, each of which can refine all pixels by a few bytes; else 0."""
+    """Returns the number of scans of a JPEG,
+    each of which can refine all pixels by a few bytes; else 0.
+    """
     if not data.startswith(JPEG):
         return 0
     scans = 0
@@ -118,7 +126,9 @@ def _jpeg(data: bytes) -> Size | None:
 
 
 def _has_several_scans(data: bytes) -> bool:
-    """Returns whether the coefficients of all pixels of a JPEG are in memory before it is decoded."""
+    """Returns whether the coefficients of all pixels of a JPEG are
+    in memory before it is decoded.
+    """
     components = b""
     for marker, at in _markers(data):
         if marker in PLAIN_FRAMES:
@@ -162,7 +172,9 @@ def _webp(data: bytes) -> Size | None:
 
 
 def _avif(data: bytes) -> Size | None:
-    """Returns the largest size that the boxes of an AVIF name, for a picture or a track; None if there is none."""
+    """Returns the largest size that the boxes of an AVIF name, for a picture or a track;
+    None if there is none.
+    """
     sizes: list[Size] = []
     for start, end in _boxes(data, (b"meta", b"moov")):
         names = [*islice(SIZE_BOX.finditer(data, start, end), MAX_BOXES + 1)]
@@ -306,18 +318,23 @@ UNREAD = {
     "PSD": rb"8BPS",
     "OpenEXR": rb"\x76\x2f\x31\x01",
     "Radiance HDR": rb"#\?(RADIANCE|RGBE)",
-    "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
+    "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}"
+    rb"|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
 }
-"""Formats that are recognized by how their files begin, but reach no decoder; of TGA, photos have no colour map."""
+"""Formats that are recognized by how their files begin, but reach no decoder; of TGA,
+photos have no colour map.
+"""
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 """The status of a file that kills the process that reads it."""
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
-    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or by the boxes of an AVIF.
+    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or by the boxes of an
+    AVIF.
 
-    Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8) divides width and
-    height; a reduced JPEG is decoded in a third of the time or less. Raises ImageError as for `check_cost`.
+    Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8)
+    divides width and height; a reduced JPEG is decoded in a third of the time or less. Raises
+    ImageError as for `check_cost`.
     """
     check_cost(data)
     flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
@@ -350,7 +367,8 @@ def _decode(data: bytes, flags: int) -> NDArray[Any]:
 
 
 def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
-    """Reduces 16 bits to 8: the highest ones of the lowest `bits`. None: of those that the image uses.
+    """Reduces 16 bits to 8: the highest ones of the lowest `bits`. None: of those that the image
+    uses.
 
     Infrared and depth cameras use 10 to 14 bits; their images would be black.
     """
@@ -365,7 +383,9 @@ def used_bits(image: NDArray[np.uint16]) -> int:
 
 
 def _avif_orientation(data: bytes) -> int:
-    """Returns the orientation in an AVIF's boxes as an EXIF number; 1 (upright) for a broken header."""
+    """Returns the orientation in an AVIF's boxes as an EXIF number;
+    1 (upright) for a broken header.
+    """
     try:
         return int(
             AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1)
@@ -375,7 +395,9 @@ def _avif_orientation(data: bytes) -> int:
 
 
 def rotate_upright(image: Image, orientation: int) -> Image:
-    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed; each four have the same reflections."""
+    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed;
+    each four have the same reflections.
+    """
     if orientation > 4:
         image = image.transpose(1, 0, 2)
     rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]
@@ -383,7 +405,8 @@ def rotate_upright(image: Image, orientation: int) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an encoded image of unknown format, or one that takes too much memory or time.
+    """Raises ImageError for an encoded image of unknown format, or one that takes too much memory
+    or time.
 
     The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
     """
@@ -408,7 +431,9 @@ def check_cost(data: bytes) -> None:
 
 
 def _reason_unread(data: bytes) -> str:
-    """Returns why an encoded image of no known format is not read, with the remedy for other formats of images."""
+    """Returns why an encoded image of no known format is not read,
+    with the remedy for other formats of images.
+    """
     for name, signature in UNREAD.items():
         if re.match(signature, data, re.DOTALL):
             return f"{name}, which is not read: save it as JPEG"
@@ -424,7 +449,9 @@ def check_size(size: Size, most: int = MAX_PIXELS) -> None:
 
 
 def check_file_size(size: int) -> None:
-    """Raises ImageError for the size of an encoded image in bytes; call it before the file is read or unpacked."""
+    """Raises ImageError for the size of an encoded image in bytes;
+    call it before the file is read or unpacked.
+    """
     if size > MAX_FILE:
         raise ImageError(
             f"too large: {size / MEGA:,.0f} MB, the limit of an image is {MAX_FILE // MEGA} MB"
@@ -432,9 +459,11 @@ def check_file_size(size: int) -> None:
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
-    """Returns the strongest reduction that leaves the longer side of an encoded JPEG at least `min_side` pixels.
+    """Returns the strongest reduction that leaves the longer side of an encoded JPEG at least
+    `min_side` pixels.
 
-    1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the image.
+    1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would
+    shift the image.
     """
     try:
         image = JpegImageFile(
@@ -450,12 +479,16 @@ def reduction_to(data: bytes, min_side: int) -> int:
 
 
 def read_image(path: Path) -> Image:
-    """Reads an image file: RGB uint8 (H, W, 3). Raises ImageError when the file cannot be read or decoded."""
+    """Reads an image file: RGB uint8 (H, W, 3). Raises ImageError
+    when the file cannot be read or decoded.
+    """
     return decode_image(read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads the file of an image. Raises ImageError when it cannot be read, or is larger than any image."""
+    """Reads the file of an image. Raises ImageError when it cannot be read,
+    or is larger than any image.
+    """
     try:
         if path.exists() and not path.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever

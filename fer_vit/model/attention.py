@@ -1,10 +1,11 @@
-"""Attention by dot product, additive scores or a Gaussian kernel, and a block with post-norm, for timm's encoder.
+"""Attention by dot product, additive scores or a Gaussian kernel, and a block with post-norm, for
+timm's encoder.
 
 Then pooling: from encoded tokens to the vectors that are classified, and the weight of each token.
 
-B images, H heads of the encoder, the decoder or 1, T tokens, D width, d = D / H the width of a head, C classes, Q
-vectors per face: 1, or C, one per expression. `num_prefix` class and register tokens come first; the others have a
-position in the face.
+B images, H heads of the encoder, the decoder or 1, T tokens, D width, d = D / H the width of a
+head, C classes, Q vectors per face: 1, or C, one per expression. `num_prefix` class and register
+tokens come first; the others have a position in the face.
 """
 
 import math
@@ -22,10 +23,13 @@ ALL = slice(None)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax of scores (..., T) where the mask, broadcastable to them, is True; 0 elsewhere, even for a whole row."""
+    """Softmax of scores (..., T) where the mask, broadcastable to them, is True; 0 elsewhere,
+    even for a whole row.
+    """
     if mask is None:
         return scores.softmax(-1)
-    # The lowest number instead of minus infinity: a row of minus infinities would give NaN, in the gradient too.
+    # The lowest number instead of minus infinity: a row of minus infinities would give NaN, in the
+    # gradient too.
     return (
         scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
     )
@@ -37,7 +41,9 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 class DotAttention(Attention):
-    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit."""
+    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass,
+    to the last bit.
+    """
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
@@ -64,7 +70,9 @@ class DotAttention(Attention):
         return self.project(x, 2)
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """The forward pass (B, T, D) -> (B, T, D) by `weights` and `values`; `attn_mask` is the layer's `relation`."""
+        """The forward pass (B, T, D) -> (B, T, D) by `weights` and `values`;
+        `attn_mask` is the layer's `relation`.
+        """
         values = self.values(x)
         weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)
         x = (weights @ values).transpose(1, 2).flatten(2)
@@ -74,7 +82,8 @@ class DotAttention(Attention):
 class AdditiveAttention(DotAttention):
     """Additive attention: score of query q and key k is v . tanh(q + k), with a v for each head.
 
-    Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate" (ICLR 2015).
+    Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate"
+    (ICLR 2015).
     """
 
     def __init__(self, dim: int, num_heads: int = 8, **options: object) -> None:
@@ -84,7 +93,8 @@ class AdditiveAttention(DotAttention):
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """As for `DotAttention`."""
-        # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are slower on a CPU.
+        # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are
+        # slower on a CPU.
         heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
         return torch.cat(
             [(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1
@@ -94,10 +104,12 @@ class AdditiveAttention(DotAttention):
 
 
 class GaussianAttention(DotAttention):
-    """Nadaraya-Watson regression as attention: the score of two tokens at a distance r is -r^2 / (2 w^2).
+    """Nadaraya-Watson regression as attention: the score of two tokens at a distance r is -r^2 / (2
+    w^2).
 
-    w is a width in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating Regression", and Watson,
-    "Smooth Regression Analysis" (both 1964). Without queries and keys, since content plays no part.
+    w is a width in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating
+    Regression", and Watson, "Smooth Regression Analysis" (both 1964). Without queries and keys,
+    since content plays no part.
     """
 
     def __init__(
@@ -111,7 +123,9 @@ class GaussianAttention(DotAttention):
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor:
-        """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to missing ones."""
+        """Squared distances of the tokens' centres in pixels (B, 1, T, T),
+        infinite to missing ones.
+        """
         centres = tokens.centres.float()  # squares of pixels are too large for float16
         squared = (centres[:, :, None] - centres[:, None]).square().sum(-1)  # (B, T, T)
         if tokens.valid is not None:
@@ -141,7 +155,9 @@ ATTENTION: dict[str, type[DotAttention]] = {
 
 
 class PostNormBlock(Block):
-    """The block of "Attention Is All You Need": normalisation after each residual sum, ReLU in the feed-forward."""
+    """The block of "Attention Is All You Need": normalisation after each residual sum,
+    ReLU in the feed-forward.
+    """
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **{**options, "act_layer": nn.ReLU})
@@ -157,13 +173,17 @@ class PostNormBlock(Block):
 
 
 def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
-    """Attention of the class token to each token (B, T), averaged over heads, for a block's input x (B, T, D)."""
+    """Attention of the class token to each token (B, T), averaged over heads,
+    for a block's input x (B, T, D).
+    """
     x = x if isinstance(block, PostNormBlock) else block.norm1(x)
     return block.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
-    """Switches torch's fused attention, which hides its weights, on or off; returns each layer's previous setting."""
+    """Switches torch's fused attention, which hides its weights, on or off;
+    returns each layer's previous setting.
+    """
     before = {
         name: module.fused_attn
         for name, module in model.named_modules()
@@ -175,7 +195,9 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
-    """Whether torch's fused attention is faster than explicit products, as docs/results/benchmarks.md measures it."""
+    """Whether torch's fused attention is faster than explicit products,
+    as docs/results/benchmarks.md measures it.
+    """
     return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)
 
 
@@ -189,7 +211,9 @@ def has_bf16(accelerator: str) -> bool:
 
 
 class Pooled(NamedTuple):
-    """A vector per face or per expression, and the weights of the tokens in it, which sum to 1 or to 0 without any."""
+    """A vector per face or per expression, and the weights of the tokens in it,
+    which sum to 1 or to 0 without any.
+    """
 
     x: Tensor  # (B, D), or (B, C, D)
     weights: Tensor  # (B, H, Q, T)
@@ -241,7 +265,8 @@ class AveragePool(Pool):
 
 
 class AdditivePool(Pool):
-    """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x + u).
+    """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x +
+    u).
 
     Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u.
     """
@@ -272,7 +297,9 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (B, Q, D), tokens (B, T, D), which are present (B, T) -> new queries, their weights (B, H, Q, T)."""
+        """Queries (B, Q, D), tokens (B, T, D), which are present (B, T) -> new queries,
+        their weights (B, H, Q, T).
+        """
         q, k, v = (
             split_heads(part, self.num_heads)
             for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1))
@@ -282,7 +309,9 @@ class CrossAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A pre-norm Transformer decoder layer; if `causal`, each query sees only itself and earlier ones."""
+    """A pre-norm Transformer decoder layer; if `causal`,
+    each query sees only itself and earlier ones.
+    """
 
     def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
         super().__init__()
@@ -305,8 +334,8 @@ class DecoderBlock(nn.Module):
 class QueryPool(Pool):
     """Lets a query per expression attend to the patch and region tokens: a Transformer decoder.
 
-    The layer is from Vaswani et al. (2017), the learned queries from Carion et al., "End-to-End Object Detection with
-    Transformers" (ECCV 2020).
+    The layer is from Vaswani et al. (2017), the learned queries from Carion et al., "End-to-End
+    Object Detection with Transformers" (ECCV 2020).
     """
 
     per_expression = True

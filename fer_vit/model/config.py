@@ -35,41 +35,49 @@ class RegionViTConfig:
     """All settings of a RegionViT. None keeps the backbone's default.
 
     Attributes:
-        backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
-        pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state dict.
-        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch size, or, with stem
-            "conv", one pixel more: then S - x maps the grid of patches to itself.
+        backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or
+            vit_small_patch16_224.
+        pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state
+            dict.
+        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch
+            size, or, with stem "conv", one pixel more: then S - x maps the grid of patches to
+            itself.
         in_chans: 3 for RGB, 1 to read images as grey.
         patch_size: Side of a patch in pixels.
         embed_dim: Width D, a multiple of 4.
         depth: Number of blocks.
         num_heads: Heads per block.
-        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
+        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on
+            small images.
         stem_convs: Convolutions of stem "conv" per halving; fewer mean a smaller receptive field.
-        stem_last_convs: Convolutions of its last halving, which only patches read. None: as `stem_convs`.
+        stem_last_convs: Convolutions of its last halving, which only patches read. None: as
+            `stem_convs`.
         standardize: Scale every crop to the same mean and standard deviation of grey levels.
         tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see `face.crop.REGIONS`).
         region_grid: k: a region becomes k x k tokens.
-        region_source: Regions are cut from the "image", with a separate embedding, or from the features of the
-            convolutional "stem" before its last halving: cheaper with patch tokens, with a larger receptive field.
-        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order), "mirror"
-            (half of the channels encode (x, y), half (S - x, y), so that mirroring swaps the halves) or "none". Regions
-            have the sinusoidal encoding of their centre: 1-D with "sincos_1d", none with "none", "mirror" as the
-            patches, else 2-D.
-        attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
-            distance between tokens (Nadaraya-Watson).
+        region_source: Regions are cut from the "image", with a separate embedding, or from the
+            features of the convolutional "stem" before its last halving: cheaper with patch tokens,
+            with a larger receptive field.
+        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in
+            reading order), "mirror" (half of the channels encode (x, y), half (S - x, y), so that
+            mirroring swaps the halves) or "none". Regions have the sinusoidal encoding of their
+            centre: 1-D with "sincos_1d", none with "none", "mirror" as the patches, else 2-D.
+        attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or
+            "gaussian" kernel of the distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
-        keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the most attention of
-            the class token; one number per block. Empty: all patches. With "gaussian" attention every face keeps the
-            same patches.
-        pool: What is classified, one of `attention.POOLS`: "token" is the class token, "avg" the mean of the patch and
-            region tokens, "additive" their mean with learned weights, "query" a query per expression (Transformer
-            decoder).
+        keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the
+            most attention of the class token; one number per block. Empty: all patches. With
+            "gaussian" attention every face keeps the same patches.
+        pool: What is classified, one of `attention.POOLS`: "token" is the class token, "avg" the
+            mean of the patch and region tokens, "additive" their mean with learned weights, "query"
+            a query per expression (Transformer decoder).
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
-        dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention and feed-forward.
-        drop_path_rate: Stochastic depth rate of the last block; it rises linearly from 0 in the first.
+        dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention
+            and feed-forward.
+        drop_path_rate: Stochastic depth rate of the last block; it rises linearly from 0 in the
+            first.
     """
 
     backbone: str = "vit_tiny_patch16_224"
@@ -125,7 +133,9 @@ class ModelSettings:
 
 
 def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
-    """Converts the plain values in a file, called `name` in messages; raises FerVitError when one has a wrong type."""
+    """Converts the plain values in a file, called `name` in messages;
+    raises FerVitError when one has a wrong type.
+    """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:

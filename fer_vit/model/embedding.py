@@ -20,7 +20,8 @@ from fer_vit.model.tokens import sincos_1d, sincos_2d
 
 
 class Normalize(nn.Module):
-    """Normalises crops by the mean and deviation of a backbone or, with `standardize`, of each crop.
+    """Normalises crops by the mean and deviation of a backbone or, with `standardize`, of each
+    crop.
 
     A network with one input channel gets grey crops.
     """
@@ -59,8 +60,8 @@ def to_grey(image: Tensor) -> Tensor:
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, `convs` for every halving; an `embed_layer` of timm.
 
-    The last halving, which only patches read, has `last_convs`. After Xiao et al., "Early Convolutions Help
-    Transformers See Better" (NeurIPS 2021), who use one per halving.
+    The last halving, which only patches read, has `last_convs`. After Xiao et al., "Early
+    Convolutions Help Transformers See Better" (NeurIPS 2021), who use one per halving.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class ConvStem(nn.Module):
         self.early_width = widths[-2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up."""
+        """(B, C, S, S) -> (B, N, D); between `early`
+        and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up.
+        """
         return self.finish(self.early(x))
 
     def finish(self, features: Tensor) -> Tensor:
@@ -98,7 +101,9 @@ class ConvStem(nn.Module):
 
 
 def downsample(before: int, after: int, convs: int) -> nn.Sequential:
-    """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
+    """Creates 3x3 convolutions, each with batch norm and GELU:
+    (B, before, H, W) -> (B, after, H/2, W/2).
+    """
     layers: list[nn.Module] = []
     for channels, stride in ((before, 2), *[(after, 1)] * (convs - 1)):
         layers += [
@@ -110,7 +115,9 @@ def downsample(before: int, after: int, convs: int) -> nn.Sequential:
 
 
 def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size: int) -> Tensor:
-    """Returns the sinusoidal encoding (..., D) of centres (..., 2) in crop pixels; 0 for a model without positions."""
+    """Returns the sinusoidal encoding (..., D) of centres (..., 2) in crop pixels;
+    0 for a model without positions.
+    """
     if config.pos_embed == "none":
         return centres.new_zeros(*centres.shape[:-1], dim)
     if config.pos_embed == "sincos_1d":  # the index in reading order, row by row from 0
@@ -124,11 +131,12 @@ def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size
 
 
 class RegionEmbed(nn.Module):
-    """Region tokens: crops every region's box from the image, or from features of it, and embeds it as k x k patches.
+    """Region tokens: crops every region's box from the image, or from features of it, and embeds it
+    as k x k patches.
 
-    Each token gets an embedding of its region's name, so that the order of regions does not matter. The embedding of
-    crops from the image has its own weights, initialised with a backbone's patch embedding. In the stem's features a
-    cell is half a patch, and 3 x 3 cells become a token.
+    Each token gets an embedding of its region's name, so that the order of regions does not matter.
+    The embedding of crops from the image has its own weights, initialised with a backbone's patch
+    embedding. In the stem's features a cell is half a patch, and 3 x 3 cells become a token.
     """
 
     def __init__(self, config: RegionViTConfig, vit: VisionTransformer) -> None:
@@ -156,19 +164,23 @@ class RegionEmbed(nn.Module):
     def forward(self, source: Tensor, boxes: Tensor, valid: Tensor | None = None) -> Tensor:
         """Embeds finite boxes (B, R, 4), xyxy in crop pixels, without the names: (B, R k^2, D).
 
-        The source is the normalised image, or features of it (B, C, S / stride, S / stride), rounded up. The tokens of
-        missing regions (`valid` (B, R) is False) are arbitrary. None: all are present.
+        The source is the normalised image, or features of it (B, C, S / stride, S / stride),
+        rounded up. The tokens of missing regions (`valid` (B, R) is False) are arbitrary. None: all
+        are present.
         """
         # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
         cells = ((boxes + (self.stride - 1) / 2) / self.stride).float()
         with torch.autocast(source.device.type, enabled=False):
-            # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
+            # Backwards, a small map's product is five times faster than torchvision's scattered
+            # additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
         return self.embed(crops, valid).reshape(source.shape[0], len(self.names) * self.grid**2, -1)
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
-        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); without missing ones in a batch norm's statistics."""
+        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D);
+        without missing ones in a batch norm's statistics.
+        """
         if (
             not (self.training and self.normed) or valid is None or valid.sum() < 2
         ):  # one has no statistics
@@ -180,7 +192,8 @@ class RegionEmbed(nn.Module):
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
     """RoIAlign: crops boxes (B, R, 4) from a map (B, C, H, W), each cell the mean of 2 x 2 points.
 
-    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside the map are 0. -> (B R, C, side, side)
+    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside the map are 0. -> (B R, C,
+    side, side)
     """
     batch, regions = boxes.shape[:2]  # `len` would export a fixed number of faces
     index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
@@ -196,13 +209,16 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     weights = (
         down[:, :, :, None, :, None] * across[:, :, None, :, None, :]
     )  # (B, R, side, side, H, W)
-    # Not with the features transposed: torch 2.15's batch norm takes their gradient wrong for one face on a CPU.
+    # Not with the features transposed: torch 2.15's batch norm takes their gradient wrong for one
+    # face on a CPU.
     crops = features.flatten(2) @ weights.flatten(4).flatten(1, 3).mT  # (B, C, R side^2)
     return crops.view(*features.shape[:2], boxes.shape[1], side, side).transpose(1, 2).flatten(0, 1)
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """Weights of the cells of a map in a box from `start` to `stop` (B, R) along an axis: (B, R, side, cells)."""
+    """Weights of the cells of a map in a box from `start` to `stop` (B, R) along an axis:
+    (B, R, side, cells).
+    """
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)
     inside = (points >= -1) & (points <= cells)

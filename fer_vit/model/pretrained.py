@@ -16,9 +16,11 @@ OPTION = "(network.pretrained)"
 
 
 def read_weights(file: str) -> dict[str, Tensor]:
-    """Reads weights by name from a file of safetensors, or of `torch.save` within the limits of `pickles`.
+    """Reads weights by name from a file of safetensors, or of `torch.save` within the limits of
+    `pickles`.
 
-    Raises FerVitError when there is no file, it does what no checkpoint needs, or it has no weights.
+    Raises FerVitError when there is no file, it does what no checkpoint needs, or it has no
+    weights.
     """
     path = Path(file)
     if not path.is_file():

@@ -1,7 +1,9 @@
-"""RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens together.
+"""RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens
+together.
 
-Encoder, class and register tokens, patch positions and classifier are timm's. Only this file uses timm's private names.
-B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width, C classes.
+Encoder, class and register tokens, patch positions and classifier are timm's. Only this file uses
+timm's private names. B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N +
+R k^2 tokens, D width, C classes.
 """
 
 import math
@@ -103,12 +105,13 @@ class RegionViT(nn.Module):
 
         Args:
             image: Face crops (B, 3, S, S), RGB in [0, 1].
-            boxes: Region boxes (B, R, 4), xyxy in crop pixels, in the order of `config.regions`. None: all missing.
+            boxes: Region boxes (B, R, 4), xyxy in crop pixels, in the order of `config.regions`.
+                None: all missing.
             valid: Which regions are present (B, R). None: all that `boxes` gives.
 
         Returns:
-            Raw outputs by the name of the head: logits (B, C) of `expression`, if the model has labels, and (B, K) of
-            each head in `settings.outputs`.
+            Raw outputs by the name of the head: logits (B, C) of `expression`, if the model has
+            labels, and (B, K) of each head in `settings.outputs`.
         """
         return self.forward_heads(self.forward_features(self.tokenize(image, boxes, valid)))
 
@@ -132,7 +135,9 @@ class RegionViT(nn.Module):
         valid: Tensor | None = None,
         cover: Callable[[Tensor], Tensor] | None = None,
     ) -> Tokens:
-        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions, not their positions."""
+        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions,
+        not their positions.
+        """
         patches, source = self.embed_patches(
             self.normalize(image)
         )  # (B, N, D), and what regions are cut from
@@ -163,7 +168,9 @@ class RegionViT(nn.Module):
         )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a normalised image's patches (B, N, D), and the source of regions: image or stem features."""
+        """Returns a normalised image's patches (B, N, D), and the source of regions:
+        image or stem features.
+        """
         embed, stem = self.vit.patch_embed, self.config.region_source == "stem"
         source = (
             embed.early(image) if stem else image
@@ -180,7 +187,8 @@ class RegionViT(nn.Module):
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
         valid = torch.ones_like(boxes[..., 0], dtype=torch.bool) if valid is None else valid
-        # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would still be NaN.
+        # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would
+        # still be NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
     def forward_features(
@@ -227,10 +235,12 @@ class RegionViT(nn.Module):
         return logits if offset is None else logits + offset
 
     def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
-        """Changes the probabilities to other class shares (C,), and to 0 for classes that are not `possible` (C,).
+        """Changes the probabilities to other class shares (C,), and to 0 for classes that are not
+        `possible` (C,).
 
-        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002). Each call starts
-        from the trained network. With None and all classes possible, nothing is changed.
+        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002).
+        Each call starts from the trained network. With None and all classes possible, nothing is
+        changed.
         """
         if prior is None and all(possible):
             self.changed_offset = None
@@ -245,7 +255,9 @@ class RegionViT(nn.Module):
         self.changed_offset = offset
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
-        """Stores the class shares of the training faces, and subtracts a part of their logarithm from the logits."""
+        """Stores the class shares of the training faces,
+        and subtracts a part of their logarithm from the logits.
+        """
         self.settings.prior, self.settings.adjustment = tuple(prior), adjustment
         self.offset = -adjustment * torch.tensor(prior).log() if adjustment else None
 
@@ -254,7 +266,9 @@ class RegionViT(nn.Module):
         return (logits.float() / self.settings.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
-        """Patterns of parameters without weight decay, in the form that timm's optimisers expect."""
+        """Patterns of parameters without weight decay,
+        in the form that timm's optimisers expect.
+        """
         rows = getattr(self.pool, "label_rows", ())  # an encoder has no pooling
         patterns = {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*"}
         return patterns | {f"pool.{name}" for name in rows}
@@ -349,7 +363,8 @@ def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
 
 
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
-    """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
+    """Creates the timm vision transformer that a configuration describes, with its attention,
+    blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels for another image or patch size.
     Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
@@ -357,7 +372,8 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     check_config(config)
     if not is_model_in_modules(config.backbone, PLAIN):
         raise FerVitError(
-            f"Expected a plain vision transformer of timm, such as vit_small_patch16_224, but got {config.backbone}."
+            "Expected a plain vision transformer of timm, such as vit_small_patch16_224, but got "
+            f"{config.backbone}."
         )
     state = read_weights(config.pretrained) if isinstance(config.pretrained, str) else None
     try:
@@ -384,7 +400,9 @@ PLAIN = ("vision_transformer", "deit")
 
 
 def _timm_options(config: RegionViTConfig, state: dict[str, Tensor] | None) -> dict[str, object]:
-    """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's default."""
+    """Returns a configuration as arguments of `timm.create_model`; without None,
+    which keeps the backbone's default.
+    """
     options: dict[str, object] = {
         **{
             name: getattr(config, name)
@@ -418,8 +436,8 @@ def _replaces_blocks(config: RegionViTConfig) -> bool:
 def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
     if hasattr(vit, "head_dist"):
         raise FerVitError(
-            f"{config.backbone} has a second classifier, for distillation, that would not be trained. "
-            f"Use {config.backbone.replace('_distilled', '')}."
+            f"{config.backbone} has a second classifier, for distillation, that would not be "
+            f"trained. Use {config.backbone.replace('_distilled', '')}."
         )
     if _replaces_blocks(config):
         with torch.device("meta"):
@@ -433,12 +451,13 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
     rest = config.img_size % side
     if config.tokens != "region" and rest and not (rest == 1 and config.stem == "conv"):
         raise FerVitError(
-            f"Expected img_size to be a multiple of the patch size {side}, or one more with stem: conv, "
-            f"but got {config.img_size}."
+            f"Expected img_size to be a multiple of the patch size {side}, or one more with stem: "
+            f"conv, but got {config.img_size}."
         )
     if rates and len(rates) != depth:
         raise FerVitError(
-            f"Expected network.keep_rate to have {depth} numbers, one per block, but got {len(rates)}."
+            f"Expected network.keep_rate to have {depth} numbers, one per block, but got "
+            f"{len(rates)}."
         )
     if rates and not vit.has_class_token:
         raise FerVitError(
@@ -455,7 +474,9 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
 def _check_loaded(
     vit: VisionTransformer, state: dict[str, Tensor], config: RegionViTConfig
 ) -> None:
-    """Raises FerVitError when a file lacks over a tenth of a backbone's tensors, which timm only logs; or warns."""
+    """Raises FerVitError when a file lacks over a tenth of a backbone's tensors,
+    which timm only logs; or warns.
+    """
     file, name = config.pretrained, config.backbone
     given = checkpoint_filter_fn(state, vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
@@ -464,7 +485,8 @@ def _check_loaded(
         found = f"only {len(tensors) - len(missing)} of {len(tensors)} tensors"
         advice = "`--model.init` starts from a model of fer-vit."
         raise FerVitError(
-            f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. {advice}"
+            f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. "
+            f"{advice}"
         )
     if missing:
         warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)

@@ -1,6 +1,7 @@
 """Tokens: their layout, positions, hard attention and region dropout.
 
-B images, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
+B images, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D
+width.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Order of the tokens: prefix tokens, then patches row by row, then regions with k x k tokens each."""
+    """Order of the tokens: prefix tokens, then patches row by row,
+    then regions with k x k tokens each.
+    """
 
     num_prefix: int  # class and register tokens; the class token, if there is one, comes first
     grid: tuple[int, int]  # rows and columns of patches; (0, 0) without patch tokens
@@ -55,7 +58,9 @@ class TokenLayout:
         return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
 
     def patch_map(self, scores: Tensor) -> Tensor:
-        """Cuts the patches out of scores per token and lays them out: (..., T) -> (..., rows, columns)."""
+        """Cuts the patches out of scores per token and lays them out:
+        (..., T) -> (..., rows, columns).
+        """
         return scores[..., self.patches].reshape(*scores.shape[:-1], *self.grid)
 
 
@@ -64,9 +69,10 @@ def keep_patches(
 ) -> Tokens:
     """Hard attention: keeps the patches with the highest scores, in their original order.
 
-    Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
-    Transformers via Token Reorganizations" (ICLR 2022), without their fused token. The tokens left have scores (B, T');
-    `layout` is of all T tokens. `by_mask` masks the other patches instead of removing them.
+    Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need:
+    Expediting Vision Transformers via Token Reorganizations" (ICLR 2022), without their fused
+    token. The tokens left have scores (B, T'); `layout` is of all T tokens. `by_mask` masks the
+    other patches instead of removing them.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)
@@ -96,8 +102,8 @@ def keep_patches(
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     """Hides all tokens of random regions, as for missing regions.
 
-    A face is chosen with probability `rate` and loses a share of its regions, uniform from none to all: a model that
-    never saw a face without regions would fail where none are visible.
+    A face is chosen with probability `rate` and loses a share of its regions, uniform from none to
+    all: a model that never saw a face without regions would fail where none are visible.
     """
     if tokens.valid is None:
         return tokens
@@ -115,20 +121,26 @@ def patch_centres(grid: tuple[int, int]) -> Tensor:
 
 
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
-    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
+    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row:
+    (..., grid^2, 2).
+    """
     fractions = patch_centres((grid, grid)).to(boxes) / grid  # (grid^2, 2), (x, y)
     corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
     return corner + side * fractions
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:
-    """Sinusoidal encoding (..., D) of positions (...) in units of a token; D is even (Vaswani et al. 2017)."""
+    """Sinusoidal encoding (..., D) of positions (...) in units of a token;
+    D is even (Vaswani et al. 2017).
+    """
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * 10000.0 ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4. The unit is a patch."""
+    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels;
+    D is a multiple of 4. The unit is a patch.
+    """
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)

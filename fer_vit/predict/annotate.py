@@ -55,8 +55,8 @@ def annotate_video(
 ) -> None:
     """Writes a copy of the frames of a video that `options` selects, each with its marked faces.
 
-    Frames keep their times; a video whose first time is negative is shifted to 0. Sound is copied if MP4 can contain
-    it. Raises FerVitError when the copy cannot be written; no file is left.
+    Frames keep their times; a video whose first time is negative is shifted to 0. Sound is copied
+    if MP4 can contain it. Raises FerVitError when the copy cannot be written; no file is left.
     """
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
     try:
@@ -90,7 +90,9 @@ def annotate_video(
 def _add_video(
     file: av.container.OutputContainer, source: av.VideoStream, first: Frame
 ) -> av.VideoStream:
-    """Adds a stream for frames like `first`; its colours have the tags of `source`, or else the usual ones."""
+    """Adds a stream for frames like `first`; its colours have the tags of `source`,
+    or else the usual ones.
+    """
     name = next(name for name in CODECS if name in av.codecs_available)
     height, width = copy_size(first.image)
     rate = source.guessed_rate or 25
@@ -119,7 +121,9 @@ def _add_video(
 
 
 def copy_size(image: Image) -> tuple[int, int]:
-    """Returns height and width of an image in the copy: even, for the codecs, and at most `MOST` pixels."""
+    """Returns height and width of an image in the copy: even, for the codecs,
+    and at most `MOST` pixels.
+    """
     height, width = image.shape[:2]
     scale = math.sqrt(MOST / (height * width))
     if scale < 1:
@@ -161,7 +165,9 @@ def _copy_sound(
     begin: float,
     end: float,
 ) -> Iterator[Packet]:
-    """Yields the packets of the first sound that the file can contain between two times in seconds."""
+    """Yields the packets of the first sound that the file can contain
+    between two times in seconds.
+    """
     known = (
         s
         for s in source.streams.audio

@@ -35,9 +35,13 @@ FORMATS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe"
 )
-"""Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
+"""Containers that are read, with any suffix. Others, such as playlists,
+may name files and addresses to open.
+"""
 LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
-"""Further formats and the protocols for addresses, without `file`, because playlists could name files."""
+"""Further formats and the protocols for addresses, without `file`,
+because playlists could name files.
+"""
 PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"
 MAX_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
@@ -51,7 +55,9 @@ HD = 720  # lines from which players assume BT.709 for a video without colour ta
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP = 16  # bits of a format of which infrared and depth cameras use 10 to 14
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
-JOINT = 1.0  # seconds by which times fall back where files were joined, beyond swapped frames; there they continue
+# seconds by which times fall back where files were joined, beyond swapped frames; there they
+# continue
+JOINT = 1.0
 
 
 class Frame(NamedTuple):
@@ -106,17 +112,20 @@ def read_frames(
 
 
 def start_of(path: Path) -> float:
-    """Returns the time in seconds at which a video starts, with its sound; 0 if it cannot be read."""
+    """Returns the time in seconds at which a video starts, with its sound;
+    0 if it cannot be read.
+    """
     with suppress(ImageError), open_video(path) as (container, _):
         return (container.start_time or 0) / av.time_base
     return 0.0
 
 
 def count_pixels(path: Path, end: float, most: int) -> int:
-    """Returns the pixels of all frames of a video together, up to `end` seconds after the first one.
+    """Returns the pixels of all frames of a video together, up to `end` seconds after the first
+    one.
 
-    Counting stops beyond `most`. Only key frames are decoded: they can have another size than the frames before. 0 if
-    the video cannot be read.
+    Counting stops beyond `most`. Only key frames are decoded: they can have another size than the
+    frames before. 0 if the video cannot be read.
     """
     pixels = 0
     first: float | None = None
@@ -141,8 +150,8 @@ def count_pixels(path: Path, end: float, most: int) -> int:
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
-    Live frames have the seconds since the first one arrived, because times in a stream jump or are guesses. Raises
-    ImageError when the source cannot be read, or live frames ended.
+    Live frames have the seconds since the first one arrived, because times in a stream jump or are
+    guesses. Raises ImageError when the source cannot be read, or live frames ended.
     """
     lost = Counter[str]()
     with open_video(source) as (container, stream):
@@ -188,7 +197,9 @@ def _decode(
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
-    """Returns the time in seconds at which a file ends by its header; where it can be read in two ways, the earlier."""
+    """Returns the time in seconds at which a file ends by its header;
+    where it can be read in two ways, the earlier.
+    """
     start = (file.start_time or 0) / av.time_base
     length = (file.duration or 0) / av.time_base
     if file.format.name in ABSOLUTE:
@@ -197,7 +208,9 @@ def _claimed_end(file: av.container.InputContainer) -> float:
 
 
 def _missing_bytes(path: Path, format_name: str) -> int:
-    """Returns how many bytes a file lacks of the size that its header claims; 0 if it claims none."""
+    """Returns how many bytes a file lacks of the size that its header claims;
+    0 if it claims none.
+    """
     if format_name not in CLAIMED_SIZES:
         return 0
     with path.open("rb") as file:
@@ -216,7 +229,9 @@ def _matroska_size(head: bytes) -> int:
 
 
 def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the size of an element (RFC 8794), 0 if it is unknown, and the offset of its contents."""
+    """Returns the size of an element (RFC 8794), 0 if it is unknown,
+    and the offset of its contents.
+    """
     width = 9 - head[at].bit_length()
     most = (1 << 7 * width) - 1
     size = int.from_bytes(head[at : at + width], "big") & most
@@ -224,7 +239,9 @@ def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
 
 
 def _asf_size(head: bytes) -> int:
-    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream, which has none."""
+    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream,
+    which has none.
+    """
     properties = head.find(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365"))
     if properties < 0:
         return 0
@@ -234,7 +251,9 @@ def _asf_size(head: bytes) -> int:
 
 
 def _avi_size(head: bytes) -> int:
-    """Returns the size of an AVI by its header, of the first part of a large one; 0 if it is unknown."""
+    """Returns the size of an AVI by its header, of the first part of a large one;
+    0 if it is unknown.
+    """
     (size,) = unpack_from("<I", head, 4)
     return 0 if size in (0, 2**32 - 1) else 8 + int(size)
 
@@ -244,13 +263,17 @@ CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
     "asf": _asf_size,
     "avi": _avi_size,
 }
-"""The size of a file by its first bytes, padded with zeros, for formats that claim one; 0 if it is unknown."""
+"""The size of a file by its first bytes, padded with zeros, for formats that claim one;
+0 if it is unknown.
+"""
 
 
 def _time_frames(
     frames: Iterator[av.VideoFrame], stream: av.VideoStream
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with their seconds in order: FFmpeg guesses swapped times for B-frames in AVI files."""
+    """Yields frames with their seconds in order:
+    FFmpeg guesses swapped times for B-frames in AVI files.
+    """
     waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
     rate = float(stream.guessed_rate or 25)
     for number, frame in enumerate(frames):
@@ -300,7 +323,9 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
 
 
 def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
-    """Returns the stream that players show: the first one marked as the default, or else the first one."""
+    """Returns the stream that players show: the first one marked as the default,
+    or else the first one.
+    """
     videos = [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
     if not videos:
         raise ImageError("no video in the file")
@@ -311,7 +336,9 @@ def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
 
 
 def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
-    """Raises ImageError for the width, height and pixel format of a frame that takes a decoder too much memory."""
+    """Raises ImageError for the width, height and pixel format of a frame
+    that takes a decoder too much memory.
+    """
     check_size(size, MAX_PIXELS)
     if form is None:
         return
@@ -323,7 +350,9 @@ def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
 
 @dataclass
 class _Converter:
-    """Converts the frames of a stream to upright RGB in SDR with square pixels, which faces need."""
+    """Converts the frames of a stream to upright RGB in SDR with square pixels,
+    which faces need.
+    """
 
     stream: av.VideoStream
     orientations: dict[float, int] = field(default_factory=dict)  # by PyAV's angle of a frame
@@ -344,7 +373,9 @@ class _Converter:
         return rotate_upright(image, self._orientation(frame))
 
     def _reduce_depth(self, frame: av.VideoFrame, width: int) -> Image:
-        """Returns a frame of 16 bits as RGB uint8 (H, W, 3), by the bits that the frames so far have used."""
+        """Returns a frame of 16 bits as RGB uint8 (H, W, 3),
+        by the bits that the frames so far have used.
+        """
         deep = frame.to_ndarray(format="rgb48le", width=width, height=frame.height)
         image = np.asarray(deep, np.uint16)
         self.bits = max(self.bits, used_bits(image))
@@ -353,8 +384,8 @@ class _Converter:
     def _orientation(self, frame: av.VideoFrame) -> int:
         """Returns the EXIF orientation of a frame.
 
-        The side data of a frame and the frame hold each other, so its pixels stay in memory until Python collects
-        them. It is read once for each angle.
+        The side data of a frame and the frame hold each other, so its pixels stay in memory until
+        Python collects them. It is read once for each angle.
         """
         angle = frame.rotation
         if angle not in self.orientations:
@@ -369,9 +400,9 @@ class _Converter:
 def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
     """Returns the EXIF orientation (1 to 8) nearest to the display matrix (9,) of a frame.
 
-    The matrix [a, b, u, c, d, v, x, y, w] maps a pixel (p, q) to (a p + c q, b p + d q) (ISO 14496-12). Its scale is
-    in the shape of the pixels, and its shift does not change the picture. Other angles become a quarter turn, as
-    players show them.
+    The matrix [a, b, u, c, d, v, x, y, w] maps a pixel (p, q) to (a p + c q, b p + d q) (ISO
+    14496-12). Its scale is in the shape of the pixels, and its shift does not change the picture.
+    Other angles become a quarter turn, as players show them.
     """
     a, b, _, c, d = matrix[:5].tolist()
     transposed = abs(b) + abs(c) > abs(a) + abs(d)

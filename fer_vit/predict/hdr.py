@@ -1,4 +1,6 @@
-"""HDR frames as players show them on an SDR screen: the curves of ITU-R BT.2100, then a knee for bright light."""
+"""HDR frames as players show them on an SDR screen: the curves of ITU-R BT.2100,
+then a knee for bright light.
+"""
 
 from functools import cache
 
@@ -26,7 +28,9 @@ BT2020_TO_BT709 = np.array(
 
 
 def to_sdr(image: Image, transfer: int) -> Image:
-    """Converts RGB uint8 (H, W, 3) with the transfer `PQ` or `HLG` to SDR; other images come back unchanged."""
+    """Converts RGB uint8 (H, W, 3) with the transfer `PQ` or `HLG` to SDR;
+    other images come back unchanged.
+    """
     if transfer not in (PQ, HLG):
         return image
     converted = np.empty_like(image)
@@ -71,7 +75,9 @@ def _hlg_light(codes: Array) -> Array:
 
 
 def _compress(light: Array) -> Array:
-    """Compresses light above the knee so that `PEAK` becomes 1 (the curve "mobius" of FFmpeg's filter `tonemap`)."""
+    """Compresses light above the knee so that `PEAK` becomes 1
+    (the curve "mobius" of FFmpeg's filter `tonemap`).
+    """
     peak = PEAK / WHITE
     shift = -(KNEE**2) * (peak - 1) / (KNEE**2 - 2 * KNEE + peak)
     scale = (KNEE**2 - 2 * KNEE * peak + peak) / (peak - 1)

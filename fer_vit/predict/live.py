@@ -1,4 +1,6 @@
-"""Live video from a camera, an address, or a file in real time: only the newest frame is classified."""
+"""Live video from a camera, an address, or a file in real time:
+only the newest frame is classified.
+"""
 
 import re
 import time
@@ -38,8 +40,8 @@ class Seen(NamedTuple):
 def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
     """Yields the newest frame of a source with its faces until the source ends.
 
-    The source is the number of a camera, an address such as rtsp://camera/stream, or a video file. Raises FerVitError
-    when there is no such source, or it ended with an error.
+    The source is the number of a camera, an address such as rtsp://camera/stream, or a video file.
+    Raises FerVitError when there is no such source, or it ended with an error.
     """
     address, name = source if "://" in source else Path(source), shown_name(source)
     try:
@@ -71,7 +73,9 @@ def recognize_frames(
 
 
 def shown_name(source: str) -> str:
-    """Returns a source's name, without user and query of an address, which may contain passwords."""
+    """Returns a source's name, without user and query of an address,
+    which may contain passwords.
+    """
     if is_camera(source):
         return f"camera {source}"
     return re.sub(r"(?<=//)[^/?#]*@|[?#].*", "", source) if "://" in source else source
@@ -83,7 +87,9 @@ def is_camera(source: str) -> bool:
 
 
 def camera_frames(number: int) -> Iterator[Frame]:
-    """Yields the frames of the camera with a number in OpenCV. Raises ImageError if it is missing or fails."""
+    """Yields the frames of the camera with a number in OpenCV. Raises ImageError
+    if it is missing or fails.
+    """
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are raised below
     camera, start, count = cv2.VideoCapture(number), time.perf_counter(), 0
     try:
@@ -97,7 +103,9 @@ def camera_frames(number: int) -> Iterator[Frame]:
 
 
 def read_newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
-    """Reads frames in a thread. Yields the newest one with its time of arrival, each at most once."""
+    """Reads frames in a thread. Yields the newest one with its time of arrival,
+    each at most once.
+    """
     latest: deque[tuple[Frame, float]] = deque(maxlen=1)
     errors: list[Exception] = []
     arrived, ended, stopped = Event(), Event(), Event()

@@ -45,7 +45,9 @@ def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
 
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
-    """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
+    """Raises FerVitError when an output needs another number of videos,
+    or the marked copy cannot be written.
+    """
     wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
     if not wanted:
         return

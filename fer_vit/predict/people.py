@@ -80,7 +80,9 @@ class Person:
         self.label = label
 
     def move(self, column: str, value: float, above: bool, seconds: float, step: float) -> None:
-        """Adds an output in a frame of `step` seconds; `above`: it is a movement above the threshold."""
+        """Adds an output in a frame of `step` seconds; `above`:
+        it is a movement above the threshold.
+        """
         self.means.setdefault(column, Mean()).add(value, step)
         if not above:
             self.moving.pop(column, None)
@@ -108,9 +110,11 @@ class People:
         """Starts without people.
 
         Args:
-            min_confidence: Frames in which a face's smoothed probability is lower have no expression.
+            min_confidence: Frames in which a face's smoothed probability is lower have no
+                expression.
             outputs: The columns of further heads.
-            threshold: The smoothed intensity above which a movement has an interval; None: none has.
+            threshold: The smoothed intensity above which a movement has an interval; None: none
+                has.
         """
         self._outputs = list(outputs)
         self._threshold = threshold
@@ -123,7 +127,9 @@ class People:
         self._step = 0.0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a frame. Rows without a time, of a photo or an error, end the current video."""
+        """Adds the rows of a frame. Rows without a time, of a photo or an error,
+        end the current video.
+        """
         path, seconds = rows[0]["path"], rows[0].get("seconds")
         if self._frame and self._frame[0]["path"] == path and seconds is not None:
             self._step = max(seconds - self._frame[0]["seconds"], 0.0)
@@ -218,7 +224,8 @@ def write_intervals(
 ) -> None:
     """Writes the intervals of people as a table or, by its suffix, as a TextGrid of one video.
 
-    Times count from the start of each file, as other programs play it; `starts` has the first time in it, in seconds.
+    Times count from the start of each file, as other programs play it; `starts` has the first time
+    in it, in seconds.
     """
     intervals = []
     for interval in people.intervals():
@@ -236,7 +243,8 @@ def write_intervals(
 
 
 def format_textgrid(intervals: Sequence[Interval], end: float) -> str:
-    """Formats the intervals of one video of `end` seconds as a TextGrid for Praat and ELAN, with a tier for each track.
+    """Formats the intervals of one video of `end` seconds as a TextGrid for Praat and ELAN, with a
+    tier for each track.
 
     A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
     """

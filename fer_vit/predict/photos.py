@@ -1,4 +1,6 @@
-"""Photos: where they are, how they are read, their faces as crops for a model, and batches of them from workers."""
+"""Photos: where they are, how they are read, their faces as crops for a model,
+and batches of them from workers.
+"""
 
 import glob
 import logging
@@ -49,8 +51,8 @@ from fer_vit.processes import work_in_processes
 LOGGER = logging.getLogger("fer_vit")
 
 Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
-"""A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's or an array
-(H, W), (H, W, 3) or (H, W, 4)."""
+"""A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
+or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
@@ -80,7 +82,9 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
 
 def _read_open(file: Any) -> bytes:
-    """Returns the content of an open file, from its position on. Raises FerVitError if it is text."""
+    """Returns the content of an open file, from its position on. Raises FerVitError
+    if it is text.
+    """
     content = file.read()
     if not isinstance(content, bytes):
         raise FerVitError('Expected a file of bytes, but it was opened as text. Add the mode "rb".')
@@ -109,13 +113,16 @@ def is_video(path: object) -> bool:
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to the 8 that are used."""
+    """Converts a PIL image as the file reader does: rotated by EXIF,
+    16 bits reduced to the 8 that are used.
+    """
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return to_rgb(reduce_depth(np.asarray(image)))
     if image.mode in ("I", "F"):
         raise FerVitError(
-            f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255."
+            f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to "
+            "255."
         )
     return to_rgb(np.asarray(image.convert("RGB")))
 
@@ -139,10 +146,12 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
 
 
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
-    """Lists the images in files, folders (searched recursively) and glob patterns, each once, in order.
+    """Lists the images in files, folders (searched recursively) and glob patterns, each once, in
+    order.
 
-    In folders, system entries, hidden ones and files without one of the `suffixes` are counted; other inputs may have
-    any suffix. Raises FerVitError when an input does not exist or contains no image.
+    In folders, system entries, hidden ones and files without one of the `suffixes` are counted;
+    other inputs may have any suffix. Raises FerVitError when an input does not exist or contains no
+    image.
     """
     named = {str(item): _named(str(item)) for item in inputs}
     files: dict[Path, None] = {}
@@ -170,7 +179,8 @@ def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitEr
     notes = unread_notes(others, system)
     came = f"found none ({'; '.join(notes)})" if notes else "found none"
     return FerVitError(
-        f"Expected images in {item}, but {came}. Name a folder with images, or the files themselves."
+        f"Expected images in {item}, but {came}. Name a folder with images, or the files "
+        "themselves."
     )
 
 
@@ -192,7 +202,9 @@ def _named(item: str) -> list[Path]:
 
 
 def _as_pattern(item: str) -> str:
-    """Returns a pattern in which the leading folders that exist under this very name stand for themselves."""
+    """Returns a pattern in which the leading folders
+    that exist under this very name stand for themselves.
+    """
     parts = Path(item).parts
     count = 0
     while count < len(parts) and os.path.lexists(os.path.join(*parts[: count + 1])):
@@ -202,7 +214,9 @@ def _as_pattern(item: str) -> str:
 
 
 def _match(pattern: str) -> list[Path]:
-    """Returns the paths that match a pattern; of a file that several links reach, or a loop of them, only one."""
+    """Returns the paths that match a pattern; of a file that several links reach,
+    or a loop of them, only one.
+    """
     matches = sorted(glob.glob(pattern, recursive=True))[::-1]
     return sorted({os.path.realpath(match): Path(match) for match in matches}.values())
 
@@ -213,8 +227,8 @@ class PhotoOptions:
 
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: "yunet" finds faces, also in crops. "landmarks" treats each image as one face and finds its landmarks.
-            "none" finds nothing: crops must be framed like the training crops.
+        detector: "yunet" finds faces, also in crops. "landmarks" treats each image as one face and
+            finds its landmarks. "none" finds nothing: crops must be framed like the training crops.
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos. Default: one per core. Videos are read by one process.
         every: Use every n-th frame of a video.
@@ -223,8 +237,9 @@ class PhotoOptions:
         end: End this many seconds after the first frame of a video.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
-        min_score: Faces in photos and videos with a lower score of the detector are left out. Default: 0.7 for yunet.
-            Below 0.8, a face has the warning "uncertain face". Crops (`face="crop"`) are searched down to 0.3.
+        min_score: Faces in photos and videos with a lower score of the detector are left out.
+            Default: 0.7 for yunet. Below 0.8, a face has the warning "uncertain face". Crops
+            (`face="crop"`) are searched down to 0.3.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.
@@ -263,11 +278,14 @@ class PhotoOptions:
         check_number("min_score", self.min_score or 0, 0, 1)
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
             raise FerVitError(
-                f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}."
+                f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and "
+                f"{self.every}."
             )
 
     def changed(self) -> dict[str, object]:
-        """Returns the options that decide which faces are found, and in which frames, if they are not the defaults."""
+        """Returns the options that decide which faces are found, and in which frames,
+        if they are not the defaults.
+        """
         names = ("every", "fps", "start", "end", "detect_every", "smooth", "min_score")
         return {
             name: value

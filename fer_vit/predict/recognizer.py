@@ -1,7 +1,7 @@
 """Prediction with a trained model: `fer_vit.load().predict("photo.jpg")[0].plot()`.
 
-Its stages find faces, classify them, and smooth their probabilities over time. Each takes and yields photos and frames
-one after another; sinks, such as tables, take the results.
+Its stages find faces, classify them, and smooth their probabilities over time. Each takes and
+yields photos and frames one after another; sinks, such as tables, take the results.
 """
 
 import warnings
@@ -80,12 +80,15 @@ def load(
     classes: Sequence[str] = (),
     name: str | None = None,
 ) -> "Recognizer":
-    """Loads a trained model. Raises FerVitError when there is no such model or device, or its files are damaged.
+    """Loads a trained model. Raises FerVitError when there is no such model or device, or its files
+    are damaged.
 
     Args:
-        model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
-            on the Hugging Face hub. None: ferplus-fairface. Or a network in memory.
-        device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
+        model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a
+            folder, or "user/name" on the Hugging Face hub. None: ferplus-fairface. Or a network in
+            memory.
+        device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple
+            GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
@@ -155,10 +158,11 @@ class Recognizer(nn.Module):
     ) -> None:
         """Changes the class prior and the possible classes. Faces then have no prediction set.
 
-        Each call replaces the one before; `change_prior(None)` restores the model as it was trained.
-        `prior` is "even", the frequency of each class by name, or a JSON file of them; None: as in training. Labels
-        that are not in `classes` get a probability of 0; empty: all are possible. Raises FerVitError when these do not
-        fit the model, or it does not contain the class frequencies of its training faces.
+        Each call replaces the one before; `change_prior(None)` restores the model as it was
+        trained. `prior` is "even", the frequency of each class by name, or a JSON file of them;
+        None: as in training. Labels that are not in `classes` get a probability of 0; empty: all
+        are possible. Raises FerVitError when these do not fit the model, or it does not contain the
+        class frequencies of its training faces.
         """
         names = self.net.settings.labels
         if unknown := {*classes} - {*names}:
@@ -168,9 +172,11 @@ class Recognizer(nn.Module):
         frequencies = None
         if prior is not None:
             if not self.net.settings.prior:
-                remedy = "Write it again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
+                command = "fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST"
+                remedy = f"Write it again: `{command}`."
                 raise FerVitError(
-                    f"`prior` needs a model with the class frequencies of its training faces. {remedy}"
+                    "`prior` needs a model with the class frequencies of its training faces. "
+                    f"{remedy}"
                 )
             by_name = read_prior(prior, possible)
             conditions["prior"] = ", ".join(
@@ -192,7 +198,9 @@ class Recognizer(nn.Module):
 
     @property
     def thresholds(self) -> Thresholds:
-        """The thresholds of prediction sets; empty if not calibrated for this prior and these labels."""
+        """The thresholds of prediction sets;
+        empty if not calibrated for this prior and these labels.
+        """
         settings = self.net.settings
         if self.conditions or self.labels != settings.labels:
             return {}
@@ -200,7 +208,9 @@ class Recognizer(nn.Module):
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
-        """Returns the probability of every expression for each face of a batch from `Batch.ready`."""
+        """Returns the probability of every expression for each face
+        of a batch from `Batch.ready`.
+        """
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     @torch.inference_mode()
@@ -208,8 +218,8 @@ class Recognizer(nn.Module):
         """Reads the faces of a batch from `Batch.ready` with all heads.
 
         Returns:
-            The probability of every expression (B, C), and the values of the further heads in the photo (B, K), in the
-            order of `outputs`.
+            The probability of every expression (B, C), and the values of the further heads in the
+            photo (B, K), in the order of `outputs`.
         """
         tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
         probabilities = self.decide(self.net.forward_head(tokens))
@@ -225,19 +235,23 @@ class Recognizer(nn.Module):
         workers: int | None = None,
         **video: Any,
     ) -> FaceResults:
-        """Finds and classifies every face in photos and videos; returns the faces, photo by photo and frame by frame.
+        """Finds and classifies every face in photos and videos; returns the faces, photo by photo
+        and frame by frame.
 
-        Photos that cannot be read give a warning; `photos()` of the result has the status of each. The logger `fer_vit`
-        reports files of folders that are not read.
+        Photos that cannot be read give a warning; `photos()` of the result has the status of each.
+        The logger `fer_vit` reports files of folders that are not read.
 
         Args:
-            images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a PIL image, a uint8
-                array (RGB), or a list of these. Results name bytes and files "<bytes 0>", images "image 0".
+            images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a
+                PIL image, a uint8 array (RGB), or a list of these. Results name bytes and files
+                "<bytes 0>", images "image 0".
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: "yunet", "landmarks" or "none", or an object with the method `find`; see `PhotoOptions`.
+            detector: "yunet", "landmarks" or "none", or an object with the method `find`; see
+                `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
-            video: `min_score`, `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
+            video: `min_score`, `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see
+                `PhotoOptions`.
 
         Raises:
             ImageError: The only image cannot be read.
@@ -290,7 +304,8 @@ class Recognizer(nn.Module):
         return Attention(*(values[0].double().cpu().numpy() for values in views))
 
     def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
-        """Draws the attention of this model between the regions of a face, and from them to the output.
+        """Draws the attention of this model between the regions of a face, and from them to the
+        output.
 
         Args:
             face: The face; its photo is read again.
@@ -325,12 +340,16 @@ class Recognizer(nn.Module):
         return collate(samples).ready(self.device)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
-        """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
+        """Returns the features (N, D) of the N faces that `predict`,
+        whose arguments it takes, finds.
+        """
         features = self.predict(images, **options).features
         return features.reshape(len(features), self.net.vit.embed_dim)  # also without a face
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
-        """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
+        """Yields photos and frames with their `faces`, one at a time;
+        arguments as for `predict`.
+        """
         for faces in self.recognize(media.as_sources(images), PhotoOptions(**options)):
             yield from faces.photos()
 
@@ -350,7 +369,8 @@ class Recognizer(nn.Module):
         options: PhotoOptions,
         started: Started | None = None,
     ) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar.
+        """Yields photos and frames, in order, with their faces in batches for `forward`, under a
+        progress bar.
 
         `started` is a reading of the same sources that began before.
         """
@@ -361,7 +381,8 @@ class Recognizer(nn.Module):
         videos = any(map(media.is_video, sources))
         with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
             for faces, batch in batches:
-                # A photo may contain hundreds of faces, and recorded attention grows with their number.
+                # A photo may contain hundreds of faces, and recorded attention grows with their
+                # number.
                 chunks = batch.split(CHUNK) if batch else []
                 yield faces, [chunk.ready(self.device) for chunk in chunks]
                 bar.update(len(faces.infos))
@@ -413,7 +434,9 @@ class Recognizer(nn.Module):
         }
 
     def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
-        """Returns the values (B, K) of all further heads, in the photo: roll is not the aligned crop's."""
+        """Returns the values (B, K) of all further heads, in the photo:
+        roll is not the aligned crop's.
+        """
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
         values = [np.zeros((len(degrees), 0))]
         for head, names in self.net.settings.outputs.items():
@@ -438,7 +461,9 @@ class Recognizer(nn.Module):
         return [EXPRESSION, "pose", *further]
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
-        """Returns what the numbers of faces mean that this model classifies and a detector finds."""
+        """Returns what the numbers of faces mean that this model classifies
+        and a detector finds.
+        """
         return Scheme(
             labels=tuple(self.labels),
             outputs=tuple(self.outputs),
@@ -455,7 +480,9 @@ def results(faces: Faces) -> FaceResults:
 
 
 def report_photos(infos: Sequence[PhotoInfo]) -> None:
-    """Warns about photos that cannot be read, or were taken as one face; raises ImageError for the only one."""
+    """Warns about photos that cannot be read, or were taken as one face;
+    raises ImageError for the only one.
+    """
     sources = len({info.index for info in infos})
     wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
     if wrong and len(infos) == 1:
@@ -475,7 +502,9 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
 
 
 def head_angles(faces: Faces) -> Array:
-    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks; NaN without both."""
+    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks;
+    NaN without both.
+    """
     angles = np.full((len(faces), len(Pose._fields)), np.nan)
     by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
     if by_landmarks:
@@ -509,8 +538,8 @@ def few_threads(faces: int) -> Iterator[None]:
 def measure_blur(crops: Tensor) -> Tensor:
     """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
 
-    The fourth root of the variance of grey levels over the variance of their Laplacian (Pech-Pacheco et al. 2000): a
-    length that does not depend on contrast.
+    The fourth root of the variance of grey levels over the variance of their Laplacian
+    (Pech-Pacheco et al. 2000): a length that does not depend on contrast.
     """
     grey = F.interpolate(crops.mean(1, keepdim=True), (SIDE, SIDE), mode="bilinear", antialias=True)
     edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])

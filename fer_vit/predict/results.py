@@ -42,7 +42,9 @@ class FaceResult(Face):
         return plot_face(self, file)
 
     def read_photo(self) -> Image:
-        """Returns the photo or frame (H, W, 3), RGB uint8; raises ImageError when it can no longer be read."""
+        """Returns the photo or frame (H, W, 3), RGB uint8;
+        raises ImageError when it can no longer be read.
+        """
         return read_photo(self)
 
     def _repr_png_(self) -> bytes | None:
@@ -50,7 +52,9 @@ class FaceResult(Face):
 
 
 class FaceResults(Faces):
-    """Faces in the order of their photos and frames, see `fer_vit.faces.Faces`. A notebook shows the photos."""
+    """Faces in the order of their photos and frames,
+    see `fer_vit.faces.Faces`. A notebook shows the photos.
+    """
 
     @overload
     def __getitem__(self, index: int) -> FaceResult: ...
@@ -86,7 +90,8 @@ class FaceResults(Faces):
 def table(faces: Faces | Sequence[Face], *, photos: bool = False) -> Any:
     """Returns the faces as a pyarrow table with the columns of `fer-vit predict`.
 
-    `.to_pylist()` makes dictionaries of it, and `.to_pandas()` a data frame where pandas is installed.
+    `.to_pylist()` makes dictionaries of it, and `.to_pandas()` a data frame where pandas is
+    installed.
 
     Args:
         faces: What `predict` returns, or some faces of it.

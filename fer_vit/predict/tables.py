@@ -1,4 +1,6 @@
-"""The output of `predict`: one table, or a folder of tables that several processes write and later runs resume."""
+"""The output of `predict`: one table, or a folder of tables that several processes write
+and later runs resume.
+"""
 
 import hashlib
 import json
@@ -44,7 +46,8 @@ def predict_table(
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
 ) -> str:
-    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary.
+    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a
+    summary.
 
     `on_faces` gets each photo and frame with its faces.
     """
@@ -76,10 +79,10 @@ def predict_folder(
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
-    Each process has a chunk of the images, and a video is a chunk. Processes do not communicate, so none waits for a
-    dead one: each lists the images itself and takes the chunks of its rank. Tables appear when they are complete, so a
-    missing table is work to do. Raises FerVitError when the folder contains other files, or a table of other images,
-    options or another model.
+    Each process has a chunk of the images, and a video is a chunk. Processes do not communicate, so
+    none waits for a dead one: each lists the images itself and takes the chunks of its rank. Tables
+    appear when they are complete, so a missing table is work to do. Raises FerVitError when the
+    folder contains other files, or a table of other images, options or another model.
     """
     directory = ""
     if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
@@ -107,14 +110,16 @@ def predict_folder(
         report, *_ = _write_tables(model, images, options, share, facts, again)
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
-        return f"{report}\n{outputs.table}: {exist}. Other processes, or the same command, write the rest."
+        rest = "Other processes, or the same command, write the rest."
+        return f"{report}\n{outputs.table}: {exist}. {rest}"
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
     statuses, faces = zip(*checked.values(), strict=True)
     status = format_counts(sum(statuses, Counter[str]()), 5)
-    files = f"all {format_count(len(images), 'file')} exactly once ({status}), {format_count(sum(faces), 'face')}"
+    once = f"all {format_count(len(images), 'file')} exactly once"
+    files = f"{once} ({status}), {format_count(sum(faces), 'face')}"
     return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}"
 
 
@@ -130,7 +135,9 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
 
 
 def find_tables(folder: Path) -> tuple[list[Path], int]:
-    """Returns the existing tables of a folder in order, and how many are missing: each name has the total number."""
+    """Returns the existing tables of a folder in order, and how many are missing:
+    each name has the total number.
+    """
     names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
     tables = {(int(name[2]), int(name[1])): folder / name[0] for name in names if name}
     number = max(tables, default=(0, 0))[0]
@@ -143,8 +150,8 @@ def check_tables(
 ) -> None:
     """Checks the existing tables of a plan that are not in `checked`, and adds them.
 
-    Raises FerVitError when the folder contains other files, or a table cannot be read, has other facts, or does not
-    contain the rows of each of its images once and in order.
+    Raises FerVitError when the folder contains other files, or a table cannot be read, has other
+    facts, or does not contain the rows of each of its images once and in order.
     """
     folder, names = next(iter(plan)).parent, {table.name for table in plan}
     found = (
@@ -154,7 +161,8 @@ def check_tables(
     )
     if other := found - names:
         raise FerVitError(
-            f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. {REMEDY}"
+            f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. "
+            f"{REMEDY}"
         )
     new = [table for table in plan if table.name in found and table not in checked]
     for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
@@ -221,7 +229,9 @@ def _write_tables(
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
-    """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
+    """Writes the tables of a share of the images; returns a summary, the people,
+    and the faces of a marked copy.
+    """
     photos = model.recognize([*chain.from_iterable(share.values())], options, started)
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
@@ -255,14 +265,18 @@ def write_faces(path: Path, fields: Sequence[Field], **options: Any) -> TableWri
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
-    """Returns what the metadata of a table records: version, model, and the settings that change predictions."""
+    """Returns what the metadata of a table records: version, model,
+    and the settings that change predictions.
+    """
     settings = {name: str(value) for name, value in options.changed().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": detector_name(options.detector), **settings}
 
 
 def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters that identify a model: a hash of its weights and its settings for prediction."""
+    """Returns 16 characters that identify a model:
+    a hash of its weights and its settings for prediction.
+    """
     net = model.net
     digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
     for name, tensor in sorted(net.state_dict().items()):
@@ -271,7 +285,9 @@ def fingerprint(model: Recognizer) -> str:
 
 
 class Counts:
-    """Numbers of photos and frames by kind and status, and of faces by label, ambiguity and warning."""
+    """Numbers of photos and frames by kind and status, and of faces by label,
+    ambiguity and warning.
+    """
 
     def __init__(self) -> None:
         self.kinds, self.statuses, self.labels, self.warnings = (Counter[str]() for _ in range(4))

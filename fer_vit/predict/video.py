@@ -1,4 +1,6 @@
-"""Videos as streams of frames: faces are found in them, followed between searches, and numbered by person."""
+"""Videos as streams of frames: faces are found in them, followed between searches,
+and numbered by person.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +36,9 @@ class VideoReader:
         return source_name(self.sources[index], index)
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the frames of a video. If it is damaged, the status of the last item has the reason."""
+        """Yields the frames of a video. If it is damaged,
+        the status of the last item has the reason.
+        """
         options = self.options
         info = PhotoInfo(self.name(index), index=index)
         frames = read_ahead(
@@ -50,8 +54,11 @@ class VideoReader:
 
 
 Found = tuple[Frame, list[Face], list[int]]
-"""A frame, its faces, and the number of each face's person; the lists grow while the frame waits."""
-WAITING = 12  # most frames that wait for faces that are found after them, so that large ones fit into memory
+"""A frame, its faces, and the number of each face's person;
+the lists grow while the frame waits.
+"""
+# most frames that wait for faces that are found after them, so that large ones fit into memory
+WAITING = 12
 VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
 
 
@@ -64,7 +71,8 @@ def track_faces(
 ) -> Iterator[Item]:
     """Yields the frames of a video with faces and tracks, and the faces as the model's input.
 
-    With `fill`, frames come up to `detect_every` frames late, with the faces that were found after them.
+    With `fill`, frames come up to `detect_every` frames late, with the faces that were found after
+    them.
     """
     for frame, faces in _find_in_frames(finder, frames, detect_every, fill):
         height, width = frame.image.shape[:2]
@@ -97,8 +105,9 @@ def find_faces(
 ) -> Iterator[Found]:
     """Yields each frame with its faces and their tracks.
 
-    The whole frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
-    followed. With `fill`, a new face is also followed back into the frames since the search before, up to WAITING.
+    The whole frame is searched every `detect_every` frames, and at once if a face is lost; in
+    between, faces are followed. With `fill`, a new face is also followed back into the frames since
+    the search before, up to WAITING.
     """
     waiting = deque[Found]()
     most = min(detect_every, WAITING) if fill else 1
@@ -119,7 +128,9 @@ def search_frames(
     detect_every: int,
     waiting: Sequence[Found],
 ) -> Iterator[Found]:
-    """Yields each frame with its faces and their tracks; a new face is also added to the frames that wait."""
+    """Yields each frame with its faces and their tracks;
+    a new face is also added to the frames that wait.
+    """
     tracker = Tracker()
     due = 0
     for frame in frames:
@@ -139,7 +150,9 @@ def search_frames(
 
 
 def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track: int) -> None:
-    """Adds a new face to the frames before, from the last one to where it is lost, small, or another one's."""
+    """Adds a new face to the frames before, from the last one to where it is lost, small,
+    or another one's.
+    """
     for frame, faces, tracks in reversed(waiting):
         before = follow_faces(detector, frame.image, [face])
         if not before:
@@ -215,7 +228,9 @@ class Track:
 
 
 class Tracker:
-    """Assigns faces to tracks of constant speed, at the least cost (Hungarian), as SORT does (Bewley et al. 2016)."""
+    """Assigns faces to tracks of constant speed, at the least cost (Hungarian),
+    as SORT does (Bewley et al. 2016).
+    """
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []

@@ -123,7 +123,8 @@ def intervals_figure(results: Mapping[str, Interval], title: str) -> Image:
 
 
 def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
-    """Draws predictions over targets of K outputs, a panel for each; for binary targets a ROC curve.
+    """Draws predictions over targets of K outputs, a panel for each; for binary targets a ROC
+    curve.
 
     Args:
         names: Of the outputs (K,).

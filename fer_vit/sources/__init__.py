@@ -1,4 +1,5 @@
-"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading` declares its options.
+"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading`
+declares its options.
 
 A data set that is missing or has an invalid file is a FerVitError, which names file and line.
 """

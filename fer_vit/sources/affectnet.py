@@ -1,4 +1,5 @@
-"""AffectNet, the manually labelled part: 290,000 faces, 224 x 224 (Mollahosseini et al. 2017, arXiv:1708.03985).
+"""AffectNet, the manually labelled part: 290,000 faces, 224 x 224 (Mollahosseini et al. 2017,
+arXiv:1708.03985).
 
 As distributed:
 
@@ -40,10 +41,12 @@ UNKNOWN = -2.0
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
-    """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes leave contempt out.
+    """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes
+    leave contempt out.
 
-    The test split was never published and results are reported on val_set: it is `test` here, and a fixed tenth of
-    train is held out as val. Valence and arousal, where their files exist, are targets of the head `affect`.
+    The test split was never published and results are reported on val_set: it is `test` here, and a
+    fixed tenth of train is held out as val. Valence and arousal, where their files exist, are
+    targets of the head `affect`.
 
     Args:
         root: The folder.
@@ -55,7 +58,8 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
             _read_split(root, folder, split, reading)
         else:
             reading.notes.append(
-                f"No {split} split: {root / folder} does not hold the folders images and annotations."
+                f"No {split} split: {root / folder} does not hold the folders images and "
+                "annotations."
             )
     if not reading.rows:
         raise not_found(
@@ -69,7 +73,9 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
 
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
-    """Adds a split's images to a reading. Both folders are listed once: checking every file would take minutes."""
+    """Adds a split's images to a reading. Both folders are listed once:
+    checking every file would take minutes.
+    """
     names = [Path(name) for name in os.listdir(root / folder / "images") if not system_entry(name)]
     images = {name.stem: name.name for name in names if name.suffix.lower() in PHOTO_SUFFIXES}
     annotations = root / folder / "annotations"

@@ -1,4 +1,6 @@
-"""Zips and tars of data sets, which may come from anyone: what is unpacked is limited, and what is not is counted."""
+"""Zips and tars of data sets, which may come from anyone: what is unpacked is limited,
+and what is not is counted.
+"""
 
 import gzip
 import io
@@ -19,7 +21,9 @@ from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, plain, system_entry
 
 MAX_LIST = 64_000_000
-"""Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times as much memory."""
+"""Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times
+as much memory.
+"""
 UTF_8 = 0x800
 """The flag of a zip's entry whose name is in UTF-8."""
 CHUNK = 1_000_000
@@ -62,10 +66,12 @@ def is_tar(path: Path) -> bool:
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
-    """Unpacks an archive into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
+    """Unpacks an archive into a hidden folder beside `out` that is removed afterwards; yields a
+    folder unchanged.
 
-    Messages name the archive instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes
-    links as files, and reads no more of an entry than its header declares. Of tars, only files and folders are read.
+    Messages name the archive instead of the hidden folder. zipfile strips roots, drives and `..`
+    from names, writes links as files, and reads no more of an entry than its header declares. Of
+    tars, only files and folders are read.
     """
     if not is_archive(archive):
         yield Unpacked(archive, Counter())
@@ -75,7 +81,8 @@ def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
         folder.mkdir()
         extract = _extract_tar if is_tar(archive) else _extract_zip
         left_out = extract(archive, folder, out)
-        # An archive of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
+        # An archive of a folder usually contains the folder rather than its contents; macOS adds
+        # __MACOSX.
         inner = [
             path
             for path in folder.iterdir()
@@ -88,7 +95,9 @@ def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
 
 
 class _LimitedFile(io.FileIO):
-    """A file of which no large part can be read at once: zipfile reads the list of entries as a whole."""
+    """A file of which no large part can be read at once:
+    zipfile reads the list of entries as a whole.
+    """
 
     def read(self, size: int | None = -1, /) -> bytes:
         _check_part(size, self.name)
@@ -108,7 +117,8 @@ def _open_zip(file: io.FileIO, archive: Path) -> zipfile.ZipFile:
 def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
     """Unpacks a zip; returns the number of entries that were left out, by reason.
 
-    Raises FerVitError when the zip is damaged, compressed in an unusual way, or larger than the free disk.
+    Raises FerVitError when the zip is damaged, compressed in an unusual way, or larger than the
+    free disk.
     """
     left_out = Counter[str]()
     try:
@@ -143,7 +153,9 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A compressed tar of which no large part can be read at once: tarfile reads the header of an entry as a whole."""
+    """A compressed tar of which no large part can be read at once:
+    tarfile reads the header of an entry as a whole.
+    """
 
     def read(self, size: int | None = -1) -> bytes:
         _check_part(size, self.name)
@@ -154,8 +166,8 @@ def _check_part(size: int | None, archive: object) -> None:
     """Raises FerVitError when a list of entries, or a header, is too long to be read."""
     if size is not None and size > MAX_LIST:
         raise FerVitError(
-            f"Expected at most {MAX_LIST:,} bytes for the list of entries in {archive!s}, but got {size:,}. "
-            "Unpack it first."
+            f"Expected at most {MAX_LIST:,} bytes for the list of entries in {archive!s}, but got "
+            f"{size:,}. Unpack it first."
         )
 
 
@@ -223,7 +235,9 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
 
 
 def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for other methods than deflate: a few bytes of bzip2 can fill all memory at once."""
+    """Raises FerVitError for other methods than deflate:
+    a few bytes of bzip2 can fill all memory at once.
+    """
     if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise FerVitError(
             f"Expected a zip that uses deflate, but {archive} does not. Unpack it first."
@@ -231,18 +245,22 @@ def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 
 
 def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for folder names in an old code page: which one is not recorded, and they name classes."""
+    """Raises FerVitError for folder names in an old code page: which one is not recorded,
+    and they name classes.
+    """
     for entry in entries:
         folder = entry.filename.rpartition("/")[0]
         if not entry.flag_bits & UTF_8 and not folder.isascii():
             raise FerVitError(
-                f"Expected names of folders in UTF-8 in {archive}, but got {plain(folder)}, from an old code page. "
-                "Unpack it first with the program that made it."
+                f"Expected names of folders in UTF-8 in {archive}, but got {plain(folder)}, from "
+                "an old code page. Unpack it first with the program that made it."
             )
 
 
 def _is_large(name: str, size: int) -> bool:
-    """Returns whether an entry is a photo that would not be read; labels and lists may be larger."""
+    """Returns whether an entry is a photo that would not be read;
+    labels and lists may be larger.
+    """
     return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE
 
 

@@ -31,10 +31,12 @@ PERSON = "person"  # the column with the identity, in data sets that have it
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
-    """Moves a tenth of every class of the training images into each of `splits`; of known persons, a tenth of them.
+    """Moves a tenth of every class of the training images into each of `splits`; of known persons,
+    a tenth of them.
 
-    The CRC-32 of the name of the image or person decides, so the choice is the same on every machine. A small class
-    gives one image as long as train keeps one. Rows keep their order; a note reports the change.
+    The CRC-32 of the name of the image or person decides, so the choice is the same on every
+    machine. A small class gives one image as long as train keeps one. Rows keep their order; a note
+    reports the change.
     """
     classes: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
@@ -66,10 +68,11 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
 def read_table(
     path: Path, columns: tuple[str, ...], header: bool = True, separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are not blank.
+    """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are
+    not blank.
 
-    Yields nothing without a file. Without a header, the table has the given columns. Raises FerVitError when a column
-    is missing, or a line has another number of cells.
+    Yields nothing without a file. Without a header, the table has the given columns. Raises
+    FerVitError when a column is missing, or a line has another number of cells.
     """
     if not path.is_file():
         return
@@ -121,11 +124,12 @@ CHUNK = 100  # images for which a further worker process is worth its start
 def add_landmarks(
     reading: Reading, detector: Detector | None, workers: int | None = None, cut: bool = False
 ) -> Reading:
-    """Returns a copy with landmarks and thumbnails, without unreadable images; rows keep their order.
+    """Returns a copy with landmarks and thumbnails, without unreadable images; rows keep their
+    order.
 
-    Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images of more than CUT
-    pixels become crops of their face. Worker processes read the images; one that kills its process is dropped, too,
-    and a note names it.
+    Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images
+    of more than CUT pixels become crops of their face. Worker processes read the images; one that
+    kills its process is dropped, too, and a note names it.
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
@@ -154,7 +158,9 @@ def _detect_in_worker(detector: Detector | None, cut: bool, row: Row) -> Iterato
 
 
 def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
-    """Returns a row with its landmarks and thumbnail, or the reason why the image cannot be read."""
+    """Returns a row with its landmarks and thumbnail,
+    or the reason why the image cannot be read.
+    """
     try:
         image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
         row = replace(row, thumbnail=thumbnail(image))
@@ -185,7 +191,9 @@ OPPOSITE = re.compile(r"(?:un|in|im|dis|non|a)[\W_]*")
 
 
 def class_notes(reading: Reading) -> list[str]:
-    """Returns notes about classes with no training image or only one, and classes with similar names."""
+    """Returns notes about classes with no training image or only one,
+    and classes with similar names.
+    """
     counts = Counter(str(row.label) for row in reading.rows if row.split == "train")
     notes = []
     if counts:
@@ -194,7 +202,8 @@ def class_notes(reading: Reading) -> list[str]:
         if single := [name for name in reading.names if counts[name] == 1]:
             notes.append(f"Only one training image of {name_text(single, most=8)}.")
     notes += [
-        f"The classes {first} and {second} have similar names: if they are one, give both folders one name."
+        f"The classes {first} and {second} have similar names: if they are one, give both folders "
+        "one name."
         if second in reading.names
         else f"The class {first} has a name similar to {second}: if it is that, rename its folder."
         for first, second in similar_names(reading.names)
@@ -203,7 +212,9 @@ def class_notes(reading: Reading) -> list[str]:
 
 
 def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns pairs of names that may be misspelled: of two classes, or of a class and an expression."""
+    """Returns pairs of names that may be misspelled: of two classes,
+    or of a class and an expression.
+    """
     known = [*names, *(name for name in EXPRESSIONS if name not in names)]
     pairs = []
     for i, first in enumerate(names):
@@ -215,7 +226,9 @@ def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _are_similar(first: str, second: str) -> bool:
-    """Returns whether two names differ by few letters, but neither by a number alone nor by a prefix of opposites."""
+    """Returns whether two names differ by few letters,
+    but neither by a number alone nor by a prefix of opposites.
+    """
     if re.sub(r"\d", "", first) == re.sub(r"\d", "", second):
         return first == second
     shorter, longer = sorted((first, second), key=len)

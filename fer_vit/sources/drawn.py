@@ -1,8 +1,10 @@
-"""Drawn faces, to try fer-vit without a data set: cartoons whose landmarks and expressions are known exactly.
+"""Drawn faces, to try fer-vit without a data set: cartoons whose landmarks and expressions are
+known exactly.
 
-Two expressions of one person differ in known regions (`differing_regions`), at most one pixel outside their boxes. A
-face is drawn in its own frame, without roll: origin at the upper left, lengths as fractions of the image's side. Side
--1 is the person's right (the smaller x), side 1 the left.
+Two expressions of one person differ in known regions (`differing_regions`), at most one pixel
+outside their boxes. A face is drawn in its own frame, without roll: origin at the upper left,
+lengths as fractions of the image's side. Side -1 is the person's right (the smaller x), side 1 the
+left.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,8 @@ Fill = Callable[[Array, ArrayLike], None]
 class Parameters(NamedTuple):
     """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
 
-    A name begins with the feature that moves; it stays inside the boxes of the regions whose names end with it.
+    A name begins with the feature that moves; it stays inside the boxes of the regions whose names
+    end with it.
     """
 
     brow_raise: float = 0.0
@@ -49,7 +52,8 @@ class Parameters(NamedTuple):
 
 
 TABLE = {
-    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground truth sharp.
+    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground
+    # truth sharp.
     "neutral": Parameters(),
     "happiness": Parameters(mouth_curve=1.0, mouth_opening=0.6, mouth_width=0.2),
     "surprise": Parameters(brow_raise=1.0, eye_opening=1.0, mouth_opening=1.0, mouth_width=-1.0),
@@ -59,7 +63,9 @@ TABLE = {
     "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
-JITTER = 0.18  # largest shift of a person's parameters from the table's, the same in all expressions of that person
+# largest shift of a person's parameters from the table's, the same in all expressions of that
+# person
+JITTER = 0.18
 LOOKS = {
     # How the face's frame lies in the image.
     "roll": (-12.0, 12.0),  # degrees
@@ -118,7 +124,9 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
-    """Returns the regions (`face.crop.REGIONS`) in which two expressions of the same person differ."""
+    """Returns the regions (`face.crop.REGIONS`) in which two expressions
+    of the same person differ.
+    """
     moved = [
         name
         for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True)
@@ -132,10 +140,12 @@ def differing_regions(a: str, b: str) -> frozenset[str]:
 def draw_face(
     expression: str, seed: int, size: int = 96, colour: bool = False
 ) -> tuple[Image, Array]:
-    """Draws a face (size, size, 3), RGB uint8, grey or in colour, and returns its landmarks (5, 2) in pixels.
+    """Draws a face (size, size, 3), RGB uint8, grey or in colour, and returns its landmarks (5, 2)
+    in pixels.
 
-    The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with the expression. The
-    seed chooses person, pose, light and noise; the same arguments give the same bytes. Sizes from 48 to 448 look right.
+    The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with
+    the expression. The seed chooses person, pose, light and noise; the same arguments give the same
+    bytes. Sizes from 48 to 448 look right.
     """
     face = draw(expression, seed, size, colour)
     return face.image, face.landmarks
@@ -193,7 +203,9 @@ MOVEMENTS = (
     "mouthCornerUpLeft",
     "mouthCornerUpRight",
 )
-"""Movements of a drawn face. A name begins with the feature that moves, as the names of `Parameters` do."""
+"""Movements of a drawn face. A name begins with the feature that moves,
+as the names of `Parameters` do.
+"""
 OUTPUTS = {
     "movements": list(MOVEMENTS),
     "pose": ["yaw", "roll"],
@@ -204,8 +216,8 @@ OUTPUTS = {
 def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
     """Returns the targets of a drawn face by column: the parameters of the drawing.
 
-    A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the mouth, less the
-    sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
+    A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the
+    mouth, less the sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
     """
     raised = max(moved.mouth_asymmetry, 0.0)
     intensities = {
@@ -241,7 +253,9 @@ def _values(expression: str) -> Array:
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
-    """Fills a polygon, given its outline (P, 2) in the face's frame; only polygons look the same in all sizes."""
+    """Fills a polygon, given its outline (P, 2) in the face's frame;
+    only polygons look the same in all sizes.
+    """
     # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
     points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
     cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
@@ -250,7 +264,9 @@ def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) ->
 def _oval(
     x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0
 ) -> Array:
-    """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`); rows 24 to 48 are the upper half."""
+    """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`);
+    rows 24 to 48 are the upper half.
+    """
     across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
     return np.stack(
         [x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1
@@ -363,9 +379,11 @@ def read(
     colour: bool = False,
     heads: bool = False,
 ) -> Reading:
-    """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
+    """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70,
+    15 and 15 %.
 
-    Each image shows a different person. Raises FerVitError when the folder holds other files or cannot be written.
+    Each image shows a different person. Raises FerVitError when the folder holds other files or
+    cannot be written.
 
     Args:
         root: The folder.

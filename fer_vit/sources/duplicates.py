@@ -1,11 +1,13 @@
-"""Near-duplicates: the same picture again, encoded again, mirrored, shrunk, darker or slightly shifted.
+"""Near-duplicates: the same picture again, encoded again, mirrored, shrunk, darker or slightly
+shifted.
 
-Data sets from the web repeat pictures across their splits and classes. A model's score on a picture that it has learned
-does not measure new faces.
+Data sets from the web repeat pictures across their splits and classes. A model's score on a picture
+that it has learned does not measure new faces.
 
-Two images are the same if grey thumbnails of the whole pictures correlate. Photos by a fixed camera do so, too, because
-they show the same room. So where a face fills only a part of a picture, the place of each face must correlate as well,
-in both pictures: found boxes of two copies differ by a few pixels, but a place is the same in both.
+Two images are the same if grey thumbnails of the whole pictures correlate. Photos by a fixed camera
+do so, too, because they show the same room. So where a face fills only a part of a picture, the
+place of each face must correlate as well, in both pictures: found boxes of two copies differ by a
+few pixels, but a place is the same in both.
 """
 
 from collections import Counter
@@ -32,19 +34,23 @@ PART = SIDE // 4  # side of the parts that must be the same
 CORRELATION = 0.97
 """Two pictures are the same from this correlation of their thumbnails.
 
-Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12 pairs of FairFace
-(4,000 faces against the others), where nearly all pairs below 0.97 are different people. With a side of 16: 13 of 21.
+Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
+pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are different
+people. With a side of 16: 13 of 21.
 """
 LOCAL = 0.3
 """Largest difference in a part of two copies, in units of the contrast.
 
-At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the size, blurred, darker).
-Of the pairs of drawn faces that differ only in their expression, and correlate, 87 % have more.
+At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
+size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
+correlate, 87 % have more.
 """
 BLOCK = 256  # images that are compared with all others at once
 SHOWN = 3  # pairs with different labels that are named
 MOST_WITHIN = 50_000
-"""Training images up to which each is compared with each, which takes a minute; its cost is their square."""
+"""Training images up to which each is compared with each, which takes a minute;
+its cost is their square.
+"""
 MANY = 0.2
 """From this share of a class, dropped images are reported as a warning."""
 NEAR_DUPLICATE = "near-duplicate of a val or test image"
@@ -81,7 +87,8 @@ class Pictures:
 
     thumbnails: Image  # (N, SIDE, SIDE)
     close_ups: Image  # (N, CLOSE, CLOSE)
-    squares: Array  # (N, 4) xyxy of the face in fractions of the picture; NaN: the whole picture is the face
+    # (N, 4) xyxy of the face in fractions of the picture; NaN: the whole picture is the face
+    squares: Array
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Pictures":
@@ -143,7 +150,9 @@ def find_near_duplicates(rows: Sequence[Row]) -> Found:
 
 
 def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
-    """Returns pairs of equal training pictures with different labels, each with the first of them."""
+    """Returns pairs of equal training pictures with different labels,
+    each with the first of them.
+    """
     first: dict[object, int] = {}
     pairs = []
     for index in np.flatnonzero(trained).tolist():
@@ -155,9 +164,11 @@ def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
 
 
 def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") -> Reading:
-    """Returns a copy without training rows that have a near-duplicate in val or test, which are marked there.
+    """Returns a copy without training rows that have a near-duplicate in val or test, which are
+    marked there.
 
-    With "keep", training rows stay. Notes count what is left out of each class, and name pictures with several labels.
+    With "keep", training rows stay. Notes count what is left out of each class, and name pictures
+    with several labels.
     """
     found = find_near_duplicates(reading.rows)
     rows, repeats = [], []
@@ -197,12 +208,13 @@ def _notes(
         pairs = [f"{_described(rows[i])} and {_described(rows[j])}" for i, j in conflicts[:SHOWN]]
         more = f", and {len(conflicts) - SHOWN:,} more" if len(conflicts) > SHOWN else ""
         notes.append(
-            f"The same picture has different labels in {counted(len(conflicts), 'pair')}: {'; '.join(pairs)}{more}."
+            f"The same picture has different labels in {counted(len(conflicts), 'pair')}: "
+            f"{'; '.join(pairs)}{more}."
         )
     if not found.complete:
         notes.append(
-            f"Within train, only equal copies with different labels are looked for: it has more than "
-            f"{MOST_WITHIN:,} images."
+            "Within train, only equal copies with different labels are looked for: it has more "
+            f"than {MOST_WITHIN:,} images."
         )
     return notes
 
@@ -214,8 +226,8 @@ def _warnings(rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicate
     counts = Counter(label_text(row) for row in rows if row.split == "train")
     lost = Counter(label_text(row) for row in repeats)
     return [
-        f"{number:,} of {counts[name]:,} training images of {name} are left out as near-duplicates of val or test "
-        "images. Are these the same pictures? `--duplicates keep` keeps them."
+        f"{number:,} of {counts[name]:,} training images of {name} are left out as near-duplicates "
+        "of val or test images. Are these the same pictures? `--duplicates keep` keeps them."
         for name, number in lost.items()
         if number > MANY * counts[name]
     ]
@@ -233,7 +245,8 @@ def _described(row: Row) -> str:
 def near_duplicates(
     pictures: Pictures, trained: Mask, labels: IntArray, until: int
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yields indices (K,) and (K,) of pairs of the same picture that matter, the first below `until`.
+    """Yields indices (K,) and (K,) of pairs of the same picture that matter, the first below
+    `until`.
 
     These are pairs with only one image in `trained` (N,), or with different `labels` (N,).
     """
@@ -260,9 +273,11 @@ def near_duplicates(
 
 
 def _faces_overlap(first: Array, second: Array) -> Mask:
-    """Returns for which pairs of M faces (M, 4) and N faces (N, 4) each centre is near the other (M, N).
+    """Returns for which pairs of M faces (M, 4) and N faces (N, 4) each centre is near the other
+    (M, N).
 
-    A face without a square fills its picture: it overlaps with others like it, and with large faces.
+    A face without a square fills its picture: it overlaps with others like it, and with large
+    faces.
     """
     fill = [_fills(squares) for squares in (first, second)]
     overlap = fill[0][:, None] & fill[1]
@@ -282,9 +297,11 @@ def _fills(squares: Array) -> Mask:
 
 
 def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
-    """Returns whether two pictures, whose thumbnails correlate, are the same where each of them has its face.
+    """Returns whether two pictures, whose thumbnails correlate, are the same where each of them has
+    its face.
 
-    With different labels, each part of the face must be the same: one person may show both expressions.
+    With different labels, each part of the face must be the same: one person may show both
+    expressions.
     """
     for here, there, row, other in ((first, second, i, j), (second, first, j, i)):
         square = here.squares[row]
@@ -302,7 +319,9 @@ def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: boo
 
 
 def local_difference(vectors: Float32Array, correlation: float) -> float:
-    """Returns the largest difference of two pictures (2, SIDE * SIDE) in a part, in units of their contrast."""
+    """Returns the largest difference of two pictures (2, SIDE * SIDE) in a part,
+    in units of their contrast.
+    """
     difference = SIDE * (vectors[0] - correlation * vectors[1]).reshape(SIDE, SIDE)
     parts = cv2.blur(difference**2, (PART, PART))[
         PART // 2 : -(PART // 2), PART // 2 : -(PART // 2)
@@ -311,7 +330,9 @@ def local_difference(vectors: Float32Array, correlation: float) -> float:
 
 
 def _cut(pictures: Pictures, row: int, place: Array) -> Image:
-    """Cuts a place (4,) of a picture out of its close-up, which shows a square and half of it around."""
+    """Cuts a place (4,) of a picture out of its close-up,
+    which shows a square and half of it around.
+    """
     square = pictures.squares[row]
     size = square[2:] - square[:2]
     scale = (place[2:] - place[:2]) / size  # pixels of the close-up for each of the result
@@ -326,7 +347,9 @@ def _cut(pictures: Pictures, row: int, place: Array) -> Image:
 
 
 def _standardise(pixels: Image) -> Float32Array:
-    """Returns pictures as vectors (N, SIDE * SIDE) of mean 0 and length 1, whose products are correlations."""
+    """Returns pictures as vectors (N, SIDE * SIDE) of mean 0 and length 1,
+    whose products are correlations.
+    """
     flat = pixels.reshape(-1, SIDE * SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
     length = np.linalg.norm(flat, axis=1, keepdims=True)

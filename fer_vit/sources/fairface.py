@@ -1,4 +1,5 @@
-"""FairFace: faces in the wild with age group, gender and race, but no expressions (Karkkainen and Joo, WACV 2021).
+"""FairFace: faces in the wild with age group, gender and race, but no expressions (Karkkainen and
+Joo, WACV 2021).
 
 As distributed:
 
@@ -36,7 +37,8 @@ def read(root: Path) -> Reading:
     No face has a label; labels or votes for the eight expressions can be added.
 
     Args:
-        root: The folder with the tables and the folders train and val, or its parent if it is named `fairface`.
+        root: The folder with the tables and the folders train and val, or its parent if it is named
+            `fairface`.
     """
     base = root / "fairface" if (root / "fairface").is_dir() else root
     reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)

@@ -1,4 +1,5 @@
-"""FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013, arXiv:1307.0414).
+"""FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013,
+arXiv:1307.0414).
 
 Either the challenge's table, whose pixels become PNG images, or folders:
 
@@ -33,7 +34,8 @@ SIDE = 48
 def read(root: Path) -> Reading:
     """Reads FER2013: a table or the folder that holds it, or a folder that holds train and test.
 
-    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val.
+    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held
+    out as val.
     """
     for path in (root, *(root / name for name in TABLES)):
         if path.is_file():
@@ -44,7 +46,8 @@ def read(root: Path) -> Reading:
     if unknown := [name for name in reading.names if name not in NAMES]:
         remedy = "Read another data set with `fer-vit prepare folder`."
         raise FerVitError(
-            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. {remedy}"
+            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. "
+            f"{remedy}"
         )
     reading.names = NAMES
     return reading

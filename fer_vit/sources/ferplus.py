@@ -1,4 +1,5 @@
-"""FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016, arXiv:1608.01041).
+"""FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016,
+arXiv:1608.01041).
 
 As the official script writes it:
 
@@ -6,7 +7,8 @@ As the official script writes it:
     FER2013Train/*.png           48 x 48, grey
     FER2013Valid, FER2013Test    the same
 
-fer2013new.csv, perhaps in the same folder, also contains the votes of the test images and is never read.
+fer2013new.csv, perhaps in the same folder, also contains the votes of the test images and is never
+read.
 """
 
 import os
@@ -26,12 +28,14 @@ FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FE
 
 
 def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
-    """Reads FERPlus, in the tables' order. The column `label_votes` has the number of votes for an image's label.
+    """Reads FERPlus, in the tables' order. The column `label_votes` has the number of votes for an
+    image's label.
 
     Args:
-        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is named `ferplus`.
-        labels: For ferplus: training labels by majority, or with the share of every expression (soft). Validation and
-            test always use the majority.
+        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is
+            named `ferplus`.
+        labels: For ferplus: training labels by majority, or with the share of every expression
+            (soft). Validation and test always use the majority.
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
     reading = Reading(NAMES, [], extra=(VOTES,))
@@ -47,7 +51,9 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 
 
 def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
-    """Adds a table's images to a reading. The folder is listed once, which is faster than a check of every file."""
+    """Adds a table's images to a reading. The folder is listed once,
+    which is faster than a check of every file.
+    """
     existing = set(os.listdir(table.parent))
     for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
         name, _, *texts = cells.values()
@@ -88,9 +94,9 @@ def majority(counts: Sequence[int]) -> Array | None:
 def soft(counts: Sequence[int]) -> Array | None:
     """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
 
-    The largest counts are collected, ties together, until they are 75 % of the votes or three counts, or until unknown
-    or NF, which does not count. None if at most half of the votes were collected, or more than three counts by ties.
-    Single votes do not count.
+    The largest counts are collected, ties together, until they are 75 % of the votes or three
+    counts, or until unknown or NF, which does not count. None if at most half of the votes were
+    collected, or more than three counts by ties. Single votes do not count.
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]

@@ -5,7 +5,8 @@ With splits or without:
     train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   also train_set, validation, holdout ...
     happy/train/*.jpg, happy/val/*.jpg, happy/test/*.jpg
     happy/*.jpg                                            without splits
-    happy/anna/*.jpg                                       a folder for each person, with splits or without
+    happy/anna/*.jpg                                       a folder for each person, with splits or
+    without
 
 A folder named `test` or `val` is a class if there are other folders but no train.
 
@@ -39,18 +40,19 @@ FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
 def read(root: Path, targets: Path | None = None) -> Reading:
-    """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
+    """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others
+    alphabetically.
 
-    System folders and hidden files are not read. Images may be at any depth below a class folder; a folder directly in
-    it names a person. Without val, a fixed tenth of train (of its persons, if known) becomes val; without any splits,
-    another tenth becomes test. What is not read is counted in the notes. Raises FerVitError when the folders could mean
-    something else, see `layout`.
+    System folders and hidden files are not read. Images may be at any depth below a class folder; a
+    folder directly in it names a person. Without val, a fixed tenth of train (of its persons, if
+    known) becomes val; without any splits, another tenth becomes test. What is not read is counted
+    in the notes. Raises FerVitError when the folders could mean something else, see `layout`.
 
     Args:
         root: The folder.
-        targets: For folder: a table with targets of movements, pose or affect. It has the column path and columns such
-            as AU1 and AU12, move_mouthSmileLeft, yaw, valence; it may have split, label and person. Photos without a
-            row are left out unless they have a class.
+        targets: For folder: a table with targets of movements, pose or affect. It has the column
+            path and columns such as AU1 and AU12, move_mouthSmileLeft, yaw, valence; it may have
+            split, label and person. Photos without a row are left out unless they have a class.
     """
     listing = list_folder(root) if root.is_dir() else Listing()
     photos = listing.of_kinds(PHOTO_SUFFIXES)
@@ -80,8 +82,8 @@ def read(root: Path, targets: Path | None = None) -> Reading:
     if len(lost):
         example = printable(short(table.paths[lost[0]]))
         reading.notes.append(
-            f"{targets.name}: {len(lost):,} of {len(table.paths):,} rows name no photo, for example "
-            f"{example}."
+            f"{targets.name}: {len(lost):,} of {len(table.paths):,} rows name no photo, for "
+            f"example {example}."
         )
     return reading
 
@@ -109,9 +111,9 @@ def _read_classes(
 def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading:
     """Reads the photos of a table of targets, by name and row, whose folders do not name classes.
 
-    Columns give split, label and person, and may be absent. Else split folders give the split, or tenths of the persons
-    become val and test; the first folder (below a split folder) is the person, as data sets of action units have it;
-    and no photo has a label.
+    Columns give split, label and person, and may be absent. Else split folders give the split, or
+    tenths of the persons become val and test; the first folder (below a split folder) is the
+    person, as data sets of action units have it; and no photo has a label.
     """
     given = table.describing
     splits = split_names({name.split("/")[0] for name in rows})
@@ -182,7 +184,8 @@ def _split(root: Path, reading: Reading) -> Reading:
     """Holds out val and test; raises FerVitError when there is only one class."""
     if len(reading.names) < 2:
         inner = sorted({row.name.split("/")[0] for row in reading.rows})
-        came = f"only {name_text(reading.names)}. Name another, or {root / inner[0]} if the classes are in it."
+        remedy = f"Name another, or {root / inner[0]} if the classes are in it."
+        came = f"only {name_text(reading.names)}. {remedy}"
         raise FerVitError(f"Expected folders of two classes or more in {root}, but got {came}")
     reading.notes.append(f"No split folders in {root}.")
     return hold_out(reading, ("val", "test"))
@@ -218,7 +221,9 @@ def _spellings(layout: Layout) -> list[str]:
 
 
 def _name_persons(reading: Reading, folders: str = "folders below the classes") -> None:
-    """Gives a person the spelling of their first folder; with too few of them, photos have no person."""
+    """Gives a person the spelling of their first folder; with too few of them,
+    photos have no person.
+    """
     spelled = _spell_persons(reading)
     if len(spelled) >= FEWEST_PERSONS:
         reading.extra = (PERSON,)

@@ -1,7 +1,8 @@
 """What the folders of a data set mean: splits, classes and persons.
 
-Read are CLASS/..., SPLIT/CLASS/... and CLASS/SPLIT/...; a folder directly in a class folder, or in its split folder,
-names a person. What could mean something else is an error, because a wrong guess trains a wrong model.
+Read are CLASS/..., SPLIT/CLASS/... and CLASS/SPLIT/...; a folder directly in a class folder, or in
+its split folder, names a person. What could mean something else is an error, because a wrong guess
+trains a wrong model.
 """
 
 import re
@@ -18,15 +19,17 @@ from fer_vit.listing import counted, name_text
 
 _WORDS = {
     "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
-    "val": "val vals valid valids validation validate validating vld vd va dev devel development tune tuning",
-    "test": "test tests testing tst te ts holdout heldout hold held unseen private final privatetest "
-    "testprivate",
+    "val": "val vals valid valids validation validate validating vld vd va "
+    "dev devel development tune tuning",
+    "test": "test tests testing tst te ts holdout heldout hold held unseen "
+    "private final privatetest testprivate",
     "evaluation": "eval evals evaluation evaluate evaluating ev publictest testpublic",
 }
 """Words for a split; an evaluation split is the test split, or val beside a test split."""
 _FILL = """
-    set sets split splits data dataset datasets db image images img imgs face faces photo photos picture pictures pics
-    folder dir sample samples out crop crops cropped aligned new the my
+    set sets split splits data dataset datasets db image images img imgs face faces
+    photo photos picture pictures pics folder dir sample samples out
+    crop crops cropped aligned new the my
 """
 _USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _SHORT = 3
@@ -38,7 +41,8 @@ _MEANING = {
     for meaning, words in _WORDS.items()
 }
 _SERIES = re.compile(
-    r"(?:k?fold|split|cv|part|partition|subset|batch|chunk|shard|portion|slice)s?[\W_]*(?:\d+|[a-z])",
+    r"(?:k?fold|split|cv|part|partition|subset|batch|chunk|shard|portion|slice)s?"
+    r"[\W_]*(?:\d+|[a-z])",
     re.IGNORECASE,
 )
 _PERSON = re.compile(
@@ -57,7 +61,9 @@ def _meaning(name: str) -> str | None:
 
 
 def split_names(names: Iterable[str]) -> dict[str, Split]:
-    """Returns the split that each folder name means, in any case and spelling, without the names that mean none."""
+    """Returns the split that each folder name means, in any case and spelling,
+    without the names that mean none.
+    """
     meanings = {name: meaning for name in names if (meaning := _meaning(name))}
     taken = set(meanings.values())
     evaluation: Split = "val" if "test" in taken and "val" not in taken else "test"
@@ -103,7 +109,9 @@ Folders = tuple[str, ...]  # the folders of a photo from the root down, without 
 
 
 def find_layout(photos: Sequence[Folders]) -> Layout:
-    """Finds out what the folders of photos mean; raises FerVitError where they could mean something else."""
+    """Finds out what the folders of photos mean;
+    raises FerVitError where they could mean something else.
+    """
     tops = sorted({folders[0] for folders in photos if folders})
     splits = split_names(tops)
     others = [name for name in tops if name not in splits]
@@ -159,8 +167,8 @@ def _split_second(
     classes = {folders[0] for folders in photos if folders}
     if lacking := sorted(classes - inside.keys()):
         raise FerVitError(
-            f"Expected the folders {name_text(sorted(inner))} in every class, but {lacking[0]} has none "
-            "of them. Add them, or move all photos directly into the class folders."
+            f"Expected the folders {name_text(sorted(inner))} in every class, but {lacking[0]} has "
+            "none of them. Add them, or move all photos directly into the class folders."
         )
     layout = Layout(notes=_spelling(inner))
     for folders in photos:
@@ -178,8 +186,9 @@ def _place(split: Split | None, label: str, below: Folders) -> Place:
     for name in below:
         if is_surely_split(name):
             raise FerVitError(
-                f"Expected a person's folder in the class {label}, but got {name}, which is named like a split. "
-                "Use SPLIT/CLASS/PERSON or CLASS/SPLIT/PERSON for every photo, or rename it."
+                f"Expected a person's folder in the class {label}, but got {name}, which is named "
+                "like a split. Use SPLIT/CLASS/PERSON or CLASS/SPLIT/PERSON for every photo, or "
+                "rename it."
             )
     return Place(split, label, below[0] if below else None)
 
@@ -208,15 +217,17 @@ def _check_tops(others: list[str], splits: dict[str, Split], inside: dict[str, s
 
 
 def _check_persons(places: Sequence[Place]) -> None:
-    """Raises FerVitError when the classes may be persons, or parts, that hold the folders of classes."""
+    """Raises FerVitError when the classes may be persons, or parts,
+    that hold the folders of classes.
+    """
     persons: dict[str, set[str]] = defaultdict(set)
     for place in places:
         persons[canonical(place.label)] |= {place.person} if place.person else set()
     names = set().union(*persons.values())
     if len(set().union(*map(_mentions, names))) > 1:
         raise FerVitError(
-            f"Expected persons' folders in the classes, but got {name_text(sorted(names))}, which name "
-            "splits. Use CLASS/train, CLASS/val and CLASS/test."
+            f"Expected persons' folders in the classes, but got {name_text(sorted(names))}, which "
+            "name splits. Use CLASS/train, CLASS/val and CLASS/test."
         )
     classes_are_known = 2 * len(persons.keys() & {*EXPRESSIONS}) >= len(persons)
 
@@ -231,8 +242,8 @@ def _check_persons(places: Sequence[Place]) -> None:
     if (like_classes or unclear) and not classes_are_known:
         raise FerVitError(
             f"Expected class folders, but all of {name_text(sorted(persons))} hold the folders "
-            f"{name_text(sorted(names))}. Put the class above the person: CLASS/PERSON; or name parts train, val and "
-            "test, and persons by a number."
+            f"{name_text(sorted(names))}. Put the class above the person: CLASS/PERSON; or name "
+            "parts train, val and test, and persons by a number."
         )
 
 

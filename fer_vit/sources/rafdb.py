@@ -4,7 +4,8 @@ As distributed:
 
     EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5` (the data set's own spelling)
     Image/aligned/train_00001_aligned.jpg
-    Annotation/manual/train_00001_manu_attri.txt    five landmarks, then gender, race and age; may be absent
+    Annotation/manual/train_00001_manu_attri.txt    five landmarks, then gender, race and age; may
+    be absent
 """
 
 import os
@@ -25,10 +26,11 @@ SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
-    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or its parent if it is named `basic`.
+    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or its parent if it is named
+    `basic`.
 
-    RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations, gender, race and
-    age become columns.
+    RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations,
+    gender, race and age become columns.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"

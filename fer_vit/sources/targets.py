@@ -1,13 +1,14 @@
 """A user's table of targets for heads: a row for each photo, a column for each output.
 
-    path,AU1,AU2,AU4,AU12               action units, as lists from DISFA, BP4D and Aff-Wild2 have them
-    SN001/000123.png,0,3,,5
+    path,AU1,AU2,AU4,AU12               action units, as lists from DISFA, BP4D and Aff-Wild2 have
+    them SN001/000123.png,0,3,,5
 
     path,split,label,person,move_mouthSmileLeft,yaw,valence,arousal
 
-Action units become movements: `AU1`, `au_01` and `AU01_r` are `move_AU01`, `AU12L` is `move_AU12Left`. If any of their
-values in a table is above 1, all are intensities from 0 to 5, and are divided by 5. The numbers by which these data
-sets mark a missing annotation are read as unknown (`UNANNOTATED`), and counted.
+Action units become movements: `AU1`, `au_01` and `AU01_r` are `move_AU01`, `AU12L` is
+`move_AU12Left`. If any of their values in a table is above 1, all are intensities from 0 to 5, and
+are divided by 5. The numbers by which these data sets mark a missing annotation are read as unknown
+(`UNANNOTATED`), and counted.
 """
 
 import re
@@ -40,7 +41,9 @@ ACTION_UNIT = re.compile(
     r"AU[ _-]?0*(?P<number>[1-9]\d?)(?:(?-i:_[rc])|[ _-]?(?P<side>left|right|l|r))?",
     re.IGNORECASE,
 )
-"""A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity and an occurrence."""
+"""A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity
+and an occurrence.
+"""
 SIDES = {"l": "Left", "r": "Right"}
 
 MOVEMENTS = "movements"
@@ -105,8 +108,8 @@ def read_targets(path: Path) -> TargetTable:
     """Reads a table of targets.
 
     Raises:
-        FerVitError: There is no column `path` or none of targets, two columns name one output, an image has two rows,
-            or a value is out of range.
+        FerVitError: There is no column `path` or none of targets, two columns name one output, an
+            image has two rows, or a value is out of range.
     """
     if not path.is_file():
         raise FerVitError(f"Expected a table of targets, but there is none at {path}.")
@@ -129,7 +132,9 @@ def read_targets(path: Path) -> TargetTable:
 
 
 def find_columns(table: Table) -> list[Column]:
-    """Returns the columns of targets; raises FerVitError without one, or when two name one output."""
+    """Returns the columns of targets; raises FerVitError without one,
+    or when two name one output.
+    """
     columns = [column for name in table.names if (column := read_column(name))]
     if not columns:
         examples = "AU12, move_mouthSmileLeft, yaw, valence"
@@ -194,7 +199,9 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
 
 
 def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
-    """Returns the numbers of columns (N,), NaN where unknown, and how many are marked as not annotated."""
+    """Returns the numbers of columns (N,), NaN where unknown,
+    and how many are marked as not annotated.
+    """
     try:
         mark = find_mark([table[column.name] for column in columns])
     except AmbiguousMarkError as error:

@@ -11,8 +11,9 @@ from torch import Tensor
 class EMA(WeightAveraging):
     """Lightning's averaging of weights, as an exponential moving average on the model's device.
 
-    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that the first steps soon lose weight: with
-    a decay of 0.998 from the start, it was 15 points behind the newest weights after six epochs on FERPlus.
+    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that the first steps
+    soon lose weight: with a decay of 0.998 from the start, it was 15 points behind the newest
+    weights after six epochs on FERPlus.
 
     Args:
         decay: The largest share of the average that is kept at a step.
@@ -22,7 +23,9 @@ class EMA(WeightAveraging):
         super().__init__(avg_fn=partial(moving_average, decay=decay))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Creates the average on the model's device, to which Lightning would move the model only later."""
+        """Creates the average on the model's device,
+        to which Lightning would move the model only later.
+        """
         pl_module.to(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
 

@@ -71,7 +71,8 @@ class LastCheckpoint(ModelCheckpoint):
     """Keeps the newest epoch or validation as last.ckpt, or the newest step when a signal ends it.
 
     ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves
-    nothing on SIGTERM, and processes that receive it at different steps wait for each other forever.
+    nothing on SIGTERM, and processes that receive it at different steps wait for each other
+    forever.
     """
 
     def __init__(self) -> None:
@@ -79,12 +80,15 @@ class LastCheckpoint(ModelCheckpoint):
         self.signal: signal.Signals | None = None  # that ends the run
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads nothing: Lightning would delete the predecessor that a checkpoint names, anywhere."""
+        """Loads nothing: Lightning would delete the predecessor
+        that a checkpoint names, anywhere.
+        """
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Copies the best checkpoint into the folder of a resumed run; else its score would be lost.
+        """Copies the best checkpoint into the folder of a resumed run; else its score would be
+        lost.
 
         It is searched beside the resumed checkpoint: the path that a checkpoint names may lead
         anywhere.

@@ -52,7 +52,9 @@ def task_of(kind: type[RegionViTModule]) -> Task:
 
 
 class TrainCLI(LightningCLI):
-    """LightningCLI that logs to runs/`name`; options override that, and the `settings` of a checkpoint."""
+    """LightningCLI that logs to runs/`name`; options override that,
+    and the `settings` of a checkpoint.
+    """
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class TrainCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Links what model and data share, and adds options for checkpoints and for the Trainer's method."""
+        """Links what model and data share, and adds options for checkpoints and
+        for the Trainer's method.
+        """
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         monitor, mode = (
             ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
@@ -132,7 +136,9 @@ class TrainCLI(LightningCLI):
         self.run_options = parser.add_method_arguments(L.Trainer, self.verb, skip=filled_in)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the options on top of the settings of the checkpoint, or of the model to start from."""
+        """Parses the options on top of the settings of the checkpoint,
+        or of the model to start from.
+        """
         if self.settings and self.other_class:
             self._leave_out_settings(parser, self.settings.model)
         try:
@@ -160,7 +166,9 @@ class TrainCLI(LightningCLI):
             )
 
     def before_instantiate_classes(self) -> None:
-        """Checks the precision; replaces bfloat16 by float32 where it would be emulated, many times slower."""
+        """Checks the precision; replaces bfloat16 by float32 where it would be emulated,
+        many times slower.
+        """
         trainer = self.config.trainer
         self._leave_out_callbacks(trainer)
         if str(trainer.precision) in (
@@ -170,16 +178,20 @@ class TrainCLI(LightningCLI):
             "64",
         ):  # crops and boxes are in float32
             raise FerVitError(
-                f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}."
+                "Expected trainer.precision bf16-mixed, 16-mixed or 32, but got "
+                f"{trainer.precision}."
             )
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
             log_once(
-                "This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`)."
+                "This machine has no bfloat16 instructions: training in float32 (see "
+                "`--trainer.precision`)."
             )
             trainer.precision = "32-true"
 
     def _leave_out_callbacks(self, trainer: Namespace) -> None:
-        """Leaves out the callbacks that need a logger, or checkpoints, where the user wants none."""
+        """Leaves out the callbacks that need a logger, or checkpoints,
+        where the user wants none.
+        """
         callbacks = self.trainer_defaults["callbacks"]
         if trainer.logger is False:
             callbacks = [item for item in callbacks if not isinstance(item, LearningRateMonitor)]
@@ -189,7 +201,9 @@ class TrainCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_classes(self) -> None:
-        """Builds everything; raises FerVitError when the configuration has, for example, a list in the wrong place."""
+        """Builds everything; raises FerVitError when the configuration has, for example,
+        a list in the wrong place.
+        """
         try:
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
@@ -207,9 +221,9 @@ class TrainCLI(LightningCLI):
 def train(args: list[str]) -> str:
     """Runs fit, validate or test with command-line words.
 
-    With `ckpt_path` the settings of the checkpoint are the defaults; options override them. Returns the best checkpoint
-    of a fit ("": none was written), or the evaluated one. Raises FerVitError when an option is wrong, or the run fails
-    for a known reason.
+    With `ckpt_path` the settings of the checkpoint are the defaults; options override them. Returns
+    the best checkpoint of a fit ("": none was written), or the evaluated one. Raises FerVitError
+    when an option is wrong, or the run fails for a known reason.
     """
     hide_noise()
     verb, *words = args

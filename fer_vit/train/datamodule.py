@@ -22,18 +22,20 @@ class FaceDataModule(L.LightningDataModule):
     """Faces for training and evaluation.
 
     Args:
-        manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
-            `fer-vit prepare --shards`, whose training images are streamed.
+        manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix)
+            of shards, made by `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0: the training process does. None: cores divided by
-            devices, 8 at most.
+        num_workers: Worker processes that decode and augment; 0: the training process does. None:
+            cores divided by devices, 8 at most.
         augment: How training crops are augmented.
         balanced: Draw every class equally often in training.
-        fold: Held-out fold of the training faces, for example 0/3, the first of three. The checkpoint records it, and
-            `fer-vit distill` uses the model's predictions for this fold only.
-        spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer, 224 pixels.
-        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`). Without a val split a
-            fixed 2 % of the training faces are held out for it.
+        fold: Held-out fold of the training faces, for example 0/3, the first of three. The
+            checkpoint records it, and `fer-vit distill` uses the model's predictions for this fold
+            only.
+        spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer,
+            224 pixels.
+        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
+            Without a val split a fixed 2 % of the training faces are held out for it.
     """
 
     def __init__(
@@ -55,7 +57,10 @@ class FaceDataModule(L.LightningDataModule):
         self.balanced, self.fold, self.unlabelled = balanced, fold, unlabelled
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
-            advice = "Leave out data.fold and data.balanced (see model.logit_adjust), or use a manifest in one file."
+            advice = (
+                "Leave out data.fold and data.balanced (see model.logit_adjust), "
+                "or use a manifest in one file."
+            )
             raise FerVitError(f"Shards are streamed, without folds or sampling by class. {advice}")
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         if fold:
@@ -69,7 +74,9 @@ class FaceDataModule(L.LightningDataModule):
         self.worker_notes: list[WorkerNotes] = []  # of each loader
 
     def setup(self, stage: str) -> None:
-        """Takes the crop from the task; raises FerVitError when the task expects other crops or labels."""
+        """Takes the crop from the task; raises FerVitError
+        when the task expects other crops or labels.
+        """
         task: Any = self.trainer.lightning_module if self.trainer else None
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
@@ -79,7 +86,8 @@ class FaceDataModule(L.LightningDataModule):
         self.spec = wanted
         self.partial = getattr(task, "accepts_unlabelled", False) and not self.streamed
         if (labels := getattr(task, "labels", self.labels)) != self.labels:
-            here = f"{self.manifest.path} has {', '.join(self.labels)}. Give the task `labels=data.labels`."
+            expressions = ", ".join(self.labels)
+            here = f"{self.manifest.path} has {expressions}. Give the task `labels=data.labels`."
             raise FerVitError(f"The task has the labels {', '.join(labels)}, but {here}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,11 +113,14 @@ class FaceDataModule(L.LightningDataModule):
         return {"seed_everything": run_seed(), "world_size": _processes(), **options}
 
     def dataset(self, split: Split) -> faces.FaceDataset:
-        """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
+        """Returns a split, augmented if it is `train`; FerVitError when it is empty,
+        or rows lack labels.
+        """
         manifest = self.manifest.split(split)
         if not len(manifest):
             raise FerVitError(
-                f"{manifest.path} has no rows with split {split}. Prepare the data set with that split."
+                f"{manifest.path} has no rows with split {split}. Prepare the data set with that "
+                "split."
             )
         dataset = faces.FaceDataset(
             manifest,

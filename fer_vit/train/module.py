@@ -40,7 +40,9 @@ RANGES = {
 
 
 class RegionViTModule(L.LightningModule):
-    """A RegionViT, `net`, in training; subclasses have the settings lr, weight_decay, warmup, min_lr and compile."""
+    """A RegionViT, `net`, in training; subclasses have the settings lr, weight_decay, warmup,
+    min_lr and compile.
+    """
 
     net: RegionViT
 
@@ -116,7 +118,9 @@ class RegionViTModule(L.LightningModule):
         }
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
-        """Checks and stores settings as plain values: a checkpoint loads without unpickling or `pretrained` weights."""
+        """Checks and stores settings as plain values:
+        a checkpoint loads without unpickling or `pretrained` weights.
+        """
         check_regions(network.regions)
         self.save_hyperparameters(
             {"network": asdict(replace(network, pretrained=False)), **changed}
@@ -126,7 +130,9 @@ class RegionViTModule(L.LightningModule):
                 check_number(f"model.{name}", self.hparams[name], least, most)
 
     def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step; raises FerVitError with the images when it is not finite."""
+        """Logs and returns the loss of a step;
+        raises FerVitError with the images when it is not finite.
+        """
         if not loss.isfinite():
             bad = [
                 path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()
@@ -145,7 +151,9 @@ class RegionViTModule(L.LightningModule):
         return loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the name of a user's class, which a resumed run must name again; never imported."""
+        """Records the name of a user's class,
+        which a resumed run must name again; never imported.
+        """
         name = class_name(type(self))
         if name:
             checkpoint["task_class"] = name
@@ -167,14 +175,19 @@ def class_name(kind: type[RegionViTModule]) -> str:
 def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
-        advice = "Lower model.lr or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
+        advice = (
+            "Lower model.lr or set trainer.gradient_clip_val; "
+            "`--ckpt_path` resumes from a checkpoint."
+        )
         raise FerVitError(
             f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}"
         )
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Learning rate by step: linear to its peak, then half a cosine to `floor` of it (Loshchilov & Hutter 2017)."""
+    """Learning rate by step: linear to its peak,
+    then half a cosine to `floor` of it (Loshchilov & Hutter 2017).
+    """
 
     def factor(step: int) -> float:
         if step < warmup_steps:

@@ -32,20 +32,24 @@ class Hidden(NamedTuple):
 
 
 class MaskedPretraining(RegionViTModule):
-    """Learns to predict hidden pixels from the rest of a face, with a linear layer on the encoder's tokens.
+    """Learns to predict hidden pixels from the rest of a face, with a linear layer on the encoder's
+    tokens.
 
-    Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so that nothing leaks
-    through a stem's field of view or an overlapping region. The target is the pixels of each token, normalised (He et
-    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022), so a constant prediction has a loss of 1.
-    `FERTask` starts from its checkpoint (`init`), with the network's head, which is not trained here.
+    Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so
+    that nothing leaks through a stem's field of view or an overlapping region. The target is the
+    pixels of each token, normalised (He et al., "Masked Autoencoders Are Scalable Vision Learners",
+    CVPR 2022), so a constant prediction has a loss of 1. `FERTask` starts from its checkpoint
+    (`init`), with the network's head, which is not trained here.
 
     Args:
         network: The network.
-        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
+        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
+            framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         mask_ratio: Share of the patches that are hidden.
         lr: Peak learning rate of AdamW.
-        weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned tokens have none.
+        weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned
+            tokens have none.
         warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         compile: Compile the encoder with `torch.compile`.
@@ -83,7 +87,9 @@ class MaskedPretraining(RegionViTModule):
         return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the loss on the val split; a face is masked in the same way every time."""
+        """Adds a batch to the loss on the val split;
+        a face is masked in the same way every time.
+        """
         seeds = [torch.Generator().manual_seed(row) for row in batch.row.tolist()]
         noise = torch.stack([torch.rand(self.num_patches, generator=seed) for seed in seeds])
         preds, hidden = self.predict_hidden(batch, noise.to(self.device))
@@ -92,14 +98,18 @@ class MaskedPretraining(RegionViTModule):
         self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the loss of the pixels on the val split, over all processes: 1 for a constant prediction."""
+        """Logs the loss of the pixels on the val split, over all processes:
+        1 for a constant prediction.
+        """
         loss = self.loss.compute()
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2)."""
+        """Hides the patches with the least noise (B, ceil(S / P)^2)
+        and predicts all tokens (B, M, C P^2).
+        """
         image, boxes, valid = batch.image, batch.boxes, batch.valid
         hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
         return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
@@ -113,10 +123,11 @@ class MaskedPretraining(RegionViTModule):
 def hide(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float
 ) -> Hidden:
-    """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by row.
+    """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by
+    row.
 
-    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last patches of a row or
-    column may be cut off by the edge.
+    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last
+    patches of a row or column may be cut off by the edge.
     """
     size, side = net.config.img_size, math.isqrt(noise.shape[1])
     first = noise.argsort(1)[:, : round(ratio * side**2)]
@@ -156,7 +167,9 @@ def encode_hidden(
 
 
 def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
-    """Pixels of patches, and of regions (B, R, 4) resampled to k P x k P, of images (B, C, S, S): (B, M, C P^2)."""
+    """Pixels of patches, and of regions (B, R, 4) resampled to k P x k P, of images (B, C, S, S):
+    (B, M, C P^2).
+    """
 
     def unfold(x: Tensor) -> Tensor:
         return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
@@ -169,6 +182,8 @@ def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: in
 
 
 def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
-    """Mean squared error of predictions (B, M, C P^2) over the hidden pixels; 1 if constant, 0 without any."""
+    """Mean squared error of predictions (B, M, C P^2) over the hidden pixels; 1 if constant,
+    0 without any.
+    """
     errors = (preds.float() - hidden.target).square() * hidden.weights
     return errors.sum() / hidden.weights.sum().clamp(min=1)

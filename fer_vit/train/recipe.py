@@ -1,4 +1,6 @@
-"""What a command trains repeatedly: a config with options of `fit`, in its own folder, resumable."""
+"""What a command trains repeatedly: a config with options of `fit`,
+in its own folder, resumable.
+"""
 
 import logging
 import os
@@ -58,7 +60,9 @@ class Recipe:
         return read_words(list(self.options)).model
 
     def key(self, manifest: Path, *parts: str) -> str:
-        """Returns eight digits for these faces, this config and these options, and further parts."""
+        """Returns eight digits for these faces, this config and these options,
+        and further parts.
+        """
         with manifest.open("rb") as file:
             content = file_digest(file, "sha256").digest()
         path = find_config(self.config)

@@ -1,4 +1,6 @@
-"""Starting from another model: its settings, the weights that fit, and the parts that are frozen."""
+"""Starting from another model: its settings, the weights that fit,
+and the parts that are frozen.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace

@@ -26,24 +26,30 @@ SIDES = {".right_": ".left_", ".left_": ".right_"}
 class Symmetry(L.Callback):
     """Keeps a network's weights such that a crop and its mirror image have the same logits.
 
-    Channels and attention heads come in pairs, one in each half: one computes for a face the values of the other for
-    its mirror image. So every weight equals another one, and half of them are free. Cohen & Welling, "Group Equivariant
-    Convolutional Networks" (ICML 2016), for the group of mirror images. Prediction needs no special code.
+    Channels and attention heads come in pairs, one in each half: one computes for a face the values
+    of the other for its mirror image. So every weight equals another one, and half of them are
+    free. Cohen & Welling, "Group Equivariant Convolutional Networks" (ICML 2016), for the group of
+    mirror images. Prediction needs no special code.
 
-    The weights are made symmetric when training starts, which ruins a trained model that is not symmetric.
+    The weights are made symmetric when training starts, which ruins a trained model that is not
+    symmetric.
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the weights symmetric; raises FerVitError if the network, or the resumed run, cannot be symmetric."""
+        """Makes the weights symmetric; raises FerVitError if the network, or the resumed run,
+        cannot be symmetric.
+        """
         net: Any = pl_module.net
         if (
             not (difference := asymmetry(net.config, net.settings.outputs)) < 2e-5
         ):  # rounding makes up to 3e-6
             raise FerVitError(
-                f"This network cannot be symmetric: mirroring a crop changes its outputs by {difference:.0e} of their "
-                "size. It would be with region_source: stem, region_grid: 1, the regions of both sides, "
-                "attention: dot, pos_embed: none or mirror, pool: avg, an even num_heads, an embed_dim that is a "
-                "multiple of the patch size, and an img_size one above a multiple of it (with tokens: region, of half "
+                "This network cannot be symmetric: mirroring a crop changes its outputs by "
+                f"{difference:.0e} of their size. It would be with region_source: stem, "
+                "region_grid: 1, the regions of both "
+                "sides, attention: dot, pos_embed: none or mirror, pool: avg, an even num_heads, "
+                "an embed_dim that is a multiple of the patch size, and an img_size one above a "
+                "multiple of it (with tokens: region, of half "
                 "of it)."
             )
         state = net.state_dict()
@@ -56,7 +62,9 @@ class Symmetry(L.Callback):
         make_symmetric(state, net)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches: a run may end there."""
+        """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches:
+        a run may end there.
+        """
         net: Any = pl_module.net
         learned = net.named_parameters()
         gradients = {name: value.grad for name, value in learned if value.grad is not None}
@@ -78,7 +86,9 @@ def make_symmetric(tensors: Mapping[str, Tensor], net: RegionViT) -> None:
 
 
 def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Tensor:
-    """Returns a tensor of the mirrored network: kernels are flipped, pairs of channels and sides swapped."""
+    """Returns a tensor of the mirrored network: kernels are flipped,
+    pairs of channels and sides swapped.
+    """
     side = next((side for side in SIDES if side in name), "")
     x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
     if ".qkv." in name:
@@ -99,7 +109,9 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Te
 
 
 def mirror_head(name: str, x: Tensor, outputs: Mapping[str, Sequence[str]]) -> Tensor:
-    """Returns a parameter of an `AdditiveHead` (..., D, K) or (K,) with its channels and outputs mirrored."""
+    """Returns a parameter of an `AdditiveHead` (..., D, K) or (K,) with its channels
+    and outputs mirrored.
+    """
     head = name.split(".")[1]
     source, sign = HEADS[head].mirror(outputs[head])
     if x.ndim > 1:
@@ -126,10 +138,12 @@ def swap_halves(x: Tensor, axes: range) -> Tensor:
 
 @torch.no_grad()
 def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | None = None) -> float:
-    """Returns the largest change of outputs when a random crop is mirrored, in units of their root mean square.
+    """Returns the largest change of outputs when a random crop is mirrored, in units of their root
+    mean square.
 
-    The raw values of further heads count as well: left and right are swapped, yaw and roll negated. Measured on one
-    block with large random symmetric weights; near-uniform attention would mask an asymmetry.
+    The raw values of further heads count as well: left and right are swapped, yaw and roll negated.
+    Measured on one block with large random symmetric weights; near-uniform attention would mask an
+    asymmetry.
     """
     rng, size = np.random.default_rng(0), config.img_size
     with torch.random.fork_rng(devices=[]):

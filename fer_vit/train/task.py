@@ -34,7 +34,9 @@ from fer_vit.train.teachers import Teachers
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares, or one-hot rows."""
+    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares,
+    or one-hot rows.
+    """
     return F.cross_entropy(logits.float(), target.float(), label_smoothing=label_smoothing)
 
 
@@ -47,9 +49,10 @@ def log_prior(counts: Tensor) -> Tensor:
 def expression_metrics(num_classes: int) -> MetricCollection:
     """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
 
-    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
-    (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
-    leave out classes that do not occur. Raises FerVitError when there is only one class.
+    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the
+    `confusion` matrix (rows: target), from which `class_recall` takes the recall of every class;
+    its mean is the UAR. Macro means leave out classes that do not occur. Raises FerVitError when
+    there is only one class.
     """
     if num_classes < 2:
         raise FerVitError(
@@ -66,7 +69,9 @@ def expression_metrics(num_classes: int) -> MetricCollection:
 
 
 def class_recall(confusion: Tensor) -> Tensor:
-    """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows; NaN for one without samples."""
+    """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows;
+    NaN for one without samples.
+    """
     return confusion.diagonal() / confusion.sum(1)
 
 
@@ -103,7 +108,9 @@ def share_outputs(
 
 
 def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the outputs by head of several models or data sets, in the order of `HEADS`, each once."""
+    """Returns the outputs by head of several models or data sets,
+    in the order of `HEADS`, each once.
+    """
     merged: dict[str, list[str]] = {}
     for head in HEADS:
         names = [name for part in parts for name in part.get(head, ())]
@@ -113,13 +120,16 @@ def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of the loss of each head that is trained; raises FerVitError for one without data."""
+    """Returns the weight of the loss of each head that is trained;
+    raises FerVitError for one without data.
+    """
     for head, weight in weights.items():
         check_number(f"model.head_weights, {head}", weight, 0)
         if head not in outputs:
             came = ", ".join(outputs) or "no further head"
             raise FerVitError(
-                f"Expected targets of {head} in the manifest (model.head_weights), but it has {came}."
+                f"Expected targets of {head} in the manifest (model.head_weights), but it has "
+                f"{came}."
             )
     chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
     return {head: weight for head, weight in chosen.items() if weight}
@@ -129,32 +139,42 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The network. With `init`, defaults are the network, `align` and `template` of that model.
-        labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
-        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
+        network: The network. With `init`, defaults are the network, `align` and `template` of that
+            model.
+        labels: Expressions in the order of the model's outputs (the command line takes them from
+            the manifest).
+        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
+            framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         lr: Peak learning rate of AdamW.
-        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have none.
-        layer_decay: Factor on the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
-            pretrained backbones.
-        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a cosine.
+        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
+            none.
+        layer_decay: Factor on the learning rate from block to block towards the input; 1 is off,
+            0.65 to 0.8 suits pretrained backbones.
+        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
+            cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         label_smoothing: Share of the target that is spread evenly over the classes.
-        logit_adjust: This number times the logarithm of each class's share of the training faces is added to its logit
-            in training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al.
-            2020).
-        outputs: The outputs of further heads by head whose targets the data has (the command line takes them from the
-            manifest). The model learns these, and keeps the other heads and outputs of `init`.
-        heads: The outputs of all further heads of the model by head. Default: `outputs` and the ones of `init`.
-        head_weights: The weight of each further head's loss beside the expression's; 0 leaves a head out. Default: 5
-            for movements, else 1.
-        teachers: Models that predict the expression of each augmented training face, for example the included ones.
-            The target is the mean of their prediction and the votes; a face without a label has the prediction alone.
-        region_dropout: Probability that random regions of a training face are hidden: a uniform share of them.
+        logit_adjust: This number times the logarithm of each class's share of the training faces is
+            added to its logit in training, so that rare classes are predicted more often; 0 is off,
+            1 is balanced softmax (Ren et al. 2020).
+        outputs: The outputs of further heads by head whose targets the data has (the command line
+            takes them from the manifest). The model learns these, and keeps the other heads and
+            outputs of `init`.
+        heads: The outputs of all further heads of the model by head. Default: `outputs` and the
+            ones of `init`.
+        head_weights: The weight of each further head's loss beside the expression's; 0 leaves a
+            head out. Default: 5 for movements, else 1.
+        teachers: Models that predict the expression of each augmented training face, for example
+            the included ones. The target is the mean of their prediction and the votes; a face
+            without a label has the prediction alone.
+        region_dropout: Probability that random regions of a training face are hidden: a uniform
+            share of them.
         compile: Compile the encoder with `torch.compile`.
-        init: A model whose weights are copied where they fit: the name of an included model, a folder, "user/name" on
-            the hub, or a checkpoint, also of masked pretraining.
-        freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole "encoder".
+        init: A model whose weights are copied where they fit: the name of an included model, a
+            folder, "user/name" on the hub, or a checkpoint, also of masked pretraining.
+        freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole
+            "encoder".
     """
 
     confusion: Tensor  # of the last validation or test (C, C), targets in rows
@@ -226,14 +246,18 @@ class FERTask(RegionViTModule):
         self.adjustment: Tensor | float = 0.0  # of the logits in training
 
     def train(self, mode: bool = True) -> "FERTask":
-        """Sets the mode, but frozen parts always evaluate: their batch norms keep their statistics."""
+        """Sets the mode, but frozen parts always evaluate:
+        their batch norms keep their statistics.
+        """
         super().train(mode)
         for name, module in self.net.named_modules():
             module.training &= not is_frozen(name, self.hparams["freeze"])
         return self
 
     def on_fit_start(self) -> None:
-        """Checks that there is something to learn; computes the logit adjustment from the training split."""
+        """Checks that there is something to learn;
+        computes the logit adjustment from the training split.
+        """
         manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
         if manifest is not None and not self.trainer.datamodule.streamed:  # type: ignore[attr-defined]
             self._check_targets(manifest)
@@ -241,25 +265,29 @@ class FERTask(RegionViTModule):
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             if not hasattr(data, "class_counts"):
                 raise FerVitError(
-                    "model.logit_adjust needs data with a method `class_counts`, such as FaceDataModule. "
-                    "Set it to 0, or add the method."
+                    "model.logit_adjust needs data with a method `class_counts`, such as "
+                    "FaceDataModule. Set it to 0, or add the method."
                 )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def _check_targets(self, manifest: Manifest) -> None:
-        """Raises FerVitError when there is nothing to learn for a head, or to choose the best epoch by."""
+        """Raises FerVitError when there is nothing to learn for a head,
+        or to choose the best epoch by.
+        """
         train = manifest.split("train")
         targets = train.head_targets()
         for head in self.head_weights:
             if not np.isfinite(targets[head][:, self.shared[head].of_data]).any():
                 raise FerVitError(
-                    f"{manifest.path}: expected training faces with targets of {head}, but all its columns "
-                    f"are empty there. Leave it out: `--model.head_weights '{{{head}: 0}}'`."
+                    f"{manifest.path}: expected training faces with targets of {head}, but all its "
+                    "columns are empty there. Leave it out: `--model.head_weights "
+                    f"'{{{head}: 0}}'`."
                 )
         if not (train.has_labels or self.teachers.names):
             raise FerVitError(
-                f"{manifest.path} has no training face with a label, so that expressions would be predicted at "
-                "random. Add labelled faces by `fer-vit prepare --add`, or a teacher by `--model.teachers`."
+                f"{manifest.path} has no training face with a label, so that expressions would be "
+                "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
+                "by `--model.teachers`."
             )
         monitored = {callback.monitor for callback in self.trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
         lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
@@ -268,8 +296,9 @@ class FERTask(RegionViTModule):
                 f"val/{log_name(head, HEADS[head].figures[0])}" for head in self.head_weights
             ]
             raise FerVitError(
-                f"{manifest.path} has no val face with a label, so that {lacking.pop()} does not exist. Choose the "
-                f"best epoch by another measure, such as `--checkpoint.monitor {examples[0]}`."
+                f"{manifest.path} has no val face with a label, so that {lacking.pop()} does not "
+                "exist. Choose the best epoch by another measure, such as `--checkpoint.monitor "
+                f"{examples[0]}`."
             )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -288,12 +317,15 @@ class FERTask(RegionViTModule):
     def matched(
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Returns raw outputs and targets (B, K) of the K outputs that the model and the data share."""
+        """Returns raw outputs and targets (B, K) of the K outputs that the model
+        and the data share.
+        """
         shared = self.shared[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face without a label.
+        """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face
+        without a label.
 
         A subclass may replace it.
         """
@@ -305,7 +337,9 @@ class FERTask(RegionViTModule):
 
     @property
     def accepts_unlabelled(self) -> bool:
-        """Whether training faces may lack a label: other heads or teachers have targets for them."""
+        """Whether training faces may lack a label:
+        other heads or teachers have targets for them.
+        """
         return bool(self.head_weights) or bool(self.teachers.names)
 
     @property
@@ -343,7 +377,9 @@ class FERTask(RegionViTModule):
                 )
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the metrics of the split; `validate` and `test` also write a table and a picture of each head."""
+        """Logs the metrics of the split; `validate` and `test` also write a table and a picture
+        of each head.
+        """
         results = self._expression_results()
         for head, metrics in self.head_metrics.items():
             for figure, values in metrics.compute().items():
@@ -365,7 +401,9 @@ class FERTask(RegionViTModule):
             self._write_tables(Path(trainer.log_dir))
 
     def _expression_results(self) -> dict[str, Tensor]:
-        """Returns the metrics of the head `expression` over all processes; none without a labelled face."""
+        """Returns the metrics of the head `expression` over all processes;
+        none without a labelled face.
+        """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*compute.* method of metric", UserWarning)
             self.confusion = self.metrics["confusion"].compute()
@@ -403,16 +441,23 @@ class FERTask(RegionViTModule):
     )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the classifier to start from, which may have learned the faces of a held-out fold."""
+        """Records the classifier to start from,
+        which may have learned the faces of a held-out fold.
+        """
         super().on_save_checkpoint(checkpoint)
         checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""
+        """Raises FerVitError when a checkpoint, not yet loaded,
+        has other labels or another architecture.
+        """
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
         if labels is not None and labels != self.labels:
             there, here = ", ".join(labels), ", ".join(self.labels)
-            advice = "Use the manifest it was trained on, or one with the same classes in the same order."
+            advice = (
+                "Use the manifest it was trained on, "
+                "or one with the same classes in the same order."
+            )
             raise FerVitError(
                 f"The checkpoint's classes are {there}, but the manifest's are {here}. {advice}"
             )

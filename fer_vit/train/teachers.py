@@ -18,7 +18,9 @@ from fer_vit.store.folder import load_network
 
 
 class Teachers:
-    """Models that predict the expression of augmented training faces. They are not part of a checkpoint."""
+    """Models that predict the expression of augmented training faces. They are not part
+    of a checkpoint.
+    """
 
     def __init__(self, names: Sequence[str], student: RegionViT) -> None:
         self.names = list(names)
@@ -29,7 +31,9 @@ class Teachers:
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> Tensor:
-        """Returns the targets of a batch (B, C): the mean of votes and predictions; NaN without both."""
+        """Returns the targets of a batch (B, C): the mean of votes and predictions;
+        NaN without both.
+        """
         assert batch.target is not None
         if not self.networks:
             return batch.target
@@ -66,7 +70,9 @@ def _plain(setting: object) -> str:
 
 
 def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
-    """Returns the probabilities (B, C) of a model for a batch of crops, which are resized to its size."""
+    """Returns the probabilities (B, C) of a model for a batch of crops,
+    which are resized to its size.
+    """
     net.to(batch.image.device)
     size, given = net.config.img_size, batch.image.shape[-1]
     image = batch.image

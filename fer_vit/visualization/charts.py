@@ -1,4 +1,5 @@
-"""Charts of a report beside the expression: an entry of `CHARTS` and a file `report/page/NAME.js` each.
+"""Charts of a report beside the expression: an entry of `CHARTS` and a file `report/page/NAME.js`
+each.
 
 K outputs of a head, R regions.
 """
@@ -83,14 +84,18 @@ def movements(read: ReadFace) -> Json:
 
 
 def fixed_pose(model: Recognizer) -> Json:
-    """Returns the outputs of the model's head with their biases in degrees; empty without a head."""
+    """Returns the outputs of the model's head with their biases in degrees;
+    empty without a head.
+    """
     names = head_outputs(model, "pose")
     bias = _rounded(POSE_UNIT * head_bias(model, "pose")) if names else []
     return {"names": names, "bias": bias}
 
 
 def pose(read: ReadFace) -> Json:
-    """Returns the angles of the head in degrees, and their terms if the model has a head for them."""
+    """Returns the angles of the head in degrees,
+    and their terms if the model has a head for them.
+    """
     angles = read.face.pose
     if angles is None:
         return None
@@ -118,7 +123,9 @@ def affect(read: ReadFace) -> Json:
 
 
 def _terms(terms: FaceTerms) -> dict[str, Json]:
-    """Returns the terms of a head for JSON: the whole face's (K,), then a row (R,) for each output."""
+    """Returns the terms of a head for JSON: the whole face's (K,),
+    then a row (R,) for each output.
+    """
     return {"face": _rounded(terms.face), "regions": _rounded(terms.regions.T)}
 
 

@@ -166,7 +166,9 @@ def write_report(
 def _left_out_of_videos(
     videos: Mapping[str, Video], people: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Returns by path which faces of videos are not explained: whole people, and frames of others."""
+    """Returns by path which faces of videos are not explained: whole people,
+    and frames of others.
+    """
     left_out = {}
     for path, video in videos.items():
         lines = []

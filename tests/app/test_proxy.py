@@ -1,4 +1,6 @@
-"""The page and its API below a path of a reverse proxy that replaces `Host`, as nginx does by default."""
+"""The page and its API below a path of a reverse proxy that replaces `Host`,
+as nginx does by default.
+"""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection

@@ -26,6 +26,10 @@ from tests.helpers.servers import Stub
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
 PROGRESS = {"Accept": "application/x-ndjson"}
+EMPTY_FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
+)
+"""A form with an empty file."""
 
 
 @pytest.fixture
@@ -41,7 +45,10 @@ def connect(address: str, *parts: bytes, form: str, route: str = "/api/report") 
     client = socket.create_connection(
         ("127.0.0.1", int(address.rpartition(":")[2])), timeout=PATIENCE
     )
-    head = f"POST /api/report HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n{form}"
+    head = (
+        "POST /api/report HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: multipart/form-data; boundary=b\r\n{form}"
+    )
     client.sendall(b"".join((f"{head}\r\n\r\n".encode(), *parts)))
     return client
 
@@ -272,12 +279,10 @@ def test_jobs_wait_for_their_turn_and_end_with_their_client(
 def test_a_client_that_leaves_at_once_leaves_no_files(
     address: str, worker: Stub, tmp_path: Path
 ) -> None:
-    form = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
     worker.proceed.clear()
     for _ in range(20):
-        connect(
-            address, form, form=f"Content-Length: {len(form)}\r\nAccept: {PROGRESS['Accept']}"
-        ).close()
+        length = f"Content-Length: {len(EMPTY_FORM)}"
+        connect(address, EMPTY_FORM, form=f"{length}\r\nAccept: {PROGRESS['Accept']}").close()
     wait_until(lambda: not [*tmp_path.iterdir()])
 
 
@@ -459,8 +464,11 @@ def test_a_client_that_reads_steadily_gets_everything(
 ) -> None:
     monkeypatch.setattr(guard, "PATIENCE", 2.0)  # a tenth; the client reads for 4 seconds
     worker.table = bytes(4_000_000)
-    body = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
-    head = "POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b"
+    body = EMPTY_FORM
+    head = (
+        "POST /api/predict HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: multipart/form-data; boundary=b"
+    )
     with socket.socket() as client:
         client.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVBUF, 65536

@@ -1,8 +1,10 @@
-"""Compares the web servers of two copies of fer-vit: requests per second of 32 clients, and CPU time per request.
+"""Compares the web servers of two copies of fer-vit: requests per second of 32 clients, and CPU
+time per request.
 
     python -m tests.attacks.compare_servers OLD NEW --requests 320 --rounds 3
 
-OLD and NEW are folders with the source code. The copies take turns, so that other work on the machine disturbs both.
+OLD and NEW are folders with the source code. The copies take turns, so that other work on the
+machine disturbs both.
 """
 
 import argparse

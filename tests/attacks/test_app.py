@@ -1,4 +1,5 @@
-"""Attacks on a running `fer-vit app`: memory of the server and its worker, clients by the hundred, signals.
+"""Attacks on a running `fer-vit app`: memory of the server and its worker, clients by the hundred,
+signals.
 
 Bounded, on the loopback interface only. Memory is read from /proc (Linux).
 """

@@ -1,4 +1,6 @@
-"""Attacks on decoders: peak memory of files within the limits. Memory is read from /proc (Linux)."""
+"""Attacks on decoders: peak memory of files within the limits. Memory is read
+from /proc (Linux).
+"""
 
 import multiprocessing
 import re

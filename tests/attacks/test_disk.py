@@ -1,4 +1,6 @@
-"""Uploads on a small disk: each byte is stored once, and uploads that end together leave room. Only for root."""
+"""Uploads on a small disk: each byte is stored once,
+and uploads that end together leave room. Only for root.
+"""
 
 import shutil
 import socket

@@ -1,4 +1,6 @@
-"""Raw and odd HTTP requests to a running `fer-vit app`: each is refused or harmless, and none is a server error."""
+"""Raw and odd HTTP requests to a running `fer-vit app`: each is refused or harmless,
+and none is a server error.
+"""
 
 import re
 import socket

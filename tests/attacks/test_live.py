@@ -1,4 +1,6 @@
-"""Viewers of `fer-vit live` that request pictures and read nothing: memory of the process stays bounded."""
+"""Viewers of `fer-vit live` that request pictures and read nothing:
+memory of the process stays bounded.
+"""
 
 import os
 import re

@@ -1,4 +1,6 @@
-"""Kills of the worker of a running `fer-vit app` at random moments: each job has an answer, and nothing is left."""
+"""Kills of the worker of a running `fer-vit app` at random moments: each job has an answer,
+and nothing is left.
+"""
 
 import io
 import os

@@ -1,4 +1,6 @@
-"""The scripts that are run by hand still accept their arguments, and so do the commands that they run."""
+"""The scripts that are run by hand still accept their arguments,
+and so do the commands that they run.
+"""
 
 import functools
 from importlib import import_module

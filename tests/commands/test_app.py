@@ -1,4 +1,6 @@
-"""`fer-vit app` as a separate process: its temporary folder, its API as documented, and its page in a browser."""
+"""`fer-vit app` as a separate process: its temporary folder, its API as documented,
+and its page in a browser.
+"""
 
 import json
 import re

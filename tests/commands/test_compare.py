@@ -19,7 +19,9 @@ LABELS = ["calm", HOSTILE]
 def write_study(
     folder: Path, persons: int, paired: bool, facts: dict[str, str] | None = None
 ) -> Path:
-    """Predictions of three photos of each person in each condition, or in one of them; the second column is higher."""
+    """Predictions of three photos of each person in each condition, or in one of them;
+    the second column is higher.
+    """
     rng, path = np.random.default_rng(0), folder / "faces.parquet"
     columns = {"path": str, "label": str, "confidence": float, "subject": str, "condition": str}
     columns |= {f"p_{label}": float for label in LABELS}
@@ -127,7 +129,9 @@ def test_each_result_is_a_sentence_before_the_tables(
 
 
 def write_clips(folder: Path, persons: int = 8, seconds: float = 12) -> Path:
-    """A clip at 5 frames per second of each person in two conditions, with a gap; the first 2 s are calmer."""
+    """A clip at 5 frames per second of each person in two conditions, with a gap;
+    the first 2 s are calmer.
+    """
     rng = np.random.default_rng(1)
     rows = []
     common = rng.uniform(0.2, 0.8, int(seconds * 5))

@@ -65,7 +65,9 @@ def faces(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
-    """Three checkpoints of different models, each with another held-out third of the training faces."""
+    """Three checkpoints of different models,
+    each with another held-out third of the training faces.
+    """
     saved, paths = torch.load(checkpoint, weights_only=True), []
     for index in range(3):
         torch.manual_seed(index)
@@ -101,8 +103,8 @@ def test_folds_of_the_teachers(
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
         assert (
-            f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold {index}/3"
-            in out
+            f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold "
+            f"{index}/3" in out
         )
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
@@ -145,7 +147,9 @@ def test_a_run_records_its_held_out_fold(
 
 
 def write_unlabelled(folder: Path) -> Path:
-    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks; and another column."""
+    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks;
+    and another column.
+    """
     reading = read(folder / "photos", count=40, size=32, seed=9)
     for number, row in enumerate(reading.rows):
         row.label = None

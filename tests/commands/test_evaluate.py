@@ -34,7 +34,9 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def tables(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of predictions for the val photos, the truth beside them, and the ages of these people."""
+    """A table of predictions for the val photos, the truth beside them,
+    and the ages of these people.
+    """
     folder = tmp_path_factory.mktemp("tables")
     words = [*CROPS, "--workers=0", f"--checkpoint={checkpoint}"]
     run("predict", drawn / "faces" / "val", *words, f"--output={folder / 'p.csv'}")

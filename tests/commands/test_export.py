@@ -233,7 +233,9 @@ def test_options_that_do_not_fit(
 def test_rare_expressions_gain(
     pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
+    """Menon et al. 2021 by hand: half the logarithm of each label's share in training,
+    off its logit.
+    """
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
     rare = np.array([label in faces.names[4:] and split == "train" for label, split in rows])
@@ -316,7 +318,9 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
-    """The script of docs/how-to/without_pytorch.md, in an environment that holds only its three packages."""
+    """The script of docs/how-to/without_pytorch.md,
+    in an environment that holds only its three packages.
+    """
     root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
     venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
     environment = {

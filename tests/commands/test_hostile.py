@@ -1,4 +1,6 @@
-"""Predict, prepare and visualize over files as scraping finds them: each is accounted for, and nothing ends a run."""
+"""Predict, prepare and visualize over files as scraping finds them: each is accounted for,
+and nothing ends a run.
+"""
 
 import os
 import re

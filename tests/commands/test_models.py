@@ -1,4 +1,6 @@
-"""The commands `models` and `configs`, and the models that fer-vit ships: small, described, as accurate as stated."""
+"""The commands `models` and `configs`, and the models that fer-vit ships: small, described,
+as accurate as stated.
+"""
 
 import shutil
 import zipfile

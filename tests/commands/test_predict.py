@@ -1,4 +1,6 @@
-"""The command `predict`: tables of photos and videos, folders that processes share, and marked copies."""
+"""The command `predict`: tables of photos and videos, folders that processes share,
+and marked copies.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -34,7 +36,9 @@ from tests.helpers.videos import write_video
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two real faces, both in one photo, a photo without a face, and two files that are no images."""
+    """Two real faces, both in one photo, a photo without a face,
+    and two files that are no images.
+    """
     folder = tmp_path_factory.mktemp("photos")
     woman = astronaut()
     man = read_image(Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
@@ -282,8 +286,13 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
 def test_a_rerun_resumes_videos(
     folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS,
-                       *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"))  # fmt: skip
+    expected = predict(
+        folder,
+        checkpoint,
+        tmp_path / "t.parquet",
+        *CROPS,
+        *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"),
+    )
     output, more = tmp_path / "parts", (*CROPS, "--part_size", 2)
     tables = ("--summary", tmp_path / "q.jsonl", "--intervals", tmp_path / "j.jsonl")
     assert_same(predict(folder, checkpoint, output, *more, *tables), expected)
@@ -350,7 +359,9 @@ def test_wrong_arguments(
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A photo of a face that moves to the right by 4 pixels a frame, and is away in the last two."""
+    """A photo of a face that moves to the right by 4 pixels a frame,
+    and is away in the last two.
+    """
     photo, images = astronaut(), []
     for number in range(10):
         image = np.full((300, 400, 3), 90, np.uint8)
@@ -388,8 +399,8 @@ def test_a_marked_copy_of_a_moving_face(
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
     assert (
-        f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete."
-        in line
+        f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is "
+        "complete." in line
     )
     assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
     assert not (tmp_path / "new.mp4").exists()

@@ -1,4 +1,6 @@
-"""The command `prepare` from a small data set to a manifest that reads back, and every way it can be refused."""
+"""The command `prepare` from a small data set to a manifest that reads back,
+and every way it can be refused.
+"""
 
 import zipfile
 from contextlib import nullcontext

@@ -203,7 +203,9 @@ def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator
 
 
 def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Generator) -> None:
-    """CR2 and its degrees of freedom of the single photos, by matrices (O, O), symmetric roots and traces."""
+    """CR2 and its degrees of freedom of the single photos, by matrices (O, O),
+    symmetric roots and traces.
+    """
     values, person, condition = unequal_study(rng)
     effects = np.eye(3)[condition]
     effects[:, 0] = 1
@@ -243,7 +245,9 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
 
 @pytest.mark.slow
 def test_coverage_of_intervals(rng: np.random.Generator) -> None:
-    """In 1,000 studies of 24 persons, 95 % intervals contain the true mean (1/3, 2/5), difference and correlation."""
+    """In 1,000 studies of 24 persons, 95 % intervals contain the true mean (1/3, 2/5),
+    difference and correlation.
+    """
     person, hits = np.repeat(np.arange(24), 4), []
     for _ in range(1000):
         first, second = rng.beta(2, 4, 24), rng.beta(4, 6, 24)
@@ -266,7 +270,9 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("persons", "studies"), [(6, 1000), (30, 500)])
 def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.Generator) -> None:
-    """In studies of persons who differ in their response to the condition, with one to five photos."""
+    """In studies of persons who differ in their response to the condition,
+    with one to five photos.
+    """
     hits = []
     for _ in range(studies):
         counts = rng.integers(1, 6, (persons, 2))

@@ -90,7 +90,9 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     kinds = {kind.title: kind.values for kind in found.kinds}
 
     def of_a(title: str) -> list[list[float]]:
-        """The values of the first person: a list for each condition, with a number for each measure."""
+        """The values of the first person: a list for each condition,
+        with a number for each measure.
+        """
         return np.transpose(
             [[row[0] for row in found.cells(one).values()] for one in kinds[title].values()]
         ).tolist()

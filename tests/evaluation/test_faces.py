@@ -24,7 +24,10 @@ from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
-HEAD = "path,status,face,box_left,box_top,box_right,box_bottom,score,label,confidence,p_sadness,p_anger\n"
+HEAD = (
+    "path,status,face,box_left,box_top,box_right,box_bottom,"
+    "score,label,confidence,p_sadness,p_anger\n"
+)
 
 
 def table(path: Path, *rows: str) -> Path:

@@ -111,7 +111,9 @@ NAMES = [f"{number}.png" for number in range(40)]
 
 
 def write_tables(folder: Path, truth: str, cells: list[str]) -> tuple[Path, Path, np.ndarray]:
-    """Writes a table of predictions with a movement and yaw, and one of truth; returns the values (N, 2)."""
+    """Writes a table of predictions with a movement and yaw, and one of truth;
+    returns the values (N, 2).
+    """
     values = np.column_stack([RNG.random(40), RNG.normal(0, 20, 40)]).round(3)
     lines = ["path,label,confidence,p_happiness,p_anger,move_jawOpen,yaw"]
     for name, (jaw, yaw) in zip(NAMES, values, strict=True):

@@ -1,4 +1,6 @@
-"""Tables as people save them: encodings, separators, workbooks, and what is refused with file and row."""
+"""Tables as people save them: encodings, separators, workbooks,
+and what is refused with file and row.
+"""
 
 import codecs
 import csv

@@ -163,7 +163,8 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
 def test_saco_by_pairs() -> None:
     salience = torch.tensor([[3.0, 2.0, 0.5], [1.0, 1.0, 1.0]])
     effect = torch.tensor([[0.1, 0.4, 0.0], [0.3, 0.2, 0.1]])
-    # The first two are the wrong way round (1), the others right (2.5 and 1.5); equal saliences do not count.
+    # The first two are the wrong way round (1), the others right (2.5 and 1.5); equal saliences do
+    # not count.
     assert saco(salience, effect)[0].item() == pytest.approx((2.5 + 1.5 - 1) / 5)
     assert saco(salience, effect)[1].isnan()
 

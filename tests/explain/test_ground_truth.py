@@ -1,4 +1,6 @@
-"""Explanations against what is known: drawn faces differ in the regions that `differing_regions` names."""
+"""Explanations against what is known: drawn faces differ in the regions
+that `differing_regions` names.
+"""
 
 from functools import cache
 
@@ -37,7 +39,8 @@ CLASSES = len(EXPRESSIONS)
 def drawn_faces(seeds: range) -> tuple[Tensor, Tensor, Tensor]:
     """Draws crops (B, 3, S, S), boxes (B, R, 4) and labels (B,), each of another person.
 
-    The landmarks of the neutral face define the crop, so that a moving mouth does not turn or scale the face.
+    The landmarks of the neutral face define the crop, so that a moving mouth does not turn or scale
+    the face.
     """
     spec = CropSpec(CONFIG.img_size, CONFIG.regions)
     crops, boxes = [], []
@@ -80,9 +83,11 @@ def train_on_drawn_faces(seed: int, epochs: int = 30, lr: float = 2e-3) -> Regio
 
 
 def truth_first(net: RegionViT, method: str) -> tuple[float, float]:
-    """Returns how often the region with the largest attribution for a contrast of two labels is one that differs.
+    """Returns how often the region with the largest attribution for a contrast of two labels is one
+    that differs.
 
-    For pairs of labels that differ in the mouth alone, and for pairs that differ in eyes and brows alone.
+    For pairs of labels that differ in the mouth alone, and for pairs that differ in eyes and brows
+    alone.
     """
     image, boxes, label = drawn_faces(NEW)
     seen = trace(net, image, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool))

@@ -56,7 +56,9 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
 
 
 def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
-    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties share."""
+    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest,
+    in halves of the box; ties share.
+    """
     sums = [0.0] * len(boxes)
     for y, x in np.ndindex(*pixels.shape):
         depth = []
@@ -93,7 +95,9 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
 
 
 def test_boxes_against_pixels_one_by_one() -> None:
-    """Boxes with fractions, beyond the image, empty, and a little smaller and larger than a pixel."""
+    """Boxes with fractions, beyond the image, empty,
+    and a little smaller and larger than a pixel.
+    """
     boxes = torch.cat([BOXES, torch.tensor([[20.0, 3.0, 20.8, 4.0], [25.0, 3.0, 26.5, 4.0]])])
     scores = torch.tensor([[3.0, -2.0, 5.0, 4.0, 6.0]])
     drawn, inside = np.zeros((32, 32)), np.zeros((32, 32), bool)

@@ -1,4 +1,6 @@
-"""Crops against pixels that are drawn where they should be, and against hand-made boxes and matrices."""
+"""Crops against pixels that are drawn where they should be,
+and against hand-made boxes and matrices.
+"""
 
 from collections.abc import Sequence
 

@@ -285,7 +285,9 @@ def test_the_largest_photos_of_phones_pass() -> None:
 
 
 def claimed(name: str) -> bytes:
-    """A small file that claims 15,000 x 14,000 pixels, and takes more memory for each than others of its format."""
+    """A small file that claims 15,000 x 14,000 pixels,
+    and takes more memory for each than others of its format.
+    """
     side = struct.pack(">HH", 14_000, 15_000)
     if name == "progressive JPEG":
         return with_sides(jpeg_bomb(16, progressive=True, subsampling=0), b"\xff\xc2", 5, side)

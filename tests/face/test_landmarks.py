@@ -1,4 +1,6 @@
-"""Landmarks of turned, moved and drawn faces, against OpenCV's results, and of crowds; the second look."""
+"""Landmarks of turned, moved and drawn faces, against OpenCV's results, and of crowds;
+the second look.
+"""
 
 import hashlib
 from itertools import islice

@@ -15,7 +15,9 @@ CM = 6.354 / 0.35
 
 
 def turn_head(image: Image, yaw: float, pitch: float = 0.0) -> Image:
-    """Turns the head in a square picture, its nose in the middle, by degrees: pitch first, then yaw."""
+    """Turns the head in a square picture, its nose in the middle, by degrees:
+    pitch first, then yaw.
+    """
     axis = (np.arange(len(image)) + 0.5) / len(image) * CM
     x, y = np.meshgrid(axis - 0.5 * CM, axis - 0.55 * CM)
     round_head = 9.5 * np.sqrt((1 - (x / 8.5) ** 2 - (y / 11.5) ** 2).clip(0))
@@ -29,11 +31,14 @@ def turn_head(image: Image, yaw: float, pitch: float = 0.0) -> Image:
 
 
 def _turn_rows(layers: Array, along: Array, degrees: float) -> tuple[Array, Array]:
-    """Turns colours and depth (H, W, 4), the last layer, about an axis across the rows; what lies behind is hidden."""
+    """Turns colours and depth (H, W, 4), the last layer, about an axis across the rows;
+    what lies behind is hidden.
+    """
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     depth = layers[..., 3]
     target = along * cos + depth * sin
-    # Looked at from the side towards which the head turns, the nearer parts cover those behind them.
+    # Looked at from the side towards which the head turns, the nearer parts cover those behind
+    # them.
     visible = (
         np.maximum.accumulate(target, 1)
         if sin < 0

@@ -23,7 +23,9 @@ def chromium(*args: str) -> Iterator[Browser]:
 
 
 def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
-    """Opens a page; returns it, and a list of all that goes wrong in it or that it logs from now on."""
+    """Opens a page; returns it, and a list of all that goes wrong in it or that it logs
+    from now on.
+    """
     page, wrong = browser.new_page(), list[str]()
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -33,7 +35,9 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
 
 
 def loaded(images: Locator) -> bool:
-    """Waits for images, which the page loads as it needs them; returns whether there are some and none is broken."""
+    """Waits for images, which the page loads as it needs them;
+    returns whether there are some and none is broken.
+    """
     for image in images.all():
         expect(image).to_have_js_property("complete", True, timeout=1000 * PATIENCE)
     return bool(

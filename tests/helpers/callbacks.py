@@ -24,7 +24,9 @@ class Terminate(Callback):
 
 
 class KillOne(Callback):
-    """Kills the second process in the second epoch; the first is in a long step until Lightning's check every 5 s."""
+    """Kills the second process in the second epoch;
+    the first is in a long step until Lightning's check every 5 s.
+    """
 
     def on_train_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -53,7 +53,9 @@ def run(*words: object) -> None:
 
 
 def parse_fit(*args: str) -> Any:
-    """The settings of `fit` with these options; nothing is built. A wrong option raises ArgumentError."""
+    """The settings of `fit` with these options;
+    nothing is built. A wrong option raises ArgumentError.
+    """
     return fit_parser().parse_args(["--data.manifest=faces.parquet", *args])
 
 

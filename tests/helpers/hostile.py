@@ -1,4 +1,6 @@
-"""Files as scraping finds them: every format and kind of pixel, some damaged, empty, text or bombs."""
+"""Files as scraping finds them: every format and kind of pixel, some damaged, empty,
+text or bombs.
+"""
 
 import io
 import os
@@ -76,7 +78,9 @@ def flipped(rng: np.random.Generator, data: bytes, most: int) -> bytes:
 
 
 def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: int) -> bytes:
-    """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
+    """Encodes noise or, where it can be seen, a face; some animated,
+    some turned by EXIF or with one that is torn.
+    """
     image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
     if min(width, height) >= 64:
         image.paste(FACE.resize((width, height)))
@@ -112,7 +116,9 @@ def exif(rng: np.random.Generator) -> bytes:
 
 
 def png_bomb(side: int) -> bytes:
-    """A PNG of one colour with so many pixels each way: a bit for each, compressed a thousandfold."""
+    """A PNG of one colour with so many pixels each way: a bit for each,
+    compressed a thousandfold.
+    """
     return saved(Image.new("1", (side, side)), "PNG", compress_level=9)
 
 
@@ -182,7 +188,9 @@ def write_hostile(folder: Path, count: int, seed: int = 0) -> list[Path]:
 
 
 def add_odd(folder: Path) -> None:
-    """Adds what is no file: a loop, a link to nothing, a folder and a pipe; the link and the pipe count as images."""
+    """Adds what is no file: a loop, a link to nothing, a folder and a pipe;
+    the link and the pipe count as images.
+    """
     (folder / "loop").symlink_to(folder)
     (folder / "round.png").symlink_to(folder / "round.png")
     (folder / "dangling.png").symlink_to(folder / "gone")

@@ -12,7 +12,8 @@ def small_model(
 ) -> RegionViT:
     """A model of two blocks for crops of 32 pixels, unless the settings differ.
 
-    `classifier` names the parameters of the classifier that are drawn anew: timm starts them near 0.
+    `classifier` names the parameters of the classifier that are drawn anew: timm starts them near
+    0.
     """
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -31,7 +32,9 @@ def noise_faces(boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def copy_weights(
     attention: nn.MultiheadAttention, packed: list[nn.Linear], proj: nn.Linear
 ) -> None:
-    """Copies the weights of another attention; the queries', keys' and values' layers lie one below the other."""
+    """Copies the weights of another attention; the queries',
+    keys' and values' layers lie one below the other.
+    """
     attention.in_proj_weight.data = torch.cat([layer.weight.data for layer in packed])
     attention.in_proj_bias.data = torch.cat([layer.bias.data for layer in packed])
     attention.out_proj.load_state_dict(proj.state_dict())

@@ -4,9 +4,13 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 300.0
-"""Seconds to wait for what must happen: far more than it takes, since other work may slow it down."""
+"""Seconds to wait for what must happen: far more than it takes,
+since other work may slow it down.
+"""
 DEFAULT_SIGNALS = ("env", "--default-signal=INT,HUP")
-"""Before a command: these signals end it, though `nohup` or `&` of a shell lets the tests ignore them."""
+"""Before a command: these signals end it, though `nohup` or `&`
+of a shell lets the tests ignore them.
+"""
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -71,7 +71,9 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
 
 
 def obey(pipe: Connection, models: Sequence[str]) -> None:
-    """A worker process; the name of the model is its order. It stands here because this module imports no PyTorch."""
+    """A worker process; the name of the model is its order. It stands here because this module
+    imports no PyTorch.
+    """
     if models == ["dead"]:
         raise SystemExit
     pipe.send(

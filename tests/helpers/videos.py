@@ -1,4 +1,6 @@
-"""Videos for tests: files of all kinds with known frames and times, and drawn people whose places are known."""
+"""Videos for tests: files of all kinds with known frames and times,
+and drawn people whose places are known.
+"""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +23,9 @@ WITH_B_FRAMES = {"bf": "3", "g": "15", "threads": "1"}  # the same file on any m
 
 
 def numbered(number: int, width: int = 160, height: int = 120) -> Image:
-    """A picture that shows its number in ten white or grey squares, and a red corner at the lower left."""
+    """A picture that shows its number in ten white or grey squares,
+    and a red corner at the lower left.
+    """
     image = np.full((height, width, 3), 60, np.uint8)
     for bit in range(10):
         if number >> bit & 1:
@@ -47,7 +51,9 @@ def write_video(
     container: dict[str, str] | None = None,
     shape: Fraction = Fraction(1),
 ) -> Path:
-    """Writes images to be shown at these times, in seconds, with pixels `shape` times as wide as high."""
+    """Writes images to be shown at these times, in seconds,
+    with pixels `shape` times as wide as high.
+    """
     with av.open(str(path), "w", options=container or {}) as file:
         stream = file.add_stream(codec, rate, options=options if codec == "libx264" else {})
         for image, time in zip(images, times, strict=False):
@@ -108,7 +114,9 @@ def _uint(name: str, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Actor:
-    """A drawn person: the middle of the face and its width at a time, None while away; in front of those before."""
+    """A drawn person: the middle of the face and its width at a time, None while away;
+    in front of those before.
+    """
 
     seed: int
     place: Callable[[float], tuple[float, float, float] | None]
@@ -157,7 +165,9 @@ def scene(
 
 
 class TrackScores(NamedTuple):
-    """How well tracks follow people: IDF1 (Ristani et al. 2016), MOTA and switches (Bernardin & Stiefelhagen 2008)."""
+    """How well tracks follow people: IDF1 (Ristani et al. 2016),
+    MOTA and switches (Bernardin & Stiefelhagen 2008).
+    """
 
     idf1: float
     mota: float
@@ -167,7 +177,9 @@ class TrackScores(NamedTuple):
 def track_scores(
     truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]
 ) -> TrackScores:
-    """Compares tracks, landmarks by frame, with the people who were there. Those hidden in part do not count."""
+    """Compares tracks, landmarks by frame, with the people who were there. Those hidden
+    in part do not count.
+    """
     import motmetrics  # only here: it takes a second to import
 
     events = motmetrics.MOTAccumulator(auto_id=True)
@@ -190,7 +202,9 @@ def track_scores(
 
 
 class Blobs(Detector):
-    """A detector of bright squares on a dark ground, with the template's landmarks; stores the sizes of its inputs."""
+    """A detector of bright squares on a dark ground, with the template's landmarks;
+    stores the sizes of its inputs.
+    """
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []

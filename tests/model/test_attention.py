@@ -83,7 +83,9 @@ def test_dot_is_timms_and_torchs(fused: bool) -> None:
 
 
 def reference(weights: Tensor, values: Tensor, proj: nn.Linear) -> Tensor:
-    """Averages values (B, H, T, d) by unnormalised weights (B, H, T, T) of the tokens in MASK, and projects them."""
+    """Averages values (B, H, T, d) by unnormalised weights (B, H, T, T) of the tokens in MASK,
+    and projects them.
+    """
     weights = weights * MASK[:, None, None]
     averaged = weights / weights.sum(-1, keepdim=True) @ values
     return F.linear(averaged.transpose(1, 2).flatten(2), proj.weight.double(), proj.bias.double())

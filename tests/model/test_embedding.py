@@ -107,7 +107,9 @@ def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int], 
 
 
 class Crops(nn.Module):
-    """Returns the first values of each of the k x k cells of a crop as its tokens, and keeps the crops."""
+    """Returns the first values of each of the k x k cells of a crop as its tokens,
+    and keeps the crops.
+    """
 
     def __init__(self, grid: int, side: int) -> None:
         super().__init__()

@@ -75,7 +75,9 @@ def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> No
 
 
 def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
-    """In training, tokens and running statistics equal a batch whose missing regions were never embedded."""
+    """In training, tokens and running statistics equal a batch
+    whose missing regions were never embedded.
+    """
     nets = [build(tokens="region", stem="conv", pool="avg").train() for _ in range(2)]
     image, boxes, valid = faces()
     valid[1, 2] = False
@@ -367,7 +369,9 @@ def test_hard_attention_keeps_patches_with_the_most_class_attention() -> None:
 
 
 def test_the_encoder_of_attention_is_all_you_need() -> None:
-    """Its sizes, blocks (see test_attention.py) and dropout: after the positions, and in both sub-layers."""
+    """Its sizes, blocks (see test_attention.py) and dropout: after the positions,
+    and in both sub-layers.
+    """
     words = yaml.safe_load((CONFIGS / "attention_is_all_you_need.yaml").read_text())["model"][
         "network"
     ]

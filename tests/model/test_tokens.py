@@ -53,7 +53,8 @@ def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
     assert dropped.valid[:, : layout.regions.start].all()
     regions = dropped.valid[:, layout.regions].view(3000, 2, 4)
     assert (regions.all(-1) | ~regions.any(-1)).all()
-    # Given the share u of a chosen face: one region goes with u, both with u^2; evenly drawn, 1/2 and 1/3 on average.
+    # Given the share u of a chosen face: one region goes with u, both with u^2; evenly drawn, 1/2
+    # and 1/3 on average.
     assert abs((~regions[..., 0]).float().mean().item() - 0.6 / 2) < 0.03
     assert abs((~regions[..., 0]).all(1).float().mean().item() - 0.6 / 3) < 0.03
     assert tokens.valid.all()  # the batch itself is unchanged
@@ -61,7 +62,9 @@ def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
 
 
 def paper(position: float, dim: int) -> list[float]:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same):
+    Vaswani et al. 2017, section 3.5.
+    """
     angles = [position / 10000.0 ** (2 * i / dim) for i in range(dim // 2)]
     return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
 

@@ -1,4 +1,5 @@
-"""Python runs this first in every process of the tests: a name or an address elsewhere is not asked, but an error.
+"""Python runs this first in every process of the tests: a name or an address elsewhere is not
+asked, but an error.
 
 10.77.0 is a network between processes of one machine, see test_distributed.
 """

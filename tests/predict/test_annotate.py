@@ -120,8 +120,11 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
             wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[
                 None
             ]
-            sound = av.AudioFrame.from_ndarray(wave if codec == "aac" else (wave * 9999).astype(np.int16),
-                                               format="fltp" if codec == "aac" else "s16", layout="mono")  # fmt: skip
+            sound = av.AudioFrame.from_ndarray(
+                wave if codec == "aac" else (wave * 9999).astype(np.int16),
+                format="fltp" if codec == "aac" else "s16",
+                layout="mono",
+            )
             sound.sample_rate, sound.pts, sound.time_base = 48000, number * 1920, Fraction(1, 48000)
             file.mux(tone.encode(sound))
         file.mux(pictures.encode())
@@ -162,7 +165,9 @@ BARS = np.repeat(
     ("height", "code"), [(720, 1), (720, 2), (360, 1), (360, 2), (360, 5), (360, 6)]
 )
 def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> None:
-    """As players take them: FFmpeg converts by the tags, and by the number of lines without tags (code 2)."""
+    """As players take them: FFmpeg converts by the tags,
+    and by the number of lines without tags (code 2).
+    """
     usual, bars = (1 if height >= 720 else 6), np.repeat(BARS, height // 8, 0)
     matrix = "ITU709" if code == 1 or usual == 1 else "ITU601"
     with av.open(str(tmp_path / "a.mp4"), "w") as file:

@@ -92,7 +92,9 @@ KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """H.264 with B-frames and uneven times; its index comes first, so that a part of it can be read."""
+    """H.264 with B-frames and uneven times; its index comes first,
+    so that a part of it can be read.
+    """
     times, kind = KINDS["index first.mp4"]
     return write_numbered(tmp_path_factory.mktemp("clip") / "clip.mp4", times, **kind)
 

@@ -1,4 +1,6 @@
-"""Live pictures without a camera: servers of this machine, files, and frames that a test hands out."""
+"""Live pictures without a camera: servers of this machine, files,
+and frames that a test hands out.
+"""
 
 import io
 import socket
@@ -46,7 +48,9 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
 
 
 def serve(*answers: bytes, silent: bool = False) -> int:
-    """Answers the next request with these bytes, and then hangs up, unless it is to be `silent`; returns the port."""
+    """Answers the next request with these bytes, and then hangs up, unless it is to be `silent`;
+    returns the port.
+    """
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

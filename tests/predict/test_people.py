@@ -15,7 +15,9 @@ LABELS = ["neutral", "happiness"]
 def frames(
     path: str, times: list[float | None], labels: dict[int, str]
 ) -> list[list[dict[str, object]]]:
-    """The rows of a video; one letter for each person's label in each frame: n, h, or a dot while away."""
+    """The rows of a video; one letter for each person's label in each frame: n, h,
+    or a dot while away.
+    """
     names, found = {"n": "neutral", "h": "happiness"}, []
     for number, seconds in enumerate(times):
         here = [(track, word[number]) for track, word in labels.items() if word[number] != "."]
@@ -85,9 +87,13 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
         people.add(rows)
     found = people.intervals()
     expected = [
-        (0, 0.0, 0.2, "neutral"), (0, 0.2, 1.2, "happiness"), (0, 1.2, 1.3, "neutral"), (0, 1.3, 1.5, "happiness"),
-        (3, 0.1, 1.2, "happiness"), (3, 1.3, 1.4, "happiness"),
-    ]  # fmt: skip
+        (0, 0.0, 0.2, "neutral"),
+        (0, 0.2, 1.2, "happiness"),
+        (0, 1.2, 1.3, "neutral"),
+        (0, 1.3, 1.5, "happiness"),
+        (3, 0.1, 1.2, "happiness"),
+        (3, 1.3, 1.4, "happiness"),
+    ]
     assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == expected
     assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
     for name in ("i.csv", "i.TextGrid"):
@@ -152,7 +158,9 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
 
 
 def moving(values: list[float | None], threshold: float | None) -> People:
-    """A person whose smoothed smile has these values in frames of 0.1 seconds; None: the person is away."""
+    """A person whose smoothed smile has these values in frames of 0.1 seconds; None:
+    the person is away.
+    """
     people = People(outputs=["move_smile", "yaw"], threshold=threshold)
     for number, value in enumerate(values):
         row: dict[str, object] = {"path": "a.mp4", "frame": number, "seconds": number / 10}

@@ -216,7 +216,8 @@ def test_crops(photos: Path) -> None:
     assert faces.infos[0].status == unseen.infos[0].status == OK
     assert sample.image.mean() > 240
     assert unseen.score.tolist() == [0]
-    # Where no face is found the image is taken whole; without a detector it is taken to be framed like the template.
+    # Where no face is found the image is taken whole; without a detector it is taken to be framed
+    # like the template.
     framed_faces, (framed,) = reader(paths, None, "crop").read(0)
     assert np.isnan(framed_faces.box).all()
     assert len(framed_faces) == 1

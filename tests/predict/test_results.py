@@ -1,4 +1,6 @@
-"""What `predict` returns in Python: faces, the photos without one, their table, and copies of them."""
+"""What `predict` returns in Python: faces, the photos without one, their table,
+and copies of them.
+"""
 
 import copy
 import io

@@ -1,4 +1,6 @@
-"""Faces in videos: when frames are searched, and whether tracks follow people, with a drawn and the real detector."""
+"""Faces in videos: when frames are searched, and whether tracks follow people,
+with a drawn and the real detector.
+"""
 
 import os
 import signal
@@ -60,7 +62,9 @@ def stage(*places: tuple[float, float]) -> Image:
 def find(
     images: list[Image], detect_every: int
 ) -> tuple[list[dict[int, tuple[int, int]]], list[int]]:
-    """The tracks of each frame with their squares' corners, and the frames that were searched as a whole."""
+    """The tracks of each frame with their squares' corners,
+    and the frames that were searched as a whole.
+    """
     detector, found, searched = Blobs(), [], []
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
     for number, faces in enumerate(tracked(detector, frames, detect_every)):
@@ -289,7 +293,9 @@ def face_at(x: float, y: float = 100.0, width: float = 90.0, noise: Array = ZERO
 
 
 def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> bool:
-    """Whether each actor has one number. Faces are found with noise unless another stands before, or they are lost."""
+    """Whether each actor has one number. Faces are found with noise unless another stands before,
+    or they are lost.
+    """
     rng, tracker, numbers = np.random.default_rng(0), Tracker(), [set() for _ in actors]
     for seconds in times.tolist():
         places = {n: place for n, actor in enumerate(actors) if (place := actor.place(seconds))}

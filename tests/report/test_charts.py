@@ -29,7 +29,8 @@ def test_the_diagonal_is_dark_where_all_is_right() -> None:
     def dark(picture: np.ndarray) -> np.ndarray:
         return np.argwhere(np.abs(picture.astype(int) - blue).sum(-1) < 12).mean(0)
 
-    # Two of three cells are dark: above and left of the middle when on the diagonal, above and right when not.
+    # Two of three cells are dark: above and left of the middle when on the diagonal, above and
+    # right when not.
     assert dark(right)[1] < dark(wrong)[1]
 
 

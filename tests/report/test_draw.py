@@ -171,8 +171,8 @@ MACHADO = {
         [0.004733, 0.691367, 0.303900],
     ],
 }
-"""Machado et al., "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1, for
-linear RGB."""
+"""Machado et al., "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
+severity 1, for linear RGB."""
 
 
 def seen(colour: str, vision: str) -> NDArray[np.float64]:

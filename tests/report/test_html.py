@@ -69,9 +69,16 @@ def write(folder: Path) -> Path:
         found,
     )
     write_page(
-        folder / "index.html", FACTS, LABELS, records, title="A <title>", averages=[average], **VIEWS,
-        meaning={"pixels": "Pixels.", "attention": "Attention <b>."}, skipped=[(HOSTILE, "no face")],
-    )  # fmt: skip
+        folder / "index.html",
+        FACTS,
+        LABELS,
+        records,
+        title="A <title>",
+        averages=[average],
+        **VIEWS,
+        meaning={"pixels": "Pixels.", "attention": "Attention <b>."},
+        skipped=[(HOSTILE, "no face")],
+    )
     return folder / "index.html"
 
 
@@ -229,7 +236,8 @@ def test_one_click_shows_how_regions_exchange_information(
     assert dialog.locator(".arc title").all_text_contents() == [
         "mouth takes 40% from chin, which takes 30%"
     ]
-    # From the middle of the mouth to the middle of the chin, in the picture: 2 (x - 4), then zoomed.
+    # From the middle of the mouth to the middle of the chin, in the picture: 2 (x - 4), then
+    # zoomed.
     a, _, _, d, e, f = json.loads(page.evaluate("JSON.stringify(faces[0].matrix)"))
     ends = [14 * a + e, 22 * d + f, 14 * a + e, 28 * d + f]
     path = re.findall(r"[\d.]+", dialog.locator(".arc").get_attribute("d") or "")

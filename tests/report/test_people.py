@@ -21,9 +21,15 @@ REGIONS = ("mouth", "nose")
 def person(track: int, frames: int, name: str = NAME) -> dict[str, Any]:
     times = np.linspace(0, 10, frames)
     return {
-        "name": name, "track": track, "frames": frames, "start": 0.0, "end": 10.0, "times": times.tolist(),
-        "shares": [(100 * times).tolist(), (1000 - 100 * times).tolist()], "gaps": [[4.0, 6.0]] if track == 1 else [],
-    }  # fmt: skip
+        "name": name,
+        "track": track,
+        "frames": frames,
+        "start": 0.0,
+        "end": 10.0,
+        "times": times.tolist(),
+        "shares": [(100 * times).tolist(), (1000 - 100 * times).tolist()],
+        "gaps": [[4.0, 6.0]] if track == 1 else [],
+    }
 
 
 def write(folder: Path) -> Path:
@@ -31,11 +37,18 @@ def write(folder: Path) -> Path:
     for track in range(10):
         for seconds in (0.0, 2.5, 5.0, 10.0) if track < 2 else (5.0,):
             view = FaceView(
-                np.full((60, 80, 3), 10 * len(records) + 40, np.uint8), np.eye(2, 3), 32,
-                {"mouth": np.array([4.0, 20, 20, 28]), "nose": np.array([8.0, 8, 16, 20])}, np.array([2.0, 2, 40, 40]),
-                NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
+                np.full((60, 80, 3), 10 * len(records) + 40, np.uint8),
+                np.eye(2, 3),
+                32,
+                {"mouth": np.array([4.0, 20, 20, 28]), "nose": np.array([8.0, 8, 16, 20])},
+                np.array([2.0, 2, 40, 40]),
+                NAME,
+                0,
+                track,
+                seconds,
+                {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
                 "happiness" if seconds > 5 else "<i>fear",
-            )  # fmt: skip
+            )
             attention = Attention(
                 np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(1)
             )

@@ -115,7 +115,9 @@ def test_a_list_of_entries_that_takes_much_memory_is_refused(
 
 
 def old_zip(path: Path, names: list[str], encoding: str) -> Path:
-    """A zip whose names are in a code page, without the flag for UTF-8, as older programs write it."""
+    """A zip whose names are in a code page, without the flag for UTF-8,
+    as older programs write it.
+    """
     stand_ins = {
         name: "abcd"[number] * len(name.encode(encoding)) for number, name in enumerate(names)
     }

@@ -1,4 +1,6 @@
-"""Drawn faces: exact, repeatable, and different in known regions only; a folder of them keeps the files of others."""
+"""Drawn faces: exact, repeatable, and different in known regions only;
+a folder of them keeps the files of others.
+"""
 
 from collections import Counter
 from itertools import combinations
@@ -56,7 +58,9 @@ PAIRS = list(combinations(EXPRESSIONS, 2))
 
 
 def box_mask(box: Float32Array, size: int, margin: float) -> Mask:
-    """Pixels (size, size) that lie wholly in a box which is wider by `margin` pixels on every side."""
+    """Pixels (size, size) that lie wholly in a box which is wider by `margin` pixels
+    on every side.
+    """
     x0, y0, x1, y1 = box
     low, high = np.arange(size), np.arange(size) + 1
     columns = (low >= x0 - margin) & (high <= x1 + margin)
@@ -100,7 +104,9 @@ def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> N
 
 
 def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
-    """Aligned by their landmarks, the mean of many faces has pupils and mouth corners at the template's points."""
+    """Aligned by their landmarks, the mean of many faces has pupils and mouth corners
+    at the template's points.
+    """
     size = 96
     faces = [draw_face("neutral", seed) for seed in range(40)]
     mean = np.mean(

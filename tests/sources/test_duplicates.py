@@ -172,7 +172,9 @@ def room() -> Image:
 
 
 def portrait(name: str, seed: int, size: int, rng: np.random.Generator) -> tuple[Image, Array]:
-    """A photo of a drawn person before the wall, with the camera's noise, and the box (4,) of the face."""
+    """A photo of a drawn person before the wall, with the camera's noise,
+    and the box (4,) of the face.
+    """
     photo = (room() + rng.normal(0, 3, (360, 640, 3))).clip(0, 255).astype(np.uint8)
     top, left = (340 - size) // 2 + rng.integers(0, 20), (620 - size) // 2 + rng.integers(0, 20)
     photo[top : top + size, left : left + size] = draw_face(name, seed, size, colour=True)[0]
@@ -181,7 +183,9 @@ def portrait(name: str, seed: int, size: int, rng: np.random.Generator) -> tuple
 
 
 def seen(photo: Image, box: Array, name: str, split: Split, rng: np.random.Generator) -> Row:
-    """A row as `prepare` makes it, with a box that a detector found a few per cent beside the true one."""
+    """A row as `prepare` makes it, with a box that a detector found a few
+    per cent beside the true one.
+    """
     found = box + rng.normal(0, 0.02 * (box[2] - box[0]), 4)
     return Row(
         b"",

@@ -20,7 +20,9 @@ from fer_vit.sources.ferplus import majority, soft
 
 
 def by_the_text(counts: list[int], kind: str) -> list[float] | None:
-    """The data set's rules one step after the other, with all ten columns and nothing made shorter."""
+    """The data set's rules one step after the other,
+    with all ten columns and nothing made shorter.
+    """
     remaining = [0 if count <= 1 else count for count in counts]
     total = sum(remaining)
     taken = [0] * 10
@@ -58,7 +60,8 @@ def test_rules_agree_with_their_text() -> None:
     rng = np.random.default_rng(0)
     kept = Counter[str]()
     for _ in range(4000):
-        # Ten people; concentrations from nearly unanimous to nearly even, so that ties and rejections are common.
+        # Ten people; concentrations from nearly unanimous to nearly even, so that ties and
+        # rejections are common.
         counts = rng.multinomial(
             10, rng.dirichlet(np.full(10, rng.choice([0.1, 0.3, 1.0])))
         ).tolist()

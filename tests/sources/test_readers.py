@@ -1,4 +1,6 @@
-"""Readers of AffectNet, FairFace, FER2013, RAF-DB and class folders, which are drawn as distributed."""
+"""Readers of AffectNet, FairFace, FER2013, RAF-DB and class folders,
+which are drawn as distributed.
+"""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Tables of targets as users of DISFA, BP4D, Aff-Wild2 and OpenFace have them, and AffectNet's affect."""
+"""Tables of targets as users of DISFA, BP4D, Aff-Wild2 and OpenFace have them,
+and AffectNet's affect.
+"""
 
 from pathlib import Path
 

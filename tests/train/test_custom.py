@@ -36,7 +36,9 @@ class WideHeadTask(FERTask):
         super().__init__(**options)
         width = self.net.vit.embed_dim
         self.net.vit.head = torch.nn.Sequential(
-            torch.nn.Linear(width, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, len(self.labels))
+            torch.nn.Linear(width, hidden),
+            torch.nn.GELU(),
+            torch.nn.Linear(hidden, len(self.labels)),
         )
 
 

@@ -23,7 +23,9 @@ FOUND = os.pathsep.join([str(SCRIPT.parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 BOUND = 600
-"""Seconds that a run may last, its start on a slow machine included; without it, gloo would wait for 30 minutes."""
+"""Seconds that a run may last, its start on a slow machine included; without it,
+gloo would wait for 30 minutes.
+"""
 
 
 def options(manifest: Path, folder: Path, *more: str) -> list[str]:
@@ -36,9 +38,11 @@ def options(manifest: Path, folder: Path, *more: str) -> list[str]:
 
 
 def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
-    """Runs a verb in processes that find this file's callbacks; returns exit status, stdout and stderr.
+    """Runs a verb in processes that find this file's callbacks; returns exit status, stdout and
+    stderr.
 
-    It returns when the last of the processes has closed its output, so that one that lives on is an error, too.
+    It returns when the last of the processes has closed its output, so that one that lives on is an
+    error, too.
     """
     environment = os.environ | {"PYTHONPATH": FOUND}
     command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
@@ -89,8 +93,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
         states[name] = saved["state_dict"]
         weights[name] = saved["current_model_state"]
     assert len(curves["one"]["train/loss"]) == 14
-    # Sums of float32 in another order; AdamW makes of an entry whose gradient is but rounding (the bias of the keys)
-    # a larger part of its step, which is 1e-3.
+    # Sums of float32 in another order; AdamW makes of an entry whose gradient is but rounding (the
+    # bias of the keys) a larger part of its step, which is 1e-3.
     for tag in ("train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"):
         assert curves["ddp"][tag] == pytest.approx(curves["one"][tag], abs=1e-5)
     for saved in (weights, states):

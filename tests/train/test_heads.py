@@ -1,4 +1,6 @@
-"""Training and validation of heads from the command line: what is kept, measured, written and refused."""
+"""Training and validation of heads from the command line: what is kept, measured,
+written and refused.
+"""
 
 import csv
 import json

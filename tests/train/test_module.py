@@ -134,7 +134,8 @@ def test_the_decay_reaches_the_average() -> None:
             model.weight += 1
         trainer.global_step = step
         ema.on_train_batch_end(trainer, model, None, None, 0)
-    # The first value is taken whole; then 2/11 of it is kept, and then 1/5, which is less than 3/12.
+    # The first value is taken whole; then 2/11 of it is kept, and then 1/5, which is less than
+    # 3/12.
     second = 1 * 2 / 11 + 2 * 9 / 11
     assert ema._average_model.module.weight.tolist() == pytest.approx([0.2 * second + 0.8 * 3] * 2)
     assert (

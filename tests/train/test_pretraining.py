@@ -1,4 +1,6 @@
-"""Masked pretraining: hidden pixels stay hidden, only they are predicted, and a classifier starts from it."""
+"""Masked pretraining: hidden pixels stay hidden, only they are predicted,
+and a classifier starts from it.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -195,7 +197,9 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
 def add_errors(
     total: float, count: int, part: np.ndarray, gone: np.ndarray, preds: Tensor
 ) -> tuple[float, int]:
-    """Adds the squared errors of a token's hidden pixels: its pixels (C, 8, 8), which are hidden (8, 8)."""
+    """Adds the squared errors of a token's hidden pixels: its pixels (C, 8, 8),
+    which are hidden (8, 8).
+    """
     normal = (part - part.mean()) / np.sqrt(part.var() + 1e-6)
     errors = (preds.double().numpy().reshape(part.shape) - normal) ** 2
     return total + float(errors[:, gone].sum()), count + int(gone.sum()) * len(part)
@@ -215,7 +219,9 @@ PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_
 
 @pytest.fixture(scope="module")
 def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a manifest of 77 training faces and some to validate on, a third without a label; and shards."""
+    """A folder with a manifest of 77 training faces and some to validate on,
+    a third without a label; and shards.
+    """
     folder = tmp_path_factory.mktemp("unlabelled")
     reading = read(folder / "faces", count=110, size=32)
     for row in reading.rows[::3]:
@@ -312,8 +318,8 @@ def test_a_classifier_uses_it(
     last = fit(drawn / "faces.parquet", tmp_path, *TINY[5:], *words)
     out = capsys.readouterr().out
     assert (
-        f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise"
-        in out
+        f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, "
+        "surprise" in out
     )
     net, before = load_network(last), load_checkpoint(pretrained)
     assert load_checkpoint(last)["starts_from"] is None  # it has learned no labels

@@ -28,12 +28,16 @@ PATCH = 3 * 8 * 8 * D  # embeds one token
 
 
 def block(tokens: int) -> int:
-    """Multiply-adds of a ViT block by hand: qkv 3, projection 1, feed-forward 8 times D^2; scores and sums T^2 D."""
+    """Multiply-adds of a ViT block by hand: qkv 3, projection 1, feed-forward 8 times D^2;
+    scores and sums T^2 D.
+    """
     return 12 * tokens * D * D + 2 * tokens * tokens * D
 
 
 def ranking(tokens: int) -> int:
-    """Multiply-adds by which hard attention ranks patches: a query, and every token's key and score."""
+    """Multiply-adds by which hard attention ranks patches: a query,
+    and every token's key and score.
+    """
     return D * D + tokens * D * D + tokens * D
 
 

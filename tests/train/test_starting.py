@@ -78,8 +78,9 @@ def test_differences_are_listed() -> None:
     assert torch.equal(net.vit.pos_embed, positions)  # computed
     total = len(encoder(net))
     assert line == (
-        f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not copied: "
-        "region_embed.name_embed.chin (missing there, float (4, 32) here), region_embed.name_embed.nose (float "
+        f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not "
+        "copied: region_embed.name_embed.chin (missing there, float (4, 32) here), "
+        "region_embed.name_embed.nose (float "
         "(4, 32) there, missing here); different settings: regions, pos_embed, dropout."
     )
     several = build(regions=("mouth", "chin", "left_eye", "right_eye"))

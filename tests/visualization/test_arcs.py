@@ -1,4 +1,6 @@
-"""Arcs between regions against what is known: the label of a drawn face depends on two regions together."""
+"""Arcs between regions against what is known:
+the label of a drawn face depends on two regions together.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -52,7 +54,8 @@ def movements() -> Iterator[None]:
 def drawn_faces(seeds: range, covered: float) -> Faces:
     """Draws crops (B, 3, S, S), boxes (B, R, 4) and labels (B,).
 
-    The label is whether brow and mouth moved alike. With a covered mouth it is whether the brow was raised.
+    The label is whether brow and mouth moved alike. With a covered mouth it is whether the brow was
+    raised.
     """
     spec, crops, boxes, labels = CropSpec(CONFIG.img_size, REGIONS), [], [], []
     for seed in seeds:
@@ -104,7 +107,9 @@ def nets(movements: None) -> list[RegionViT]:
 def first_pairs(
     net: RegionViT, covered: float, measure: Callable[[RegionViT, Trace], Tensor]
 ) -> float:
-    """Returns how often the strongest arc joins brow and mouth, of faces that are classified correctly."""
+    """Returns how often the strongest arc joins brow and mouth,
+    of faces that are classified correctly.
+    """
     image, boxes, label = drawn_faces(range(10_000, 10_160), covered)
     seen = trace(net, image, boxes, torch.ones(len(label), len(REGIONS), dtype=torch.bool))
     assert (seen.logits.argmax(1) == label).float().mean() > 0.95

@@ -1,4 +1,6 @@
-"""What a report shows of faces, and of people over time: curves from every frame, and a fair choice of pictures."""
+"""What a report shows of faces, and of people over time: curves from every frame,
+and a fair choice of pictures.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -191,7 +193,9 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
 def frames(
     path: str, tracks: Sequence[Sequence[int]], step: float = 0.04, period: int = 1000
 ) -> Iterator[FoundFaces]:
-    """Frames in which these people are; the share of the first expression is the frame's number in thousandths."""
+    """Frames in which these people are; the share
+    of the first expression is the frame's number in thousandths.
+    """
     for number, seen in enumerate(tracks):
         share = number % period / 1000
         yield make_faces(
