@@ -25,7 +25,7 @@ import torch
 
 from benchmarks import machine
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.faces import MOST_TURNED, UNALTERED, measure_robustness
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, measure_robustness
 from fer_vit.model.attention import has_bf16, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load

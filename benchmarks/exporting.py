@@ -20,7 +20,7 @@ from onnxruntime import InferenceSession
 from benchmarks.machine import in_turns, machine, ratios, run_main, spread
 from fer_vit.commands.export import export
 from fer_vit.data.dataset import Batch
-from fer_vit.evaluation.faces import labelled_batches
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.predict.recognizer import load
 
 Probabilities = Callable[[Batch], NDArray[Any]]

@@ -16,12 +16,9 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.faces import (
-    evaluate_logits,
-    fit_temperature,
-    measure_robustness,
-    predict_manifest,
-)
+from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
+from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.scores import (
     accuracy_by_votes,
     confusion_matrix,

@@ -51,7 +51,7 @@ HOMES = {
     "visualize": "commands.visualize",
 }
 """The module of each public name."""
-MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.faces"}
+MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.evaluated"}
 """Modules that the documentation of 0.1 named, with their new path;
 the old path works in 0.2 and 0.3.
 """

@@ -84,6 +84,16 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
     return new, matrix.astype(float)
 
 
+def merge_probabilities(probabilities: Array, matrix: Array) -> Array:
+    """Returns the probabilities (B, N) of merged labels by the probabilities of C labels (B, C).
+
+    They add up, and sum to 1 without the labels that are left out. `matrix` (C, N) is from
+    `merge_names`.
+    """
+    merged = probabilities @ matrix
+    return np.asarray(merged / merged.sum(1, keepdims=True))
+
+
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
     """Returns the prior of each class, with sum 1.
 

@@ -53,7 +53,7 @@ HOMES = {
             f"face/{name}.py"
             for name in ("crop", "detectors", "image", "landmarks", "pose", "yunet")
         ),
-        "evaluation/faces.py",
+        "evaluation/robustness.py",
         "predict/video.py",
         "predict/annotate.py",
         "predict/hdr.py",

@@ -11,10 +11,11 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluation.faces import Faces, Outputs, as_objects, predict_manifest
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
+from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.train.recipe import Recipe
 
@@ -97,7 +98,7 @@ def crossvalidate(
     return results
 
 
-def concatenate(parts: Sequence[Faces]) -> Faces:
+def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:
     """Returns all faces of several parts of the same labelled data."""
 
     def joined(name: str) -> Any:
@@ -109,7 +110,7 @@ def concatenate(parts: Sequence[Faces]) -> Faces:
     heads = {}
     for head, outputs in parts[0].heads.items():
         several = [part.heads[head] for part in parts]
-        heads[head] = Outputs(
+        heads[head] = HeadOutputs(
             outputs.names,
             np.concatenate([part.values for part in several]),
             np.concatenate([part.targets for part in several]),

@@ -9,7 +9,7 @@ import torch
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number, short
-from fer_vit.evaluation.faces import predict_logits
+from fer_vit.evaluation.logits import predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.model.attention import has_bf16

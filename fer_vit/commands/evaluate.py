@@ -7,10 +7,10 @@ from typing import Any
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
-from fer_vit.evaluation.faces import measure_robustness
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
 from fer_vit.evaluation.join import add_columns, describe_groups
 from fer_vit.evaluation.outputs import score_outputs
+from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.scores import evaluate_faces, summarize_robustness
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
@@ -116,8 +116,12 @@ def evaluate(
         results["notes"] = notes
     if robustness and recognizer and rows and faces.targets is not None:
         truth = faces.targets.argmax(1)
-        hits = measure_robustness(recognizer, rows, truth)
-        other_hits = measure_robustness(other_model, rows, truth) if other_model else None
+        merge = conditions.merge_for(recognizer, rows)
+        hits = measure_robustness(recognizer, rows, truth, merge=merge)
+        other_hits = None
+        if other_model:
+            merge = conditions.merge_for(other_model, rows)
+            other_hits = measure_robustness(other_model, rows, truth, merge=merge)
         results["robustness"] = summarize_robustness(hits, faces.units, other_hits)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
     return results

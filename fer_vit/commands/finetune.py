@@ -12,7 +12,7 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import predict_manifest
+from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.join import align_probabilities
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces

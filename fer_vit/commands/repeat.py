@@ -11,7 +11,7 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
-from fer_vit.evaluation.faces import predict_manifest
+from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, json_text
 from fer_vit.report.table import TableWriter, align_columns, markdown

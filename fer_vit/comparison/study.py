@@ -10,7 +10,7 @@ import numpy as np
 
 from fer_vit.comparison.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
-from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
 from fer_vit.evaluation.predictions import CLIP
 from fer_vit.fields import SMOOTHED
@@ -126,7 +126,11 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
 
 
 def make_study(
-    faces: Faces, by: str, person: str, baseline: str | None = None, rest: Rest | None = None
+    faces: EvaluatedFaces,
+    by: str,
+    person: str,
+    baseline: str | None = None,
+    rest: Rest | None = None,
 ) -> Study:
     """Averages faces by condition and person.
 
@@ -220,13 +224,13 @@ def _indices(keys: Sequence[tuple[str, ...]]) -> IntArray:
     return np.array([places.setdefault(key, len(places)) for key in keys], int)
 
 
-def _seconds(faces: Faces) -> Array:
+def _seconds(faces: EvaluatedFaces) -> Array:
     """Returns the time of each face in its clip (N,); NaN in a photo."""
     cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
     return np.asarray(cells.astype(float))
 
 
-def _smoothed_probabilities(faces: Faces) -> Array:
+def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
     """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
     probabilities = faces.probabilities.copy()
     for place, label in enumerate(faces.labels):
@@ -263,7 +267,9 @@ def _share_kind(values: dict[str, Array]) -> Kind:
     )
 
 
-def read_heads(faces: Faces, clip: IntArray, rest: Rest | None) -> dict[str, dict[str, Array]]:
+def read_heads(
+    faces: EvaluatedFaces, clip: IntArray, rest: Rest | None
+) -> dict[str, dict[str, Array]]:
     """Returns the outputs of further heads of all faces by head and name (N,),
     or their change from rest.
     """
@@ -317,7 +323,7 @@ def head_kinds(
     return kinds
 
 
-def label_shares(faces: Faces) -> dict[str, Array]:
+def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
     """Returns by label whether each face has it (N,), smoothed where it is of a clip;
     NaN without a label.
     """
@@ -332,7 +338,7 @@ def label_shares(faces: Faces) -> dict[str, Array]:
     }
 
 
-def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
+def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[tuple[int, Episode]]:
     """Returns the uninterrupted expressions in clips,
     each with the observation (-1: none) of its rows.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.evaluation.faces import Faces, Merged, predict_manifest
+from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from fer_vit.evaluation.join import add_labels, align_probabilities
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
 from fer_vit.geometry import Array
@@ -43,20 +43,26 @@ class Conditions:
 
     def predict(
         self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
-    ) -> tuple[Faces, Recognizer]:
+    ) -> tuple[EvaluatedFaces, Recognizer]:
         """Predicts a manifest; probabilities are merged,
         unless the model was trained with the merged labels.
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
-        if self.merge and model.labels != list(rows.names):
-            model = Merged(model, self.merge)
-        faces = predict_manifest(model, rows, self.split)
+        faces = predict_manifest(model, rows, self.split, self.merge_for(model, rows))
         facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
         if changes := [
             f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new
         ]:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts), model
+
+    def merge_for(self, model: Recognizer, rows: Manifest) -> Merge | None:
+        """Returns how the labels of a model are merged; None if it was trained with the labels of
+        the manifest, or nothing is merged.
+        """
+        if not self.merge or model.labels == list(rows.names):
+            return None
+        return self.merge
 
 
 def read_faces(
@@ -65,7 +71,7 @@ def read_faces(
     labels: Path | None,
     conditions: Conditions,
     network: str | RegionViT | None = None,
-) -> tuple[Faces, Recognizer | None, Manifest | None]:
+) -> tuple[EvaluatedFaces, Recognizer | None, Manifest | None]:
     """Reads a table of predictions, or predicts a manifest, which is returned with the model.
 
     `network` replaces what `checkpoint` names; see `commands.find_network`.
@@ -86,7 +92,7 @@ def read_faces(
 
 
 def read_other(
-    faces: Faces, against: str, rows: Manifest | None, conditions: Conditions
+    faces: EvaluatedFaces, against: str, rows: Manifest | None, conditions: Conditions
 ) -> tuple[Array, Recognizer | None]:
     """Returns the probabilities of another table, or of another model for the same rows (N, C),
     and the model.
@@ -101,7 +107,9 @@ def read_other(
     return align_probabilities(faces, predicted, against), model
 
 
-def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_images: bool) -> None:
+def check_options(
+    faces: EvaluatedFaces, by: Sequence[str], needs_labels: bool, needs_images: bool
+) -> None:
     """Raises FerVitError when a column is missing, or the labels or images that an option needs."""
     if not faces.predicted.any():
         raise FerVitError("No image has a face with a prediction. Name a table with faces.")

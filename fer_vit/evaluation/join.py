@@ -24,9 +24,10 @@ from fer_vit.evaluation.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.evaluation.faces import Columns, Faces, as_objects, pair_outputs
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, pair_outputs
 from fer_vit.evaluation.predictions import is_output, is_owned, missing_note
 from fer_vit.evaluation.read import PATH, Table, is_table, read_table
+from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, outputs_of
 from fer_vit.labels import canonical
@@ -37,7 +38,7 @@ SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 """A number as spreadsheets and R write long ones: its last digits may be lost."""
 
 
-def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
+def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFaces:
     """Returns the predictions of labelled images with the labels; of each image only the first face
     of `predict`.
 
@@ -78,7 +79,7 @@ class Truth(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def _manifest_truth(faces: Faces, labels: Path, split: Split) -> Truth:
+def _manifest_truth(faces: EvaluatedFaces, labels: Path, split: Split) -> Truth:
     """Reads labels and targets in a split of a manifest."""
     rows = Manifest.read(labels, [split]).split(split)
     votes = rows.model_targets(faces.labels)
@@ -89,7 +90,7 @@ def _manifest_truth(faces: Faces, labels: Path, split: Split) -> Truth:
     return Truth(as_objects(rows.image_names()), votes, outputs, columns)
 
 
-def _read_truth(faces: Faces, labels: Path) -> Truth:
+def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
     """Reads labels and targets in a table."""
     table = read_table(labels)
     outputs = [name for name in table.names if is_output(name)]
@@ -143,7 +144,7 @@ def _bad_target(table: Table, name: str, row: int, expected: str, cell: object) 
     )
 
 
-def add_columns(faces: Faces, path: Path) -> Faces:
+def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
     """Adds the columns of a table whose column `path` names the images.
 
     Raises FerVitError when it names none, or has a column that the predictions have. A column of a
@@ -225,7 +226,7 @@ def refuse_twice(table: Table, paths: Sequence[str]) -> None:
         first[name] = row
 
 
-def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
+def align_probabilities(faces: EvaluatedFaces, other: EvaluatedFaces, path: object) -> Array:
     """Returns another model's probabilities of the same faces (N, C),
     with the labels in the order of `faces`.
     """
@@ -298,7 +299,7 @@ def _ends(path: str) -> list[str]:
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
-def describe_groups(faces: Faces, columns: Iterable[str]) -> list[str]:
+def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
     """Returns lines about missing and similar names in columns by which faces are grouped.
 
     Raises FerVitError for names that a spreadsheet has shortened, and for texts that are no names.

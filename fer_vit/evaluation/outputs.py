@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 import fer_vit.evaluation.scores as scores
-from fer_vit.evaluation.faces import Faces, Outputs
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
@@ -19,14 +19,14 @@ Measured: TypeAlias = dict[str, dict[str, Interval]]
 """The measures of a head by output and name."""
 
 
-def score_outputs(faces: Faces) -> dict[str, Measured]:
+def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
     """Returns the measures of each output of each head that has targets, by head."""
     known = faces.take(faces.predicted)
     units = np.unique(known.units, return_inverse=True)[1]
     return {head: score_head(head, outputs, units) for head, outputs in known.heads.items()}
 
 
-def score_head(head: str, outputs: Outputs, units: IntArray) -> Measured:
+def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
     """Returns the measures of each output with intervals; `units` (N,) are persons or photos.
 
     There is no interval for a single unit.
@@ -55,7 +55,7 @@ def score_head(head: str, outputs: Outputs, units: IntArray) -> Measured:
     return measured
 
 
-def _measure(names: tuple[str, ...], outputs: Outputs, weights: Array) -> Array:
+def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Array:
     """Returns measures (R, K, measures) for weights (R, N)."""
     columns = []
     for value, target in zip(outputs.values.T, outputs.targets.T, strict=True):

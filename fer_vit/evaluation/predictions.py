@@ -25,7 +25,7 @@ from fer_vit.evaluation.cells import (
     read_paths,
     read_truth,
 )
-from fer_vit.evaluation.faces import Columns, Faces
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import SURE, is_uncertain
@@ -71,7 +71,7 @@ def is_feature(name: str) -> bool:
     return re.fullmatch(rf"{FEATURE}\d+", name) is not None
 
 
-def read_predictions(path: Path, videos: bool = False) -> Faces:
+def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     """Reads a table, or a folder of tables, of `predict`, with `videos` also of frames; checks that
     it is complete.
 
@@ -115,7 +115,7 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         notes.append(
             f"{uncertain:,} of {predicted.sum():,} faces are uncertain (score below {SURE})."
         )
-    return Faces(
+    return EvaluatedFaces(
         labels=labels,
         paths=columns[PATH],
         probabilities=probabilities,
@@ -129,7 +129,7 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     )
 
 
-def leave_out_uncertain(faces: Faces) -> Faces:
+def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     """Returns the faces without the uncertain ones in photos that have a certain face as well;
     frames of videos stay.
 

@@ -17,7 +17,8 @@ from scipy.stats import binomtest, fisher_exact, norm
 from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
-from fer_vit.evaluation.faces import MOST_TURNED, UNALTERED, Faces
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
@@ -297,7 +298,7 @@ LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
 MOST_VOTES = 10  # the row of faces with this many votes, or more
 
 
-def describe(faces: Faces) -> dict[str, Interval]:
+def describe(faces: EvaluatedFaces) -> dict[str, Interval]:
     """Returns how many faces were found or are ambiguous, and scores.
 
     Without labels: confidence and the share of each expression instead of scores.
@@ -332,7 +333,7 @@ def _mean(values: Array, units: IntArray, binary: bool = False) -> Interval:
 
 
 def evaluate_faces(
-    faces: Faces, by: Sequence[str] = (), against: Array | None = None
+    faces: EvaluatedFaces, by: Sequence[str] = (), against: Array | None = None
 ) -> dict[str, Any]:
     """Describes all faces, all but near-duplicates of train, and groups; compares with a model.
 
@@ -371,7 +372,7 @@ def evaluate_faces(
     return results
 
 
-def _wrong_labels(faces: Faces, targets: Array) -> list[dict[str, Any]]:
+def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[dict[str, Any]]:
     """Returns the path, label and better label of the faces of `suspect_labels`."""
     truth = targets.argmax(1)
     return [
@@ -384,7 +385,7 @@ def _wrong_labels(faces: Faces, targets: Array) -> list[dict[str, Any]]:
     ]
 
 
-def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
+def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
     """Returns faces and accuracy by the votes for the label (column `label_votes`).
 
     The result is empty without this column.
@@ -407,7 +408,7 @@ def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
     return results
 
 
-def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
+def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     """Describes the groups of a column and, with labels, compares their accuracy.
 
     Returns:
@@ -451,7 +452,7 @@ def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
     return results | {"worst": worst, "best": best, "gap": gap}
 
 
-def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float]]:
+def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], list[float]]:
     """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
     Each p-value is corrected for the number of tests. The test is Fisher's exact test, or, where
@@ -508,7 +509,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def compare_models(faces: Faces, against: Array) -> dict[str, Any]:
+def compare_models(faces: EvaluatedFaces, against: Array) -> dict[str, Any]:
     """Compares a model with another one's probabilities (N, C), NaN without a face.
 
     The test is McNemar's exact test.

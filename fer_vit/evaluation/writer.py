@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
-from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.outputs import Measured
 from fer_vit.evaluation.scores import (
     FEW,
@@ -137,7 +137,7 @@ def write_results(
     folder: Path,
     facts: Mapping[str, str],
     results: Mapping[str, Any],
-    faces: Faces,
+    faces: EvaluatedFaces,
     against: Array | None = None,
 ) -> str:
     """Writes `FILES` and returns text to print.
@@ -175,7 +175,7 @@ def write_results(
     return f"{text}\n{written}"
 
 
-def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
+def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
     """Returns the tables of an evaluation."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     rows, text = _score_rows(results)
@@ -389,11 +389,13 @@ def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | No
     return Pil.fromarray(intervals_figure(values, measure)) if values else None
 
 
-def choose_cards(faces: Faces, against: Array, better: Mapping[int, int]) -> tuple[list[Card], int]:
+def choose_cards(
+    faces: EvaluatedFaces, against: Array, better: Mapping[int, int]
+) -> tuple[list[Card], int]:
     """Returns faces to look at, the greatest loss first, and how many are left out.
 
     Args:
-        faces: Faces with labels and predictions.
+        faces: EvaluatedFaces with labels and predictions.
         against: Another model's probabilities (N, C), NaN without a face.
         better: The better label of faces whose label is likely wrong, by row.
     """
@@ -436,7 +438,7 @@ def choose_cards(faces: Faces, against: Array, better: Mapping[int, int]) -> tup
     return cards, max(0, len(shown) - PICTURES)
 
 
-def thumbnail(faces: Faces, row: int) -> Pil.Image | None:
+def thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
     """Returns a small picture of a face; None when its image cannot be read."""
     try:
         picture = Pil.fromarray(faces.picture(int(faces.rows[row])))

@@ -9,7 +9,7 @@ from torch import Tensor
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import evaluate_logits, fit_temperature
+from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
 from fer_vit.evaluation.scores import score_once
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.train.task import log_prior

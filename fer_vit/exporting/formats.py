@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import labelled_batches
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
@@ -211,7 +211,7 @@ class AllHeads(nn.Module):
         """
         net = self.model.net
         tokens = net.forward_features(net.tokenize(image, boxes, valid))
-        probabilities = self.model.decide(net.forward_head(tokens))
+        probabilities = net.probabilities(net.forward_head(tokens))
         values = [HEADS[name].decode(head(tokens).float()) for name, head in net.heads.items()]
         return (probabilities, *values)
 

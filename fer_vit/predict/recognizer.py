@@ -190,21 +190,12 @@ class Recognizer(nn.Module):
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
-        return self.decide(self.net.logits(image, boxes, valid))
-
-    def decide(self, logits: Tensor) -> Tensor:
-        """Returns the probabilities of `labels` (B, C) for logits of the network."""
-        return self.net.probabilities(logits)
+        return self.net.probabilities(self.net.logits(image, boxes, valid))
 
     @property
     def thresholds(self) -> Thresholds:
-        """The thresholds of prediction sets;
-        empty if not calibrated for this prior and these labels.
-        """
-        settings = self.net.settings
-        if self.conditions or self.labels != settings.labels:
-            return {}
-        return settings.thresholds
+        """The thresholds of prediction sets; empty if not calibrated for this prior."""
+        return {} if self.conditions else self.net.settings.thresholds
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
@@ -222,7 +213,7 @@ class Recognizer(nn.Module):
             photo (B, K), in the order of `outputs`.
         """
         tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
-        probabilities = self.decide(self.net.forward_head(tokens))
+        probabilities = self.net.probabilities(self.net.forward_head(tokens))
         return probabilities.double().cpu().numpy(), self._read_heads(tokens, batch)
 
     def predict(
@@ -422,9 +413,10 @@ class Recognizer(nn.Module):
         tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
         pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)
+        probabilities = self.net.probabilities(self.net.classify(pooled))  # (B, C)
         valid = batch.valid.cpu().numpy()
         return {
-            "probabilities": self.decide(self.net.classify(pooled)).double().cpu().numpy(),
+            "probabilities": probabilities.double().cpu().numpy(),
             "outputs": self._read_heads(tokens, batch),
             "features": features.cpu().numpy(),
             "blur": measure_blur(batch.image).double().cpu().numpy(),

@@ -13,7 +13,7 @@ import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluation import scores
-from fer_vit.evaluation.faces import evaluate_logits
+from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import TINY, fails, run
 
 

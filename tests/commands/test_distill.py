@@ -10,7 +10,7 @@ from fer_vit import load
 from fer_vit.commands import distill
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation.faces import evaluate_logits
+from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import read
 from tests.helpers.commands import TINY, fails, main

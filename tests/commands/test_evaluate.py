@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import scores, writer
-from fer_vit.evaluation.faces import evaluate_logits
+from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.read import read_table
 from fer_vit.evaluation.writer import FILES
 from fer_vit.model.config import RegionViTConfig

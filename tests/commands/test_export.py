@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.faces import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.exporting.formats import ExportOptions, example_inputs, find_format, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE

@@ -12,7 +12,7 @@ from fer_vit import load
 from fer_vit.cli import split_options
 from fer_vit.commands.repeat import SCORES, summarize, table_rows
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import evaluate_logits
+from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import TINY, fails, read, run
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import Faces, as_objects
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import (
     add_columns,
     add_labels,
@@ -17,10 +17,11 @@ from fer_vit.evaluation.join import (
 )
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.face.image import encode_png
+from fer_vit.faces import as_objects
 from fer_vit.sources.drawn import draw_face
 
 
-def predictions(folder: Path, *names: str) -> Faces:
+def predictions(folder: Path, *names: str) -> EvaluatedFaces:
     """Predictions in a table: sadness in each photo."""
     rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
     (folder / "p.csv").write_text(

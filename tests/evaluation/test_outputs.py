@@ -14,7 +14,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import scores
-from fer_vit.evaluation.faces import Outputs, predict_manifest
+from fer_vit.evaluation.evaluated import HeadOutputs, predict_manifest
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.geometry import rotation
 from fer_vit.heads import POSE_UNIT
@@ -56,14 +56,14 @@ def test_measures_have_intervals_over_persons() -> None:
     value = target + RNG.normal(0, 0.2, (90, 2))
     target[:10, 0] = np.nan
     units = np.repeat(np.arange(30), 3)
-    measured = score_head("movements", Outputs(["a", "b"], value, target), units)
+    measured = score_head("movements", HeadOutputs(["a", "b"], value, target), units)
     for column, name in enumerate("ab"):
         r = measured[name]["r"]
         assert r["mean"] == pytest.approx(measure("r", value[:, column], target[:, column]))
         assert r["low"] < r["mean"] < r["high"]
         assert r["faces"] == 90 - 10 * (name == "a")
         assert measured[name]["AUROC"]["mean"] is None
-    single = score_head("movements", Outputs(["a", "b"], value, target), np.zeros(90, int))
+    single = score_head("movements", HeadOutputs(["a", "b"], value, target), np.zeros(90, int))
     assert single["a"]["r"]["low"] is None
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import Faces
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.predictions import find_labels, leave_out_uncertain, read_predictions
 from fer_vit.evaluation.read import Table
 
@@ -53,7 +53,7 @@ def save_workbook(path: Path, rows: Sequence[Row]) -> None:
     book.save(path)
 
 
-def same(first: Faces, second: Faces) -> bool:
+def same(first: EvaluatedFaces, second: EvaluatedFaces) -> bool:
     assert first.columns.keys() == second.columns.keys()
     equal = [(first.columns[name] == second.columns[name]).all() for name in first.columns]
     order = [second.labels.index(label) for label in first.labels]

@@ -21,7 +21,7 @@ from statsmodels.stats.multitest import multipletests
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation import scores
-from fer_vit.evaluation.faces import Faces, as_objects
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.scores import (
     FEW,
     RESAMPLES,
@@ -37,6 +37,7 @@ from fer_vit.evaluation.scores import (
     suspect_labels,
 )
 from fer_vit.evaluation.writer import write_results
+from fer_vit.faces import as_objects
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -256,10 +257,10 @@ def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int)
     assert (difference["low"], difference["high"]) == (hits / 6, hits / 6)
 
 
-def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> Faces:
+def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
     """Faces of two classes that a model is right about or not, all of class 0."""
     count = len(right)
-    return Faces(
+    return EvaluatedFaces(
         labels=["a", "b"],
         paths=as_objects([f"{row}.png" for row in range(count)]),
         probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),

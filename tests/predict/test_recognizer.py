@@ -15,7 +15,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import Merged, evaluate_logits
+from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detectors import DETECTORS
@@ -285,17 +285,6 @@ def test_a_refused_prior_changes_nothing(with_prior: str) -> None:
         model.change_prior({"neutral": 1}, ["neutral", "fear"])
     assert torch.equal(model(image), before)
     assert model.conditions == {"classes": "neutral, anger"}
-
-
-def test_merged_labels_are_predicted(with_prior: str, photo: Path) -> None:
-    model = load(with_prior, "cpu")
-    merge = {name: "good" if name == "happiness" else "other" for name in model.labels}
-    (face,) = Merged(model, merge | {"neutral": None}).predict(photo)
-    (plain,) = model.predict(photo)
-    good = plain.probabilities["happiness"] / (1 - plain.probabilities["neutral"])
-    assert face.probabilities == pytest.approx({"good": good, "other": 1 - good}, abs=1e-6)
-    assert face.label in ("good", "other")
-    assert face.prediction_set() is None
 
 
 def test_invalid_priors(with_prior: str) -> None:

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.faces import fit_temperature
+from fer_vit.evaluation.logits import fit_temperature
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.heads import HEADS

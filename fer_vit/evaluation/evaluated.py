@@ -1,0 +1,177 @@
+"""The faces of an evaluation: a model's predictions of a manifest, and its labels."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.conformal import in_set
+from fer_vit.data.dataset import FaceDataset, face_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError
+from fer_vit.faces import Objects, as_objects
+from fer_vit.geometry import Array, Image, IntArray, Mask
+from fer_vit.heads import outputs_of, target_column
+from fer_vit.labels import Merge, merge_names, merge_probabilities
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+
+Columns: TypeAlias = dict[str, Objects]
+"""Cells by column name (N,); None is empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadOutputs:
+    """The K outputs of a head beside the expression,
+    of which a model has values and the data targets.
+    """
+
+    names: list[str]
+    values: Array  # (N, K); NaN for an image without a face
+    targets: Array  # (N, K); NaN where they are unknown
+
+    def take(self, which: NDArray[Any]) -> "HeadOutputs":
+        """Returns the outputs of some of the faces, by a mask or indices."""
+        return HeadOutputs(self.names, self.values[which], self.targets[which])
+
+
+def pair_outputs(
+    values: Mapping[str, Array], targets: Mapping[str, Array]
+) -> dict[str, HeadOutputs]:
+    """Returns by head the outputs that have values and targets, (N,) each, by column."""
+    heads = {}
+    for head, names in outputs_of([name for name in targets if name in values]).items():
+        columns = [target_column(head, name) for name in names]
+        heads[head] = HeadOutputs(
+            names,
+            np.column_stack([values[name] for name in columns]),
+            np.column_stack([targets[name] for name in columns]),
+        )
+    return heads
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedFaces:
+    """N faces of a manifest or table: the probabilities of C expressions, and what they are
+    compared with.
+
+    Not `fer_vit.faces.Faces`, which has what a detector and a model found in photos: these have
+    labels, the columns that make groups, and perhaps come from another program.
+    """
+
+    labels: list[str]  # the expressions
+    paths: NDArray[np.object_]  # (N,), the image of each
+    probabilities: Array  # (N, C), NaN for an image without a face
+    detected: Mask  # (N,): the detector found the face, or was not used
+    targets: Array | None  # (N, C), the fraction of the votes; None without labels
+    columns: Columns  # everything else
+    rows: IntArray  # (N,), the index in the manifest or table
+    picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
+    facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
+    notes: tuple[str, ...] = ()  # what was assumed and left out in reading
+    heads: dict[str, HeadOutputs] = field(default_factory=dict)  # further heads with targets
+
+    def take(self, which: NDArray[Any]) -> "EvaluatedFaces":
+        """Returns some of the faces, by a mask or indices."""
+        return replace(
+            self,
+            paths=self.paths[which],
+            probabilities=self.probabilities[which],
+            detected=self.detected[which],
+            targets=None if self.targets is None else self.targets[which],
+            columns={name: cells[which] for name, cells in self.columns.items()},
+            rows=self.rows[which],
+            heads={head: outputs.take(which) for head, outputs in self.heads.items()},
+        )
+
+    @property
+    def predicted(self) -> Mask:
+        """Which faces have probabilities (N,)."""
+        return np.isfinite(self.probabilities[:, 0])
+
+    @cached_property
+    def units(self) -> IntArray:
+        """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
+        names = [f"image {path}" for path in self.paths]
+        for row, person in enumerate(self.columns.get("person", self.paths)):
+            if person is not None:
+                names[row] = f"person {person}"
+        return np.unique(names, return_inverse=True)[1]
+
+    @property
+    def clustered(self) -> bool:
+        """Whether several faces belong to one person or image, so that they are not independent."""
+        return len(np.unique(self.units)) < len(self.units)
+
+    @cached_property
+    def ambiguous(self) -> Array:
+        """Ambiguity (N,): 0 for a prediction set with exactly one expression, 1 for more or none.
+
+        NaN: it is unknown.
+        """
+        return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
+
+    @property
+    def correct(self) -> Mask:
+        """Which predictions equal the label, the expression with most votes (N,)."""
+        assert self.targets is not None
+        return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
+
+
+def predict_manifest(
+    model: Recognizer, rows: Manifest, split: Split, merge: Merge | None = None
+) -> EvaluatedFaces:
+    """Predicts the faces of one split.
+
+    Args:
+        model: The model.
+        rows: The faces.
+        split: The split, for messages.
+        merge: New labels of the model's; their probabilities add up. None: its labels stay.
+
+    Raises:
+        FerVitError: There is no face, or a label is missing or unknown.
+    """
+    if not len(rows):
+        raise FerVitError(
+            f"Expected faces in the {split} split of {rows.path}, but got none. "
+            "Name another `--split`."
+        )
+    labels = model.labels
+    if merge is not None:
+        names, matrix = merge_names(model.labels, merge)
+        labels = list(names)
+    targets = rows.model_targets(labels)
+
+    dataset = FaceDataset(rows, model.crop_spec)
+    batches = face_batches(dataset, range(len(rows)), CHUNK, model.device)
+    read = [model.read(batch) for batch in batches]
+    probabilities = np.concatenate([shares for shares, _ in read])  # (N, C)
+    if merge is not None:
+        probabilities = merge_probabilities(probabilities, matrix)
+    values = np.concatenate([outputs for _, outputs in read])  # (N, K)
+    by_column = dict(zip(model.outputs, values.T, strict=True))
+
+    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+    if model.thresholds and merge is None:
+        ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
+        columns["ambiguous"] = as_objects(ambiguous.tolist())
+
+    # a face that was taken whole has landmarks, but a score of 0
+    has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
+    has_score = np.array(rows.column("score"), float) != 0
+    return EvaluatedFaces(
+        labels=labels,
+        paths=as_objects(rows.image_names()),
+        probabilities=probabilities,
+        detected=has_landmarks & has_score,
+        targets=targets,
+        columns=columns,
+        rows=np.arange(len(rows)),
+        picture=rows.image,
+        facts=model.conditions,
+        heads=pair_outputs(by_column, rows.target_values()),
+    )

@@ -1,0 +1,82 @@
+"""Logits of labelled faces, and the temperature that calibrates a model."""
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from fer_vit.data.dataset import Batch, FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+
+
+@torch.inference_mode()
+def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
+    """Returns the logits of the faces in batches (N, C), before the temperature."""
+    logits = []
+    for batch in batches:
+        part = model.net.logits(batch.image, batch.boxes, batch.valid)  # (B, C)
+        logits.append(part.float().cpu())
+    return torch.cat(logits)
+
+
+def evaluate_logits(
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Returns the logits of labelled faces, before the temperature, and their targets (N, C).
+
+    Arguments and errors as for `labelled_batches`.
+    """
+    batches, targets = labelled_batches(model, manifest, split, mirrored)
+    return predict_logits(model, batches), targets
+
+
+def labelled_batches(
+    model: Recognizer,
+    manifest: str | Path,
+    split: Split = "val",
+    mirrored: bool = False,
+    max_faces: int | None = None,
+) -> tuple[Iterator[Batch], Tensor]:
+    """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
+
+    Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
+    most this many, evenly spaced.
+
+    Raises:
+        FerVitError: The manifest does not exist or has other labels, or a row has none.
+    """
+    rows = Manifest.read(manifest, [split]).split(split)
+    rows.check_labels(model.labels)
+    targets = rows.targets()
+    if targets is None or not len(rows):
+        raise FerVitError(
+            f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels."
+        )
+
+    number = min(max_faces or len(rows), len(rows))
+    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
+    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
+    batches = face_batches(dataset, chosen, CHUNK, model.device)
+    return batches, torch.from_numpy(targets).float()[chosen]
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """Returns the divisor of logits (N, C) with the lowest loss against class indices (N,).
+
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
+    """
+    logits = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits / math.exp(log_temperature), target))
+
+    bounds = (math.log(0.05), math.log(20))
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
