@@ -118,14 +118,28 @@ def prepare(
 
 def add_options(parser: ArgumentParser) -> None:
     """Adds the options of every data set to the parser of `prepare`."""
-    added: set[str | int] = {"root"}
-    for read in SOURCES.values():
-        parser.add_function_arguments(read, as_group=False, skip=added)
-        added |= {*signature(read).parameters}
+    taken: set[str | int] = {"root"}
+    for source, read in SOURCES.items():
+        names = {*signature(read).parameters}
+        parser.add_function_arguments(read, as_group=False, skip=taken)
+        parser.add_function_arguments(
+            read, nested_key=source, as_group=False, skip={"root", *(names - taken)}
+        )
+        taken |= names
+
+
+def _spelling(source: str, option: str) -> str:
+    """Returns how an option of a data set is written: `count`, or `drawn.count`
+    if a data set before it in `SOURCES` has an option of that name.
+    """
+    first = next(name for name, read in SOURCES.items() if option in signature(read).parameters)
+    return option if source == first else f"{source}.{option}"
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a data set.
+
+    The command line gives all options as they are written, Python those of the data set by name.
 
     Raises:
         FerVitError: There is no such data set, or an option of a different one was changed.
@@ -135,15 +149,29 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
         raise FerVitError(
             f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}"
         )
-    accepted = signature(SOURCES[source]).parameters
-    for name, read in SOURCES.items():
+
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in SOURCES:
+            values |= {f"{name}.{option}": nested for option, nested in value.items()}
+        else:
+            values[name] = value
+
+    options = {}
+    for option in signature(SOURCES[source]).parameters:
+        spelling = _spelling(source, option)
+        name = spelling if spelling in values else option
+        if name in values:
+            options[option] = values.pop(name)
+
+    for other, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
-            changed = given.get(option, parameter.default) != parameter.default
-            if option not in accepted and changed:
+            spelling = _spelling(other, option)
+            if values.get(spelling, parameter.default) != parameter.default:
                 raise FerVitError(
-                    f"`--{option}` belongs to the source {name}, not to {source}. Leave it out."
+                    f"`--{spelling}` belongs to the source {other}, not to {source}. Leave it out."
                 )
-    return {name: value for name, value in given.items() if name in accepted}
+    return options
 
 
 def _check_arguments(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fer_vit.cli import main
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
@@ -17,7 +18,7 @@ from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.sources import folder
+from fer_vit.sources import SOURCES, folder
 from fer_vit.sources.drawn import draw_face
 
 POINTS = np.asarray(TEMPLATE)
@@ -289,3 +290,50 @@ def test_another_manifest_is_added(tmp_path: Path) -> None:
         match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral",
     ):
         prepare("folder", photos, tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "expected"),
+    [
+        ("later", [], (7, "a")),
+        ("later", ["--later.count=5", "--style", "b"], (5, "b")),
+        ("drawn", ["--count=5"], 5),
+    ],
+)
+def test_data_sets_share_the_name_of_an_option(
+    source: str,
+    words: list[str],
+    expected: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = []
+
+    def drawn(root: Path, count: int = 1200) -> None:
+        read.append(count)
+        raise FerVitError("read")
+
+    def later(root: Path, count: int = 7, style: str = "a") -> None:
+        read.append((count, style))
+        raise FerVitError("read")
+
+    monkeypatch.setitem(SOURCES, "drawn", drawn)
+    monkeypatch.setitem(SOURCES, "later", later)
+    with pytest.raises(SystemExit):
+        main(["prepare", source, str(tmp_path), str(tmp_path / "a.parquet"), *words])
+    assert read == [expected]
+
+
+def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(root: Path, count: int = 7) -> None:
+        raise AssertionError
+
+    monkeypatch.setitem(SOURCES, "later", later)
+    with pytest.raises(FerVitError, match=r"`count.*drawn.*later"):
+        prepare("later", tmp_path, tmp_path / "a.parquet", **{"count": 5, "later": {"count": 7}})
+    with pytest.raises(FerVitError, match=r"`later\.count.*later.*drawn"):
+        prepare("drawn", tmp_path, tmp_path / "a.parquet", **{"later": {"count": 5}})
+    with pytest.raises(AssertionError):  # Python names the option of the data set alone
+        prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
