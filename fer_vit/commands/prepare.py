@@ -139,7 +139,8 @@ def _spelling(source: str, option: str) -> str:
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a data set.
 
-    The command line gives all options as they are written, Python those of the data set by name.
+    The command line gives the options of all data sets, as written; Python gives the names of the
+    arguments of `source`.
 
     Raises:
         FerVitError: There is no such data set, or an option of a different one was changed.
