@@ -6,7 +6,7 @@ augmented in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,6 +25,8 @@ from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
 from fer_vit.processes import note_in_worker, run_seed
 
+PADDING = -1  # the row of a sample that is a repeat
+
 
 class Sample(NamedTuple):
     """One face."""
@@ -33,7 +35,7 @@ class Sample(NamedTuple):
     boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
     valid: Mask  # which regions are present (R,)
     target: Array | None  # share of every class (C,)
-    row: int  # in the data set; -1 for a repeat that only pads a rank's share
+    row: int  # in the data set; PADDING for a repeat that only fills a rank's share
     path: str  # the name of the image
     to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
     targets: dict[str, Array]  # of other heads (K,) each, in the crop; NaN: unknown
@@ -55,11 +57,12 @@ class Batch(NamedTuple):
         """Yields the batch in chunks of at most `size` faces."""
         for start in range(0, len(self.path), size):
             rows = slice(start, start + size)
+            target = None if self.target is None else self.target[rows]
             yield Batch(
                 image=self.image[rows],
                 boxes=self.boxes[rows],
                 valid=self.valid[rows],
-                target=None if self.target is None else self.target[rows],
+                target=target,
                 row=self.row[rows],
                 path=self.path[rows],
                 to_crop=self.to_crop[rows],
@@ -74,20 +77,31 @@ class Batch(NamedTuple):
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Stacks samples, one or more, into a batch."""
-    images = torch.from_numpy(np.stack([sample.image for sample in samples]))
-    targets = [sample.target for sample in samples if sample.target is not None]
-    others = {
-        head: np.stack([sample.targets[head] for sample in samples]) for head in samples[0].targets
-    }
+    images = np.stack([sample.image for sample in samples])  # (B, S, S, 3)
+    boxes = np.stack([sample.boxes for sample in samples])  # (B, R, 4)
+    valid = np.stack([sample.valid for sample in samples])  # (B, R)
+    to_crop = np.stack([sample.to_crop for sample in samples])  # (B, 2, 3)
+
+    # all samples of a data set have a target, or none
+    target = None
+    shares = [sample.target for sample in samples if sample.target is not None]
+    if shares:
+        target = torch.from_numpy(np.stack(shares)).float()  # (B, C)
+
+    targets = {}
+    for head in samples[0].targets:
+        values = np.stack([sample.targets[head] for sample in samples])  # (B, K)
+        targets[head] = torch.from_numpy(values).float()
+
     return Batch(
-        image=images.permute(0, 3, 1, 2).contiguous(),
-        boxes=torch.from_numpy(np.stack([sample.boxes for sample in samples])),
-        valid=torch.from_numpy(np.stack([sample.valid for sample in samples])),
-        target=torch.from_numpy(np.stack(targets)).float() if targets else None,
+        image=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
+        boxes=torch.from_numpy(boxes),
+        valid=torch.from_numpy(valid),
+        target=target,
         row=torch.tensor([sample.row for sample in samples]),
         path=[sample.path for sample in samples],
-        to_crop=torch.from_numpy(np.stack([sample.to_crop for sample in samples])).float(),
-        targets={head: torch.from_numpy(values).float() for head, values in others.items()},
+        to_crop=torch.from_numpy(to_crop).float(),
+        targets=targets,
     )
 
 
@@ -130,41 +144,47 @@ class FaceDataset(Dataset[Sample]):
         augment: Cropping | None = None,
         partial: bool = False,
     ) -> None:
-        self.manifest, self.spec, self.augment = manifest, spec, augment
-        self.landmarks, self.targets = manifest.landmarks(), manifest.targets(partial)
-        self.outputs, self.head_targets = manifest.outputs, manifest.head_targets()
+        self.manifest = manifest
+        self.spec = spec
+        self.augment = augment
+        # read once: a lookup in the table costs more than the rest of a row
+        self.landmarks = manifest.landmarks()
+        self.targets = manifest.targets(partial)
+        self.outputs = manifest.outputs
+        self.head_targets = manifest.head_targets()
 
     def __len__(self) -> int:
         return len(self.manifest)
 
     def __getitem__(self, index: int | Draw) -> Sample:
         draw = index if isinstance(index, Draw) else Draw(index)
-        return make_sample(self.read_row(draw.row), draw, self.spec, self.augment)
+        face = self.read_row(draw.row)
+        return make_sample(face, draw, self.spec, self.augment)
 
     def read_row(self, row: int) -> EncodedFace:
         """Returns a row with its image still encoded."""
-        path, name = self.manifest.path, self.manifest.name(row)
-        with named_in_errors(path, name):
+        name = self.manifest.name(row)
+        with named_in_errors(self.manifest.path, name):
             image = self.manifest.image_bytes(row)
+        target = None if self.targets is None else self.targets[row]
         return EncodedFace(
-            path,
-            name,
-            image,
-            self.landmarks[row],
-            None if self.targets is None else self.targets[row],
-            self.outputs,
-            {head: values[row] for head, values in self.head_targets.items()},
+            manifest=self.manifest.path,
+            path=name,
+            image=image,
+            landmarks=self.landmarks[row],
+            target=target,
+            outputs=self.outputs,
+            targets={head: values[row] for head, values in self.head_targets.items()},
         )
 
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards with these labels; `ShardSampler` passes the
-    rows in.
+    """The training rows of a folder or URL of shards; `ShardSampler` passes the rows in.
 
     A process reads its shards one after the other, prefetching the next one, and passes their rows,
     images still encoded, to its workers: each row is read once, and at most three shards are in
-    memory. Raises FerVitError when there are none, one cannot be read, or they are from different
-    runs of `prepare`.
+    memory. Raises FerVitError when there are none, one cannot be read, one has other labels than
+    `names`, or they are from different runs of `prepare`.
     """
 
     def __init__(
@@ -175,7 +195,11 @@ class ShardDataset(Dataset[Sample]):
         augment: Cropping | None,
         unlabelled: bool,
     ) -> None:
-        self.names, self.spec, self.augment, self.unlabelled = names, spec, augment, unlabelled
+        self.names = names
+        self.spec = spec
+        self.augment = augment
+        self.unlabelled = unlabelled
+
         self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
         if not self.shards:
             raise FerVitError(
@@ -183,7 +207,8 @@ class ShardDataset(Dataset[Sample]):
             )
         with ThreadPoolExecutor() as pool:
             footers = list(pool.map(Shard.footer, self.shards))
-        if len({(footer.metadata or {}).get(b"fer_vit") for footer in footers}) > 1:
+        runs = {(footer.metadata or {}).get(b"fer_vit") for footer in footers}
+        if len(runs) > 1:
             raise FerVitError(
                 f"{path} holds shards of more than one `prepare`. Copy the whole folder again."
             )
@@ -197,9 +222,7 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard; raises FerVitError when it is invalid or has changed,
-        or a row lacks the label it needs.
-        """
+        """Reads a shard; raises FerVitError if it is invalid, has changed or lacks labels."""
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
@@ -213,11 +236,14 @@ class ShardDataset(Dataset[Sample]):
     def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
         """Yields one shard after another; while one is in use, a thread reads the next."""
         with ThreadPoolExecutor(1) as pool:
-            futures = (pool.submit(self.read, shard) for shard in shards)
-            coming = next(futures, None)
-            while coming:
-                ready, coming = coming, next(futures, None)
-                yield ready.result()
+            waiting: Future[FaceDataset] | None = None
+            for shard in shards:
+                following = pool.submit(self.read, shard)
+                if waiting:
+                    yield waiting.result()
+                waiting = following
+            if waiting:
+                yield waiting.result()
 
 
 def make_sample(
@@ -228,30 +254,31 @@ def make_sample(
     with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
+
     if augment is None:
-        cropped = Cropped(*crop_face(image, landmarks, spec, framed=True))
+        crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+        cropped = Cropped(crop, points, to_crop)
     else:
         cropped = augment(image, landmarks, spec, draw.seed)
-    boxes, valid = place_regions(cropped.landmarks, spec)
+    boxes, valid = place_regions(cropped.landmarks, spec)  # (R, 4), (R,)
+
+    targets = {}
+    for head, values in face.targets.items():
+        targets[head] = targets_in_crop(head, face.outputs[head], values, cropped)
     return Sample(
         image=cropped.image,
         boxes=boxes,
         valid=valid,
         target=face.target,
-        row=-1 if draw.repeat else draw.row,
+        row=PADDING if draw.repeat else draw.row,
         path=face.path,
         to_crop=cropped.to_crop,
-        targets={
-            head: targets_in_crop(head, face.outputs[head], values, cropped)
-            for head, values in face.targets.items()
-        },
+        targets=targets,
     )
 
 
 def targets_in_crop(head: str, names: Sequence[str], values: Array, cropped: Cropped) -> Array:
-    """Returns targets of a head (K,) for a crop:
-    they change as the face is rotated and mirrored.
-    """
+    """Returns targets of a head (K,) for a crop, rotated and mirrored with the face."""
     degrees = np.array([rotation(cropped.to_crop)])
     values = HEADS[head].rotate(values[None], names, degrees)[0]
     if not cropped.mirrored:
@@ -270,18 +297,14 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 def face_batches(
     dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Yields the chosen rows in batches that are ready for a model on the device,
-    under a progress bar.
-    """
+    """Yields the chosen rows in batches that are ready for a model on the device."""
     loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
-    return (
-        batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False)
-    )
+    for batch in tqdm(loader, unit=" batches", disable=None, leave=False):
+        yield batch.ready(device)
 
 
 class TrainSampler(DistributedSampler[Draw]):
-    """Deals the rows of an epoch out to processes in a random order, each with the seed of its
-    augmentation.
+    """Splits the rows of an epoch between processes, in a random order and with augmentation seeds.
 
     A single process has the same order: the batches of all ranks together are its batch. Processes
     get equally many rows; the remainder is skipped, different rows in every epoch. With fewer rows
@@ -300,12 +323,12 @@ class TrainSampler(DistributedSampler[Draw]):
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
-        self.weights, self.start, self.epoch = weights, start, start[0]
+        self.weights = weights
+        self.start = start
+        self.epoch = start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, at least to `start`:
-        Lightning sets 0 before it has read the checkpoint.
-        """
+        """Sets the epoch, at least `start`: Lightning sets 0 before it reads the checkpoint."""
         self.epoch = max(epoch, self.start[0])
 
     @property
@@ -316,13 +339,13 @@ class TrainSampler(DistributedSampler[Draw]):
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
         rng = np.random.default_rng((self.seed, self.epoch))
-        order = (
-            rng.permutation(rows)
-            if self.weights is None
-            else rng.choice(rows, rows, p=self.weights)
-        )
+        if self.weights is None:
+            order = rng.permutation(rows)
+        else:
+            order = rng.choice(rows, rows, p=self.weights)
         seeds = rng.integers(2**31, size=rows)
 
+        # this process takes every `num_replicas`-th row
         first = self.done + self.rank
         stop = self.num_samples * self.num_replicas
         mine = np.arange(first, stop, self.num_replicas) % rows
@@ -330,9 +353,7 @@ class TrainSampler(DistributedSampler[Draw]):
 
 
 class EvalSampler(DistributedSampler[Draw]):
-    """Deals rows out to processes in order; rows that only pad the last round are marked,
-    to be counted once.
-    """
+    """Splits rows between processes in order; rows that pad the last round are repeats."""
 
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
@@ -340,29 +361,49 @@ class EvalSampler(DistributedSampler[Draw]):
         return (Draw(index % rows, repeat=index >= rows) for index in mine)
 
 
+class Stretch(NamedTuple):
+    """The part of a shard's shuffled rows that one process reads."""
+
+    shard: int
+    start: int
+    stop: int  # may lie beyond the last row
+
+
 class ShardSampler(TrainSampler):
-    """Deals a `ShardDataset` out to processes in equal stretches;
-    each epoch shuffles shards and the rows of each.
+    """Splits a `ShardDataset` into equal contiguous ranges, one per process.
+
+    Each epoch shuffles the shards, and the rows of each shard.
     """
 
     dataset: ShardDataset
 
     def __iter__(self) -> Iterator[Draw]:
+        stretches = self._stretches()
+        sizes = self.dataset.sizes  # (K,)
+        first_rows = sizes.cumsum() - sizes  # (K,)
+        shards = self.dataset.read_ahead(stretch.shard for stretch in stretches)
+        for stretch, faces in zip(stretches, shards, strict=True):
+            # + 1: 0 would repeat the random numbers of the order of the shards
+            rng = np.random.default_rng((self.seed, self.epoch, stretch.shard + 1))
+            order = rng.permutation(len(faces))
+            seeds = rng.integers(2**31, size=len(faces))
+            for row in order[stretch.start : stretch.stop].tolist():
+                row_of_all = int(first_rows[stretch.shard]) + row
+                yield Draw(row_of_all, int(seeds[row]), face=faces.read_row(row))
+
+    def _stretches(self) -> list[Stretch]:
+        """Returns what this process reads of every shard in this epoch, in order."""
         sizes = self.dataset.sizes
         rng = np.random.default_rng((self.seed, self.epoch))
+
+        # positions in the row of all shuffled shards, one after the other
         stop = (self.rank + 1) * self.num_samples
         start = stop - self.num_samples + self.done // self.num_replicas
-        stretch, last = [], 0
+        stretches = []
+        first = 0  # of the shard
         for shard in rng.permutation(len(sizes)).tolist():
-            first, last = last, last + int(sizes[shard])
-            if first < stop and start < last:
-                stretch.append((shard, max(start - first, 0), stop - first))
-        first_rows = sizes.cumsum() - sizes
-        read = self.dataset.read_ahead(shard for shard, *_ in stretch)
-        for (shard, first, last), faces in zip(stretch, read, strict=True):
-            rng = np.random.default_rng(
-                (self.seed, self.epoch, shard + 1)
-            )  # 0 would repeat the order of the shards
-            order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
-            for row in order[first:last].tolist():
-                yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.read_row(row))
+            end = first + int(sizes[shard])
+            if first < stop and start < end:
+                stretches.append(Stretch(shard, max(start - first, 0), stop - first))
+            first = end
+        return stretches

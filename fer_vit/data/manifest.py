@@ -1,6 +1,4 @@
-"""Reading a manifest: a table of labelled faces (see `data.schema`) that is checked
-when it is opened.
-"""
+"""Reads manifests: tables of labelled faces (see `data.schema`), checked when they are opened."""
 
 import json
 import math
@@ -49,29 +47,32 @@ class Manifest:
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a Parquet file, or these splits of a folder or URL
-        of shards; see `check_table`.
-        """
+        """Reads and checks a file, or these splits of a folder or URL; see `check_table`."""
         shards = find_shards(path)
         head = shards[0].read([])
         names = read_labels(shards[0].location, head)
-        tables = [
-            cls.read_shard(shard, names).table for shard in shards if shard.split in (None, *splits)
-        ]
-        empty = SCHEMA.with_metadata(head.schema.metadata).empty_table()
+
+        tables = [SCHEMA.with_metadata(head.schema.metadata).empty_table()]
+        wanted = (None, *splits)  # a manifest in one file has no split
+        for shard in shards:
+            if shard.split in wanted:
+                tables.append(cls.read_shard(shard, names).table)
         try:
-            return cls(path, pa.concat_tables([empty, *tables], promote_options="default"), names)
+            table = pa.concat_tables(tables, promote_options="default")
         except pa.ArrowException as error:
             raise FerVitError(
                 f"{path}: the shards have different columns. Prepare it again."
             ) from error
+        return cls(path, table, names)
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
-        labels = check_table(shard.location, table := shard.read(), allow_paths=shard.split is None)
-        cls(shard.location, table, labels).check_labels(names)
-        return cls(shard.location, table, names)
+        table = shard.read()
+        labels = check_table(shard.location, table, allow_paths=shard.split is None)
+        manifest = cls(shard.location, table, labels)
+        manifest.check_labels(names)
+        return manifest
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -81,13 +82,12 @@ class Manifest:
         return self.select(pc.equal(self.table["split"], name))
 
     def hold_out(self, share: float) -> "Manifest":
-        """Returns the manifest with a share of the training rows, chosen by their names,
-        moved to the val split.
-        """
+        """Returns the manifest with a share of train, chosen by name, moved to the split val."""
         splits = self.column("split")
         train = [row for row, split in enumerate(splits) if split == "train"]
         train.sort(key=lambda row: crc32(self.name(row).encode("utf-8", "replace")))
-        for row in train[: math.ceil(share * len(train))]:
+        count = math.ceil(share * len(train))
+        for row in train[:count]:
             splits[row] = "val"
         return self.with_column("split", splits)
 
@@ -128,11 +128,13 @@ class Manifest:
             return None
         indices = pc.index_in(self.table["label"], pa.array(self.names))
         positions = pc.fill_null(indices, 0).to_numpy()
+        targets: Array = np.eye(len(self.names))[positions]  # (M, C)
+
         votes = read_numbers(self.table["votes"].combine_chunks(), len(self.names))
-        voted = self.table["votes"].is_valid().to_numpy()[:, None]
-        targets: Array = np.where(
-            voted, votes / votes.sum(1, keepdims=True), np.eye(len(self.names))[positions]
-        )
+        shares = votes / votes.sum(1, keepdims=True)
+        voted = self.table["votes"].is_valid().to_numpy()
+        targets[voted] = shares[voted]
+
         targets[unlabelled] = np.nan
         return targets
 
@@ -154,9 +156,7 @@ class Manifest:
         return values
 
     def head_targets(self) -> dict[str, Array]:
-        """Returns the targets (M, K) of other heads by head,
-        in the order of `outputs`; NaN: unknown.
-        """
+        """Returns the targets (M, K) of other heads, in the order of `outputs`; NaN: unknown."""
         values = self.target_values()
         targets = {}
         for head, names in self.outputs.items():
@@ -165,11 +165,9 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets in the order of a model's labels (M, C); None when no row has a
-        label.
+        """Returns the targets (M, C) in the order of a model's labels; None without any label.
 
-        Raises FerVitError when only some rows have a label, or the model lacks a label that a row
-        has.
+        Raises FerVitError when only some rows have a label, or the model lacks the label of a row.
         """
         targets = self.targets()
         if targets is None:
@@ -183,15 +181,14 @@ class Manifest:
         return ordered
 
     def near_duplicates(self, split: Split) -> Mask:
-        """Returns a mask (M,) of images of a split that had a near-duplicate in train,
-        as far as `prepare` checked.
-        """
+        """Returns a mask (M,) of images of a split that `prepare` marked as duplicates of train."""
         marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
 
     def column(self, name: str) -> list[Any]:
         """Returns the values of a column (M); raises FerVitError when there is no such column."""
-        if name not in (names := self.table.column_names):
+        names = self.table.column_names
+        if name not in names:
             raise FerVitError(
                 f"{self.path} has no column `{name}`, only "
                 f"{', '.join(names)}.{suggest(name, names)}"
@@ -200,78 +197,88 @@ class Manifest:
 
     def describing_columns(self) -> dict[str, list[Any]]:
         """Returns the columns by which faces can be grouped."""
-        hidden = ("image", "split", "votes", "landmarks", *target_columns(self.outputs))
-        return {name: self.column(name) for name in self.table.column_names if name not in hidden}
+        hidden = ["image", "split", "votes", "landmarks", *target_columns(self.outputs)]
+        names = [name for name in self.table.column_names if name not in hidden]
+        return {name: self.column(name) for name in names}
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""
-        rows, column = (
-            pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False),
-            self.column("votes"),
-        )
-        for row, values in zip(np.flatnonzero(rows), votes.tolist(), strict=True):
+        chosen = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
+        column = self.column("votes")
+        for row, values in zip(np.flatnonzero(chosen), votes.tolist(), strict=True):
             column[row] = values
         return self.with_column("votes", column)
 
     def merge_labels(self, merge: Merge) -> "Manifest":
-        """Returns the manifest with merged labels, whose votes add up; without the faces whose
-        label is left out.
+        """Merges labels and adds up their votes; leaves out the faces of labels that merge to None.
 
         A face whose votes are all for labels that are left out keeps only its label. Raises as
         `merge_names`.
         """
         names, matrix = merge_names(self.names, merge)
-        old = self.column("label")
-        new = [None if label is None else merge.get(label, label) for label in old]
-        added = read_numbers(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
-        votes = [row.tolist() if row.any() and not np.isnan(row).any() else None for row in added]
-        table = self.with_column("label", new).with_column("votes", votes).table
-        meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"labels": names}
-        merged = Manifest(
-            self.path, table.replace_schema_metadata({"fer_vit": json_text(meta)}), names
-        )
-        return merged.select(
-            np.array([(a is None) == (b is None) for a, b in zip(old, new, strict=True)], bool)
-        )
+
+        labels = []
+        kept = np.ones(len(self), bool)
+        for row, label in enumerate(self.column("label")):
+            merged = None if label is None else merge.get(label, label)
+            labels.append(merged)
+            kept[row] = label is None or merged is not None
+
+        summed = read_numbers(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
+        votes = []
+        for values in summed:
+            voted = values.any() and not np.isnan(values).any()
+            votes.append(values.tolist() if voted else None)
+
+        manifest = self.with_column("label", labels).with_column("votes", votes)
+        return manifest._with_metadata(labels=names).select(kept)
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
-        field, index = SCHEMA.field(name), self.table.schema.get_field_index(name)
+        field = SCHEMA.field(name)
+        index = self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.names)
 
-    def append(self, other: "Manifest") -> "Manifest":
-        """Adds a manifest of the same labels; raises FerVitError when both name image files,
-        in different folders.
+    def append(self, more: "Manifest") -> "Manifest":
+        """Adds a manifest of the same labels.
+
+        Raises FerVitError when both name image files, in different folders.
         """
-        files, more = self._names_files(), other._names_files()
-        if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
-            both = f"{self.path} and {other.path}"
-            raise FerVitError(
-                f"{both} name image files relative to their folders. Prepare one with `--embed "
-                "always`."
-            )
-        table = pa.concat_tables([self.table, other.table], promote_options="default")
-        columns = dict.fromkeys([*target_columns(self.outputs), *target_columns(other.outputs)])
-        meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"outputs": outputs_of([*columns])}
-        table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
-        return Manifest(other.path if more else self.path, table, self.names)
+        path = self.path
+        if more._names_files():
+            same_folder = Path(path).parent.resolve() == Path(more.path).parent.resolve()
+            if self._names_files() and not same_folder:
+                raise FerVitError(
+                    f"{path} and {more.path} name image files relative to their folders. Prepare "
+                    "one with `--embed always`."
+                )
+            path = more.path
+
+        table = pa.concat_tables([self.table, more.table], promote_options="default")
+        columns = target_columns(self.outputs)
+        columns += [name for name in target_columns(more.outputs) if name not in columns]
+        return Manifest(path, table, self.names)._with_metadata(outputs=outputs_of(columns))
+
+    def _with_metadata(self, **changes: object) -> "Manifest":
+        meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | changes
+        table = self.table.replace_schema_metadata({"fer_vit": json_text(meta)})
+        return Manifest(self.path, table, tuple(meta["labels"]))
 
     def _names_files(self) -> bool:
-        return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
+        no_bytes = pc.is_null(pc.struct_field(self.table["image"], "bytes"))
+        return bool(pc.any(no_bytes).as_py())
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises FerVitError when the labels are others, or in another order."""
-        if [*self.names] != [*labels]:
+        if list(self.names) != list(labels):
             raise FerVitError(
                 f"Expected labels {', '.join(labels)} in {self.path}, but got "
                 f"{', '.join(self.names)}."
             )
 
     def check_copy(self, path: Path) -> None:
-        """Raises FerVitError when a copy at `path` would replace this manifest,
-        or be separated from its images.
-        """
+        """Raises FerVitError if a copy at `path` would replace this one, or not find its images."""
         if path.resolve() == Path(self.path).resolve():
             raise FerVitError(
                 f"{path} would replace the manifest that is read. Choose another name."
@@ -290,16 +297,19 @@ class Manifest:
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
-    """Counts the training images of every class (C,) in shards, votes by their share;
-    raises if a row has no label.
+    """Counts the training images of every class (C,) in shards, votes by their share.
+
+    Raises FerVitError when a row has no label.
     """
     counts = np.zeros(len(names))
     for shard in find_shards(path):
-        if shard.split == "train":
-            targets = Manifest(shard.location, shard.read(["label", "votes"]), names).targets()
-            if targets is None:
-                raise no_label(shard.location, "train")
-            counts += targets.sum(0)
+        if shard.split != "train":
+            continue
+        table = shard.read(["label", "votes"])
+        targets = Manifest(shard.location, table, names).targets()
+        if targets is None:
+            raise no_label(shard.location, "train")
+        counts += targets.sum(0)
     return counts
 
 
@@ -319,26 +329,34 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
 
 
 def in_fold(rows: Manifest, fold: str) -> Mask:
-    """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is
-    trained without it.
+    """Returns a mask (M,) of the training faces in a fold such as "0/3", the first of three.
 
-    The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and
-    equal files are in one fold in every manifest. A copy that was encoded again may be in another
-    (about 3% of FERPlus' training images have one). Raises FerVitError when there is no such fold,
-    or an image cannot be read.
+    A model is trained without its fold. The CRC-32 of the person (column `person`), else of the
+    image's bytes decides: a person and equal files are in one fold in every manifest. A copy that
+    was encoded again may be in another (about 3% of FERPlus' training images have one).
+
+    Raises FerVitError when there is no such fold, or an image cannot be read.
     """
     match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
     if not match or not int(match[1]) < int(match[2]) > 1:
         raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
-    index, count = map(int, match.groups())
+    index = int(match[1])
+    count = int(match[2])
+
+    persons = [None] * len(rows)
+    if "person" in rows.table.column_names:
+        persons = rows.column("person")
+
     mask: Mask = rows.table["split"].to_numpy() == "train"
-    persons = rows.column("person") if "person" in rows.table.column_names else [None] * len(rows)
-    for row in tqdm(
-        np.flatnonzero(mask).tolist(), "folds", unit=" images", disable=None, leave=False, delay=1
-    ):
-        with named_in_errors(rows.path, rows.name(row)):
-            name = str(persons[row]).encode() if persons[row] else rows.image_bytes(row)
-            mask[row] = crc32(name) % count == index
+    train = np.flatnonzero(mask).tolist()
+    for row in tqdm(train, "folds", unit=" images", disable=None, leave=False, delay=1):
+        person = persons[row]
+        if person:
+            key = str(person).encode()
+        else:
+            with named_in_errors(rows.path, rows.name(row)):
+                key = rows.image_bytes(row)
+        mask[row] = crc32(key) % count == index
     return mask
 
 

@@ -1,5 +1,4 @@
-"""A data set as a manifest: one Parquet table, or a folder of shards; their schema, checks and
-writing.
+"""Schema, checks and writing of a manifest: one Parquet table, or a folder of shards.
 
 A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`,
 `yaw` or `valence`: the metadata names them (`outputs`), and null is an unknown target. It may have
@@ -49,10 +48,9 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 # a path that is absolute or leads upwards, on any system
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
-EMBED_BELOW = (
-    32 * 1024
-)  # images smaller than this many bytes are stored inside the manifest by default
 Embed = Literal["auto", "always"]
+# by default, images smaller than this many bytes are stored inside the manifest
+EMBED_BELOW = 32 * 1024
 GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
 ARROW = {
@@ -83,16 +81,14 @@ class Row:
     name: str  # for messages and tables, for example the path inside the data set
     split: Split
     label: str | None = None
-    votes: tuple[float, ...] | None = (
-        None  # weight of every label in the reading's order, not negative
-    )
+    # weight of every label in the reading's order, not negative
+    votes: tuple[float, ...] | None = None
     landmarks: Array | None = None  # (5, 2) in image pixels
     score: float | None = None  # of the face's detection; 0 if the whole image is the face
     thumbnail: bytes = b""  # of the decoded image, see `sources.duplicates.thumbnail`
     close_up: CloseUp | None = None  # of the face; None: it fills the image
-    near_duplicate: bool | None = (
-        None  # whether an image of val or test had a near-duplicate in train
-    )
+    # whether an image of val or test had a near-duplicate in train
+    near_duplicate: bool | None = None
     targets: dict[str, float] = field(default_factory=dict)  # of other heads, by column
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
@@ -104,9 +100,8 @@ class Reading:
     names: tuple[str, ...]  # the labels in order
     rows: list[Row]  # in a fixed order
     dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
-    notes: list[str] = field(
-        default_factory=list
-    )  # for the user, for example about a missing split
+    # for the user, for example about a missing split
+    notes: list[str] = field(default_factory=list)
     outputs: dict[str, list[str]] = field(default_factory=dict)  # of other heads, by head
     extra: tuple[str, ...] = ()  # the names of columns that only this data set has
     warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
@@ -119,34 +114,37 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
     0) and the column.
     """
     for expected in SCHEMA:
-        column, index = (
-            f"{location}, column `{expected.name}`",
-            table.schema.get_field_index(expected.name),
-        )
+        column = f"{location}, column `{expected.name}`"
+        index = table.schema.get_field_index(expected.name)
         if index < 0:
             raise FerVitError(f"{column}: the column is missing or duplicated. {AGAIN}")
-        if (kind := table.schema.field(index).type) != expected.type:
+        kind = table.schema.field(index).type
+        if kind != expected.type:
             raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. {AGAIN}")
+
     labels = read_labels(location, table)
     check_targets(location, table)
+
     for name, content, wrong in _find_wrong(table, labels, allow_paths):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
         if rows.size:
-            value = table[name][row := int(rows[0])].as_py()
-            came = short(f"`{value}`" if isinstance(value, str) else value)
+            row = int(rows[0])
+            value = table[name][row].as_py()
+            if isinstance(value, str):
+                value = f"`{value}`"
             raise FerVitError(
-                f"{location}, row {row}, column `{name}`: expected {content}, but got {came}."
+                f"{location}, row {row}, column `{name}`: expected {content}, but got "
+                f"{short(value)}."
             )
     return labels
 
 
 def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
-    """Returns the labels in the metadata of a manifest, in order;
-    raises FerVitError when the metadata is wrong.
-    """
+    """Returns the labels of a manifest in order; raises FerVitError for wrong metadata."""
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
-        labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
+        labels = tuple(meta["labels"])
+        scheme = tuple(meta["landmarks"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or invalid. {AGAIN}"
@@ -161,31 +159,34 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
 
 
 def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
-    """Returns the outputs of other heads whose targets a manifest has, by head;
-    raises FerVitError if invalid.
-    """
+    """Returns the outputs of other heads, by head; raises FerVitError for wrong metadata."""
     outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
-    if not isinstance(outputs, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-        for names in outputs.values()
-    ):
+    valid = isinstance(outputs, dict) and all(_is_names(names) for names in outputs.values())
+    if not valid:
         raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {AGAIN}")
     check_outputs(outputs, path)
-    return outputs
+    return dict(outputs)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def target_columns(outputs: dict[str, list[str]]) -> list[str]:
     """Returns the columns of the targets of other heads."""
-    return [target_column(head, name) for head, names in outputs.items() for name in names]
+    columns = []
+    for head, names in outputs.items():
+        columns += [target_column(head, name) for name in names]
+    return columns
 
 
 def check_targets(location: str, table: pa.Table) -> None:
-    """Raises FerVitError when a column of targets is missing, has another type,
-    or a value out of range.
-    """
+    """Raises FerVitError when a column of targets is missing, no float or out of range."""
     for head, names in read_outputs(location, table).items():
-        low, high = HEADS[head].low, HEADS[head].high
-        for name in (target_column(head, output) for output in names):
+        low = HEADS[head].low
+        high = HEADS[head].high
+        for output in names:
+            name = target_column(head, output)
             where = f"{location}, column `{name}`"
             index = table.schema.get_field_index(name)
             if index < 0 or table.schema.field(index).type != pa.float32():
@@ -201,59 +202,62 @@ def check_targets(location: str, table: pa.Table) -> None:
 
 
 def read_numbers(column: pa.Array, *shape: int) -> Array:
-    """Returns the lists of a column, all of one shape, as numbers (M, *shape);
-    NaN where there is no list.
-    """
+    """Returns lists of one shape as numbers (M, *shape); NaN where there is no list."""
     flat = column
     while pa.types.is_list(flat.type):
         flat = pc.list_flatten(flat)
+    values = flat.to_numpy(zero_copy_only=False)
+    given = column.is_valid().to_numpy(zero_copy_only=False)  # (M,)
+
     numbers: Array = np.full((len(column), *shape), np.nan)
-    numbers[column.is_valid().to_numpy(zero_copy_only=False)] = flat.to_numpy(
-        zero_copy_only=False
-    ).reshape(-1, *shape)
+    numbers[given] = values.reshape(-1, *shape)
     return numbers
 
 
 def _find_wrong(
     table: pa.Table, labels: Sequence[str], allow_paths: bool
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yields a column, its expected content and a mask of wrong rows for each rule;
-    rules rely on the ones before.
+    """Yields a column, its expected content and a mask (M,) of wrong rows for each rule.
+
+    Later rules assume that the earlier ones hold.
     """
     image = table["image"]  # chunked: the bytes together can exceed what one array holds
-    no_bytes, path = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
+    no_bytes = pc.is_null(pc.struct_field(image, "bytes"))
+    path = pc.struct_field(image, "path")
     if allow_paths:
         yield "image", "image bytes or a path", pc.and_(no_bytes, pc.is_null(path))
         outside = pc.match_substring_regex(path, OUTSIDE)
         yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
     else:
         yield "image", "image bytes", no_bytes
-    yield (
-        "split",
-        f"one of {', '.join(SPLITS)}",
-        pc.invert(pc.is_in(table["split"], pa.array(SPLITS))),
-    )
+
+    unknown = pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
+    yield "split", f"one of {', '.join(SPLITS)}", unknown
+
     unknown = pc.invert(pc.is_in(table["label"], pa.array([*labels, None])))
     yield "label", f"one of {', '.join(labels)}", unknown
+
     yield "face", "a face index", pc.is_null(table["face"])
-    votes, landmarks = table["votes"].combine_chunks(), table["landmarks"].combine_chunks()
+
+    votes = table["votes"].combine_chunks()
     yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(votes), len(labels))
-    numbers = read_numbers(votes, len(labels))
-    wrong = ~(np.isfinite(numbers) & (numbers >= 0)).all(1) | (numbers.sum(1) <= 0)
-    yield (
-        "votes",
-        "votes that are not negative and not all 0",
-        pc.and_(votes.is_valid(), pa.array(wrong)),
-    )
-    count, pairs = len(LANDMARKS), f"{len(LANDMARKS)} points (x, y)"
-    yield "landmarks", pairs, pc.not_equal(pc.list_value_length(landmarks), count)
+    numbers = read_numbers(votes, len(labels))  # (M, C)
+    valid = np.isfinite(numbers) & (numbers >= 0)
+    wrong = ~valid.all(1) | (numbers.sum(1) <= 0)
+    wrong_votes = pc.and_(votes.is_valid(), pa.array(wrong))
+    yield "votes", "votes that are not negative and not all 0", wrong_votes
+
+    landmarks = table["landmarks"].combine_chunks()
+    count = len(LANDMARKS)
+    expected = f"{count} points (x, y)"
+    yield "landmarks", expected, pc.not_equal(pc.list_value_length(landmarks), count)
     points = pc.list_flatten(landmarks)
-    rows = pc.list_parent_indices(landmarks).filter(
-        pc.not_equal(pc.list_value_length(points), 2).fill_null(True)
-    )
-    yield "landmarks", pairs, pa.array(np.isin(np.arange(len(table)), rows))
-    wrong = ~np.isfinite(read_numbers(landmarks, count, 2)).all((1, 2))
-    yield "landmarks", pairs, pc.and_(landmarks.is_valid(), pa.array(wrong))
+    no_pair = pc.not_equal(pc.list_value_length(points), 2).fill_null(True)
+    rows = pc.list_parent_indices(landmarks).filter(no_pair)
+    yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
+    coordinates = read_numbers(landmarks, count, 2)  # (M, 5, 2)
+    wrong = ~np.isfinite(coordinates).all((1, 2))
+    yield "landmarks", expected, pc.and_(landmarks.is_valid(), pa.array(wrong))
 
 
 class Shard(NamedTuple):
@@ -270,9 +274,8 @@ class Shard(NamedTuple):
             table = pq.read_table(
                 self.path, columns=columns, filesystem=self.files, partitioning=None
             )
-            table.validate(
-                full=True
-            )  # text may be invalid Unicode, lists may extend beyond their values
+            # text may be invalid Unicode, lists may extend beyond their values
+            table.validate(full=True)
             return table
 
     def footer(self) -> pq.FileMetaData:
@@ -290,14 +293,10 @@ class Shard(NamedTuple):
                 raise FerVitError(
                     f"Cannot read {self.location} ({reason}). Check its name and your access."
                 ) from error
-            known = self.location.lower().endswith(
-                ".parquet"
-            )  # else perhaps a table of predictions
-            advice = (
-                AGAIN
-                if known
-                else "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
-            )
+            if self.location.lower().endswith(".parquet"):
+                advice = AGAIN
+            else:  # perhaps a table of predictions
+                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
             raise FerVitError(
                 f"{self.location} is not a complete Parquet table ({reason}). {advice}"
             ) from error
@@ -324,40 +323,50 @@ def find_shards(location: str | Path) -> list[Shard]:
     Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
     Raises FerVitError when there is nothing, it cannot be listed, or shards are missing.
     """
-    location, local = location_text(location), fs.LocalFileSystem(use_mmap=True)
+    location = location_text(location)
+    files: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(location):
         if not Path(location).is_file():
             raise FerVitError(
                 f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT "
                 f"{location}`."
             )
-        return [Shard(None, location, location, local)]
+        return [Shard(split=None, location=location, path=location, files=files)]
+
+    folder = location
     try:
-        files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
-        paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
+        if "://" in location:
+            files, folder = fs.FileSystem.from_uri(location)
+        entries = files.get_file_info(fs.FileSelector(folder))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(
             f"Cannot list {location} ({reason}). Check its name and your access."
         ) from error
-    names = [match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))]
-    if not names:
-        example, remedy = (
-            shard_name("train", 0, 8),
-            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`.",
-        )
+
+    names = []
+    shards = []
+    for entry in sorted(entries, key=lambda entry: entry.base_name):
+        name = SHARD_NAME.fullmatch(entry.base_name)
+        if name:
+            names.append(name)
+            shards.append(Shard(name[1], f"{location}/{name[0]}", entry.path, files))
+    if not shards:
         raise FerVitError(
-            f"Expected shards such as {example} in {location}, but found none. {remedy}"
+            f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
+            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         )
+
+    # each split has as many shards as their names state
     counts = Counter(name[1] for name in names)
-    if wrong := next(
-        (name for name in names if not int(name[2]) < int(name[3]) == counts[name[1]]), None
-    ):
-        came = f"{int(wrong[3]):,} shards as in the name {wrong[0]}, but got {counts[wrong[1]]:,}"
-        raise FerVitError(
-            f"{location}: expected {came}. Copy the whole folder of one data set again."
-        )
-    return [Shard(name[1], f"{location}/{name[0]}", paths[name[0]], files) for name in names]
+    for name in names:
+        split, number, count = name.groups()
+        if int(number) >= int(count) or int(count) != counts[split]:
+            raise FerVitError(
+                f"{location}: expected {int(count):,} shards as in the name {name[0]}, but got "
+                f"{counts[split]:,}. Copy the whole folder of one data set again."
+            )
+    return shards
 
 
 def write_manifest(
@@ -381,66 +390,67 @@ def write_manifest(
     }
     if together:
         meta["together"] = together
-    targets = target_columns(reading.outputs)
-    fields = [*SCHEMA, *(pa.field(name, pa.float32()) for name in targets)]
+
+    # the columns of the reading, then those that only the tables in `more` have
+    fields = list(SCHEMA)
+    fields += [pa.field(name, pa.float32()) for name in target_columns(reading.outputs)]
     fields += [pa.field(name, pa.string()) for name in reading.extra]
-    schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
+    schemas = [pa.schema(fields)]
+    schemas += [table.schema.remove_metadata() for table in more]
     schema = pa.unify_schemas(schemas)
+
     outputs = outputs_of([field.name for field in schema if field.type == pa.float32()])
     if outputs:
         check_outputs(outputs, path)
         meta["outputs"] = outputs
     schema = schema.with_metadata({"fer_vit": json_text(meta)})
+
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), GROUP):
-            rows = [
-                _record(row, path.parent, source, embed)
-                for row in reading.rows[start : start + GROUP]
-            ]
-            writer.write_table(pa.Table.from_pylist(rows, schema))
+            rows = reading.rows[start : start + GROUP]
+            records = [_record(row, path.parent, source, embed) for row in rows]
+            writer.write_table(pa.Table.from_pylist(records, schema))
         for table in more:
-            writer.write_table(
-                pa.concat_tables([schema.empty_table(), table], promote_options="default"), GROUP
-            )
+            tables = [schema.empty_table(), table]  # the empty one adds the missing columns
+            writer.write_table(pa.concat_tables(tables, promote_options="default"), GROUP)
 
 
 def check_shards(reading: Reading, shards: int) -> None:
     """Raises FerVitError when there are more shards than training images."""
-    if shards > (images := sum(row.split == "train" for row in reading.rows)):
+    images = sum(row.split == "train" for row in reading.rows)
+    if shards > images:
         raise FerVitError(
             f"Expected at most as many shards as training images, {images:,}, but got {shards:,}."
         )
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes shards atomically, each a random, reproducible sample of the training rows;
-    other splits have one file.
+    """Writes shards atomically: random, reproducible parts of train, and one file per other split.
+
+    Raises as `check_shards`.
     """
     check_shards(reading, shards)  # again: images may have been dropped
+
+    # the rows of every file
     order = np.random.default_rng(0).permutation(len(reading.rows))
-    rows = {
-        split: [reading.rows[row] for row in order if reading.rows[row].split == split]
-        for split in SPLITS
-    }
-    counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
-    names = [
-        (split, k, shard_name(split, k, count))
-        for split, count in counts.items()
-        for k in range(count)
-    ]
-    together = hashlib.sha256(
-        "\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace")
-    )
+    shuffled = [reading.rows[index] for index in order]
+    files: dict[str, list[Row]] = {}
+    for split in SPLITS:
+        rows = [row for row in shuffled if row.split == split]
+        count = shards if split == "train" else 1
+        if rows:
+            for number in range(count):
+                files[shard_name(split, number, count)] = rows[number::count]
+
+    names = "\n".join(row.name for row in reading.rows)
+    together = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()
     with atomic_write(folder) as new:
-        for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
-            some = replace(reading, rows=rows[split][number :: counts[split]])
-            write_manifest(new / name, some, source, "always", together.hexdigest())
+        for name, rows in tqdm(files.items(), "writing shards", unit="shards", disable=None):
+            write_manifest(new / name, replace(reading, rows=rows), source, "always", together)
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
-    """Raises FerVitError when an image would be neither inside a manifest
-    in a folder nor below that folder.
-    """
+    """Raises FerVitError when an image is too large to embed and not below the folder."""
     for row in reading.rows:
         if isinstance(row.image, Path) and row.image.is_file():
             _stored_path(row.image, folder, embed)
@@ -448,33 +458,41 @@ def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
 
 def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
     """Returns a row of the table, with the image's bytes and name, or the path of its file."""
+    record: dict[str, Any] = {
+        "image": _image_record(row, folder, embed),
+        "split": row.split,
+        "label": row.label,
+        "votes": row.votes,
+        "score": row.score,
+        "near_duplicate": row.near_duplicate,
+        "landmarks": None,
+        "face": 0,
+        "source": source,
+    }
+    if row.landmarks is not None:
+        record["landmarks"] = np.asarray(row.landmarks, float).tolist()
+    return record | row.targets | row.extra
+
+
+def _image_record(row: Row, folder: Path, embed: Embed) -> dict[str, Any]:
+    """Returns the image's bytes and name, or the path of its file."""
+    if isinstance(row.image, bytes):
+        return {"bytes": row.image, "path": as_text(row.name)}
+    path = _stored_path(row.image, folder, embed)
+    if path is not None:
+        return {"bytes": None, "path": path}
     try:
-        path = _stored_path(row.image, folder, embed) if isinstance(row.image, Path) else None
-        image: dict[str, Any] = {"bytes": None, "path": path}
-        if path is None:
-            data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
-            image = {"bytes": data, "path": as_text(row.name)}
+        return {"bytes": read_bytes(row.image), "path": as_text(row.name)}
     except ImageError as error:
         raise FerVitError(
             f"{row.name}: {error}. Run again when nothing writes to the images."
         ) from error
-    return {
-        "image": image,
-        **{
-            name: getattr(row, name)
-            for name in ("split", "label", "votes", "score", "near_duplicate")
-        },
-        "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
-        "face": 0,
-        "source": source,
-        **row.targets,
-        **row.extra,
-    }
 
 
 def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
-    """Returns the path from a folder to an image below it, with its links;
-    None for one that is stored inside.
+    """Returns the path from a folder to an image below it; None for one to store inside.
+
+    Links in the path are kept.
     """
     if embed == "always" or image.stat().st_size < EMBED_BELOW:
         return None

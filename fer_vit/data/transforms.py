@@ -1,6 +1,4 @@
-"""Augmentation: how a training face is cropped and changed. The only file
-that imports albumentations.
-"""
+"""Augmentation of training faces. This is the only file that imports albumentations."""
 
 import os
 import random
@@ -22,9 +20,8 @@ from fer_vit.face.crop import (
 )
 from fer_vit.geometry import Array, Image, move
 
-os.environ.setdefault(
-    "NO_ALBUMENTATIONS_UPDATE", "1"
-)  # else its import looks for updates on the network
+# else the import of albumentations looks for updates on the network
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 import albumentations as A
 
 COVERS = (
@@ -77,16 +74,11 @@ class AugmentConfig:
     cover: float = 0.0
 
 
-HIGHEST = {
-    "degrees": 180,
-    "scale": 0.9,
-    "shrink": 0.9,
-    "jpeg": 0.99,
-}  # the largest allowed values other than 1
-OFTEN, RARELY = (
-    0.8,
-    0.3,
-)  # probability of a change of light and of quality; others always happen or have an option
+# the largest allowed values other than 1
+HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
+# probabilities of changes that have no option for it
+OFTEN = 0.8  # of light and colour
+RARELY = 0.3  # of quality
 
 
 class Augment:
@@ -94,38 +86,43 @@ class Augment:
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
-            check_number(
-                f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1)
-            )
+            highest = HIGHEST.get(field.name, 1)
+            check_number(f"augment.{field.name}", getattr(config, field.name), 0, highest)
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-        """Crops and changes a face, given its landmarks (5, 2) if they are known;
-        the seed determines the result.
-        """
-        config, rng = self.config, np.random.default_rng(seed)
+        """Crops and changes a face with landmarks (5, 2) or None; the seed sets the result."""
+        config = self.config
+        rng = np.random.default_rng(seed)
+
         # All are drawn, also for changes that are off, so that one option does not change the
         # numbers of another.
         amounts = rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift)
         degrees, scale, right, down = amounts.tolist()
-        change = move(spec.size, degrees, 1 + scale, right, down)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
         mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
-        landmarks = None if blind else landmarks
+
+        # geometry
+        if blind:
+            landmarks = None
         if landmarks is not None:
-            scale = np.linalg.norm(face_matrix(image, landmarks, spec, True)[0, :2])
-            landmarks = landmarks + noise / scale
+            to_crop = face_matrix(image, landmarks, spec, True)
+            crop_per_image_pixel = np.linalg.norm(to_crop[0, :2])
+            landmarks = landmarks + noise / crop_per_image_pixel
+        change = move(spec.size, degrees, 1 + scale, right, down)
         crop, points, to_crop = crop_face(image, landmarks, spec, True, change)
         if mirrored:
             crop, points = mirror(crop, points)
+
+        # pixels
         if covered:
             regions = COVERS[rng.integers(len(COVERS))]
-            crop = cover_regions(
-                crop, points, regions, int(rng.integers(256)) if rng.random() < 0.5 else None
-            )
+            grey = int(rng.integers(256)) if rng.random() < 0.5 else None
+            crop = cover_regions(crop, points, regions, grey)
         steps = pipeline(config, spec.size)
         steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
-        return Cropped(steps(image=crop)["image"], points, to_crop, bool(mirrored))
+        crop = steps(image=crop)["image"]
+        return Cropped(crop, points, to_crop, bool(mirrored))
 
 
 @lru_cache
@@ -133,28 +130,34 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
     """Returns the changes of colours and quality for crops of `size` pixels."""
     steps: list[A.BasicTransform] = []
     if config.gamma:
-        steps.append(
-            A.RandomGamma(
-                (round(100 / (1 + config.gamma)), round(100 * (1 + config.gamma))), p=RARELY
-            )
-        )
+        factor = 1 + config.gamma
+        percent = (round(100 / factor), round(100 * factor))
+        steps.append(A.RandomGamma(percent, p=RARELY))
     if config.brightness or config.contrast:
         steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=OFTEN))
     if config.colour:
-        gains = (1 - config.colour, 1 + config.colour)
-        steps.append(
-            A.ColorJitter((1, 1), (1, 1), gains, (-config.colour / 10, config.colour / 10), p=OFTEN)
+        step = A.ColorJitter(
+            brightness=(1, 1),
+            contrast=(1, 1),
+            saturation=(1 - config.colour, 1 + config.colour),
+            hue=(-config.colour / 10, config.colour / 10),
+            p=OFTEN,
         )
+        steps.append(step)
     if config.blur:
-        steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=(0.01, config.blur * size), p=RARELY))
+        sigmas = (0.01, config.blur * size)  # in pixels
+        steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=sigmas, p=RARELY))
     if config.shrink:
+        smallest = 1 - config.shrink
+        scales = (smallest, max(0.99, smallest))
         ways = {"downscale": REDUCTION, "upscale": INTERPOLATION}
-        steps.append(A.Downscale((1 - config.shrink, max(0.99, 1 - config.shrink)), ways, p=RARELY))
+        steps.append(A.Downscale(scales, ways, p=RARELY))
     if config.jpeg:
-        quality = round(100 - 100 * config.jpeg)
-        steps.append(A.ImageCompression("jpeg", (quality, max(95, quality)), p=RARELY))
+        lowest = round(100 - 100 * config.jpeg)
+        qualities = (lowest, max(95, lowest))
+        steps.append(A.ImageCompression("jpeg", qualities, p=RARELY))
     if config.erase:
-        steps.append(
-            A.CoarseDropout((1, 1), (0.1, 0.35), (0.1, 0.35), fill="random_uniform", p=config.erase)
-        )
+        sides = (0.1, 0.35)  # of the rectangle, as fractions of the crop's side
+        step = A.CoarseDropout((1, 1), sides, sides, fill="random_uniform", p=config.erase)
+        steps.append(step)
     return A.Compose(steps)
