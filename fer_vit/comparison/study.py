@@ -350,7 +350,7 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[tuple[i
     cells = zip(*(columns[name] for name in names), strict=True)
     rows = (dict(zip(names, row, strict=True)) for row in cells)
     for _, frame in groupby(rows, itemgetter("path", "frame")):
-        people.add([*frame])
+        people.add_rows([*frame])
     return [
         (episode.track // tracks, episode) for episode in people.intervals() if episode.track >= 0
     ]

@@ -1,11 +1,12 @@
 """The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fer_vit.faces import NO_FACE
+from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, OUTPUTS, SMOOTHED, output_field, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.report.table import TableWriter
@@ -98,8 +99,56 @@ class Person:
         self.moving.clear()
 
 
+class Seen(NamedTuple):
+    """What is counted of a frame with F faces; not a face, but its share of a person's time."""
+
+    path: str
+    seconds: float
+    tracks: Sequence[int]  # (F,)
+    labels: Sequence[str | None]  # smoothed (F,); None: unknown
+    confidences: Sequence[float]  # the smoothed probabilities of `labels` (F,)
+    outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
+
+
+def seen_in_frame(faces: Faces, seconds: float) -> Seen:
+    """Returns what is counted of a frame of `predict`."""
+    (info,) = faces.infos
+    outputs = []
+    for face in faces:
+        values = face.smoothed_outputs.items()
+        outputs.append({column: value for column, value in values if math.isfinite(value)})
+    return Seen(
+        path=info.path,
+        seconds=seconds,
+        tracks=faces.track.tolist(),
+        labels=faces.label_smoothed.tolist(),
+        confidences=faces.smoothed.max(1, initial=0.0).tolist(),
+        outputs=outputs,
+    )
+
+
+def seen_in_rows(rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Sequence[str]) -> Seen:
+    """Returns what is counted of a frame by its rows in a table of `predict`.
+
+    The label is the table's: rounded probabilities may be equal.
+    """
+    faces = [row for row in rows if row.get("face") is not None]
+    by_column = []
+    for row in faces:
+        cells = {column: row.get(SMOOTHED + column) for column in outputs}
+        by_column.append({column: cell for column, cell in cells.items() if cell is not None})
+    return Seen(
+        path=rows[0]["path"],
+        seconds=seconds,
+        tracks=[row["track"] for row in faces],
+        labels=[row["label_smoothed"] for row in faces],
+        confidences=[row[SMOOTHED + row["label_smoothed"]] for row in faces],
+        outputs=by_column,
+    )
+
+
 class People:
-    """Collects the people of videos from the rows of a table, frame by frame."""
+    """Collects the people of videos, frame by frame."""
 
     def __init__(
         self,
@@ -122,51 +171,66 @@ class People:
         """Start and end in seconds of the frames of each video, with and without faces."""
         self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
-        self._frame: Sequence[Mapping[str, Any]] = ()  # its duration ends with the next frame
+        self._frame: Seen | None = None  # its duration ends with the next frame
         self._before: set[int] = set()
         self._step = 0.0
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a frame. Rows without a time, of a photo or an error,
-        end the current video.
+    def add(self, faces: Faces) -> None:
+        """Adds the smoothed faces of a frame. A photo, or the end of a damaged video, ends the
+        current video.
         """
-        path, seconds = rows[0]["path"], rows[0].get("seconds")
-        if self._frame and self._frame[0]["path"] == path and seconds is not None:
-            self._step = max(seconds - self._frame[0]["seconds"], 0.0)
-            self._count()
+        (info,) = faces.infos
+        if info.seconds is None:
+            self.end()
+        else:
+            self._add(seen_in_frame(faces, info.seconds))
+
+    def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds the rows of a frame from a table. Rows without a time, of a photo or an error, end
+        the current video.
+        """
+        seconds = rows[0].get("seconds")
+        if seconds is None:
+            self.end()
+        else:
+            self._add(seen_in_rows(rows, seconds, self._outputs))
+
+    def _add(self, frame: Seen) -> None:
+        if self._frame is not None and self._frame.path == frame.path:
+            self._step = max(frame.seconds - self._frame.seconds, 0.0)
+            self._count(self._frame)
         else:
             self.end()
-        self._frame = () if seconds is None else rows
+        self._frame = frame
 
     def end(self) -> None:
         """Ends a video. Its last frame counts as long as the one before."""
-        self._count()
-        self._frame, self._before, self._step = (), set(), 0.0
+        if self._frame is not None:
+            self._count(self._frame)
+        self._frame = None
+        self._before = set()
+        self._step = 0.0
 
-    def _count(self) -> None:
-        if not self._frame:
-            return
+    def _count(self, frame: Seen) -> None:
+        """Counts a frame, which lasts until the next one."""
         step = max(self._step, SHORTEST)
-        path, seconds = self._frame[0]["path"], self._frame[0]["seconds"]
-        start, end = self.spans.get(path, (seconds, seconds))
-        self.spans[path] = (min(start, seconds), max(end, seconds + step))
+        start, end = self.spans.get(frame.path, (frame.seconds, frame.seconds))
+        self.spans[frame.path] = (min(start, frame.seconds), max(end, frame.seconds + step))
 
-        faces = [row for row in self._frame if row.get("face") is not None]
-        for row in faces:
-            track = row["track"]
-            person = self._persons.setdefault((path, track), Person(path, track, seconds, seconds))
+        faces = zip(frame.tracks, frame.labels, frame.confidences, frame.outputs, strict=True)
+        for track, label, confidence, outputs in faces:
+            key = (frame.path, track)
+            if key not in self._persons:
+                self._persons[key] = Person(frame.path, track, frame.seconds, frame.seconds)
+            person = self._persons[key]
             if track not in self._before:
                 person.away()
-            label = row["label_smoothed"]
-            confidence = row[SMOOTHED + label]
-            if confidence < self._min_confidence:
-                label = None
-            person.add(label, confidence, seconds, step)
-            for column in self._outputs:
-                value = row.get(SMOOTHED + column)
-                if value is not None:
-                    person.move(column, value, self._is_above(column, value), seconds, step)
-        self._before = {row["track"] for row in faces}
+            sure = confidence >= self._min_confidence
+            person.add(label if sure else None, confidence, frame.seconds, step)
+            for column, value in outputs.items():
+                above = self._is_above(column, value)
+                person.move(column, value, above, frame.seconds, step)
+        self._before = set(frame.tracks)
 
     def _is_above(self, column: str, value: float) -> bool:
         is_movement = output_field(column).head == MOVEMENTS

@@ -215,7 +215,7 @@ def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
             for _, frame in groupby(rows, itemgetter("path", "frame")):
-                people.add([*frame])
+                people.add_rows([*frame])
     return people
 
 
@@ -249,7 +249,7 @@ def _write_tables(
                 table.write(rows)
                 (info,) = faces.infos
                 counts.add(info, rows)
-                people.add(rows)
+                people.add(faces)
                 if on_faces:
                     on_faces(faces)
                 if outputs.copy and info.frame is not None:

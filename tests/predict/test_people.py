@@ -1,48 +1,62 @@
-"""Tables of people and intervals, from rows of frames."""
+"""Tables of people and intervals, from frames with faces."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pyarrow.parquet as pq
 import pytest
 from praatio import textgrid
 
+from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
+from fer_vit.fields import face_fields
 from fer_vit.predict.people import People, format_textgrid, write_intervals
 
 LABELS = ["neutral", "happiness"]
+HEADS = ("move_smile", "yaw")
+SCHEME = Scheme(tuple(LABELS))
 
 
-def frames(
-    path: str, times: list[float | None], labels: dict[int, str]
-) -> list[list[dict[str, object]]]:
-    """The rows of a video; one letter for each person's label in each frame: n, h,
+def frames(path: str, times: list[float | None], labels: dict[int, str]) -> list[Faces]:
+    """The frames of a video; one letter for each person's label in each frame: n, h,
     or a dot while away.
     """
-    names, found = {"n": "neutral", "h": "happiness"}, []
+    video = []
     for number, seconds in enumerate(times):
-        here = [(track, word[number]) for track, word in labels.items() if word[number] != "."]
-        rows = [
-            {
-                "path": path,
-                "frame": number,
-                "seconds": seconds,
-                "track": t,
-                "face": i,
-                "label_smoothed": names[letter],
-                "smoothed_neutral": 0.7,
-                "smoothed_happiness": 0.6 + number / 100,
-            }
-            for i, (t, letter) in enumerate(here)
-        ]
-        found.append(rows or [{"path": path, "frame": number, "seconds": seconds}])
-    return found
+        tracks = [track for track, word in labels.items() if word[number] != "."]
+        smoothed = {
+            "n": (0.7, 0.6 + number / 100 - 0.1),
+            "h": (0.6 + number / 100 - 0.1, 0.6 + number / 100),
+        }
+        shares = [smoothed[labels[track][number]] for track in tracks]
+        video.append(frame(path, number, seconds, tracks, shares))
+    return video
 
 
-def table(videos: list[list[list[dict[str, object]]]], tmp_path: Path) -> list[dict[str, object]]:
+def frame(
+    path: str,
+    number: int,
+    seconds: float | None,
+    tracks: Sequence[int],
+    smoothed: Sequence[Sequence[float]],
+    scheme: Scheme = SCHEME,
+    outputs: Sequence[Sequence[float]] | None = None,
+) -> Faces:
+    """The faces of a frame with smoothed probabilities (F, C), and outputs (F, K)."""
+    info = PhotoInfo(path, frame=number, seconds=seconds)
+    faces = found_faces([info], np.zeros(len(tracks), np.int64), track=tracks, scheme=scheme)
+    averages = np.reshape(smoothed, (len(tracks), len(scheme.labels))).astype(float)
+    values = np.reshape(outputs or [], (len(tracks), len(scheme.outputs))).astype(float)
+    return replace(faces, smoothed=averages, smoothed_outputs=values)
+
+
+def table(videos: list[list[Faces]], tmp_path: Path) -> list[dict[str, object]]:
     people = People()
-    for rows in videos:
-        for frame in rows:
-            people.add(frame)
+    for video in videos:
+        for faces in video:
+            people.add(faces)
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     return pq.read_table(tmp_path / "people.parquet").to_pylist()
 
@@ -62,8 +76,8 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
 
 
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
-    photo = [{"path": "p.jpg", "face": 0, "track": None}]
-    broken = [{"path": "a.mp4", "status": "damaged"}]
+    photo = found_faces([PhotoInfo("p.jpg")], np.zeros(1, np.int64), scheme=SCHEME)
+    broken = no_faces([PhotoInfo("a.mp4", "damaged")], SCHEME)
     rows = table(
         [
             frames("a.mp4", [0.0, 0.5], {0: "hh"}),
@@ -83,8 +97,8 @@ def test_videos_photos_and_ends(tmp_path: Path) -> None:
 
 def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     people = People()
-    for rows in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."}):
-        people.add(rows)
+    for faces in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."}):
+        people.add(faces)
     found = people.intervals()
     expected = [
         (0, 0.0, 0.2, "neutral"),
@@ -116,8 +130,8 @@ def test_times_in_other_programs_count_from_the_start_of_the_file(
     name: str, tmp_path: Path
 ) -> None:
     people = People()
-    for rows in frames("a.ts", [50_000.5, 50_000.6, 50_000.7], {0: "nnh"}):
-        people.add(rows)
+    for faces in frames("a.ts", [50_000.5, 50_000.6, 50_000.7], {0: "nnh"}):
+        people.add(faces)
     write_intervals(tmp_path / name, people, {"a.ts": 50_000.0}, overwrite=True)
     if name.endswith("csv"):
         table = pandas.read_csv(tmp_path / name)
@@ -133,8 +147,8 @@ def test_times_in_other_programs_count_from_the_start_of_the_file(
 
 def test_a_clip_without_a_face_is_an_empty_tier_of_its_length(tmp_path: Path) -> None:
     people = People()
-    for rows in frames("a.mp4", [number / 10 for number in range(50)], {}):
-        people.add(rows)
+    for faces in frames("a.mp4", [number / 10 for number in range(50)], {}):
+        people.add(faces)
     people.end()
     write_intervals(tmp_path / "none.TextGrid", people, {"a.mp4": 0.0}, overwrite=True)
     grid = textgrid.openTextgrid(str(tmp_path / "none.TextGrid"), includeEmptyIntervals=True)
@@ -145,8 +159,8 @@ def test_a_clip_without_a_face_is_an_empty_tier_of_its_length(tmp_path: Path) ->
 
 def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     people = People(min_confidence=0.65)  # happiness reaches it from frame 5 on
-    for rows in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
-        people.add(rows)
+    for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
+        people.add(faces)
     found = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.intervals()]
     assert found == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
@@ -161,19 +175,14 @@ def moving(values: list[float | None], threshold: float | None) -> People:
     """A person whose smoothed smile has these values in frames of 0.1 seconds; None:
     the person is away.
     """
-    people = People(outputs=["move_smile", "yaw"], threshold=threshold)
+    people = People(outputs=HEADS, threshold=threshold)
+    scheme = Scheme(("neutral",), HEADS)
     for number, value in enumerate(values):
-        row: dict[str, object] = {"path": "a.mp4", "frame": number, "seconds": number / 10}
-        if value is not None:
-            row |= {
-                "face": 0,
-                "track": 3,
-                "label_smoothed": "neutral",
-                "smoothed_neutral": 0.9,
-                "smoothed_move_smile": value,
-                "smoothed_yaw": 90 * value,
-            }
-        people.add([row])
+        seconds = number / 10
+        if value is None:
+            people.add(frame("a.mp4", number, seconds, [], [], scheme))
+        else:
+            people.add(frame("a.mp4", number, seconds, [3], [[0.9]], scheme, [[value, 90 * value]]))
     return people
 
 
@@ -200,3 +209,35 @@ def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
     (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
     assert row["mean_move_smile"] == pytest.approx(0.5)
     assert row["mean_yaw"] == pytest.approx(45)
+
+
+def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
+    scheme = Scheme(tuple(LABELS), HEADS)
+    video = [
+        frame("a.mp4", 0, 0.0, [0, 4], [[0.6, 0.4], [0.2, 0.8]], scheme, [[0.1, 3], [0.7, -4]]),
+        frame("a.mp4", 1, 0.1, [], [], scheme),
+        frame("a.mp4", 2, 0.4, [4], [[0.55, 0.45]], scheme, [[0.8, np.nan]]),
+        no_faces([PhotoInfo("a.mp4", "damaged")], scheme),
+    ]
+    by_faces = People(outputs=HEADS, threshold=0.5)
+    by_rows = People(outputs=HEADS, threshold=0.5)
+    fields = face_fields(LABELS, HEADS, videos=True)
+    for faces in video:
+        by_faces.add(faces)
+        by_rows.add_rows(faces.rows(fields))
+    assert by_faces.intervals() == by_rows.intervals()
+    assert by_faces.spans == by_rows.spans
+    written = []
+    for people in (by_faces, by_rows):
+        people.write(tmp_path / "people.csv", LABELS, overwrite=True)
+        written.append((tmp_path / "people.csv").read_text())
+    assert written[0] == written[1]
+    assert written[0].count("a.mp4") == 2
+
+
+def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> None:
+    people = People()
+    row = {"path": "a.mp4", "frame": 0, "seconds": 0.0, "face": 0, "track": 0}
+    cells = {"label_smoothed": "happiness", "smoothed_neutral": 0.5, "smoothed_happiness": 0.5}
+    people.add_rows([row | cells])
+    assert [run.label for run in people.intervals()] == ["happiness"]
