@@ -22,16 +22,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.common import hold_out, not_found
 
-NAMES = (
-    "neutral",
-    "happiness",
-    "sadness",
-    "surprise",
-    "fear",
-    "disgust",
-    "anger",
-    "contempt",
-)  # the labels 0 to 7
+# the labels 0 to 7
+NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
 AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
@@ -41,8 +33,7 @@ UNKNOWN = -2.0
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
-    """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes
-    leave contempt out.
+    """Reads AffectNet from the folder of train_set and val_set, sorted by file name.
 
     The test split was never published and results are reported on val_set: it is `test` here, and a
     fixed tenth of train is held out as val. Valence and arousal, where their files exist, are
@@ -54,40 +45,44 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     """
     reading = Reading(NAMES[:classes], [])
     for folder, split in FOLDERS.items():
-        if (root / folder / "images").is_dir() and (root / folder / "annotations").is_dir():
+        base = root / folder
+        if (base / "images").is_dir() and (base / "annotations").is_dir():
             _read_split(root, folder, split, reading)
         else:
             reading.notes.append(
-                f"No {split} split: {root / folder} does not hold the folders images and "
-                "annotations."
+                f"No {split} split: {base} does not hold the folders images and annotations."
             )
     if not reading.rows:
         raise not_found(
             root, "train_set and val_set, each with the folders images and annotations,"
         )
     reading.notes.append("AffectNet's val_set is the test split here.")
-    known = [name for name in AFFECT if any(name in row.targets for row in reading.rows)]
-    if known:
-        reading.outputs = {"affect": known}
+    outputs = []
+    for name in AFFECT:
+        if any(name in row.targets for row in reading.rows):
+            outputs.append(name)
+    if outputs:
+        reading.outputs = {"affect": outputs}
     return hold_out(reading)
 
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
-    """Adds a split's images to a reading. Both folders are listed once:
-    checking every file would take minutes.
-    """
-    names = [Path(name) for name in os.listdir(root / folder / "images") if not system_entry(name)]
-    images = {name.stem: name.name for name in names if name.suffix.lower() in PHOTO_SUFFIXES}
+    """Adds a split's images to `reading`."""
+    # Both folders are listed once: checking every file would take minutes.
+    images = {}  # file names by stem
+    for name in os.listdir(root / folder / "images"):
+        path = Path(name)
+        if path.suffix.lower() in PHOTO_SUFFIXES and not system_entry(name):
+            images[path.stem] = name
     annotations = root / folder / "annotations"
     files = set(os.listdir(annotations))
-    stems = {name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX)}
-    reading.dropped += {
-        "image missing": len(stems - images.keys()),
-        "annotation missing": len(images.keys() - stems),
-    }
-    for stem in tqdm(
-        sorted(stems & images.keys()), f"AffectNet {folder}", unit="face", disable=None
-    ):
+    annotated = {name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX)}
+    no_image = len(annotated - images.keys())
+    no_annotation = len(images.keys() - annotated)
+    reading.dropped += {"image missing": no_image, "annotation missing": no_annotation}
+
+    stems = sorted(annotated & images.keys())
+    for stem in tqdm(stems, f"AffectNet {folder}", unit="face", disable=None):
         label = _label(annotations / f"{stem}{SUFFIX}")
         name = f"{folder}/images/{images[stem]}"
         if label not in reading.names:
@@ -131,7 +126,7 @@ def _number(path: Path, expected: str) -> float:
 
 
 def _wrong(path: Path, expected: str, came: object) -> FerVitError:
-    """Returns the error for an annotation that is no such number."""
+    """Returns the error for an annotation that is not the expected number."""
     return FerVitError(
         f"{path}: expected an array that holds {expected}, but got `{came}`. "
         "Restore the file as distributed."

@@ -1,6 +1,4 @@
-"""Zips and tars of data sets, which may come from anyone: what is unpacked is limited,
-and what is not is counted.
-"""
+"""Unpacks zips and tars of data sets, which may be untrusted: with limits; the rest is counted."""
 
 import gzip
 import io
@@ -66,12 +64,11 @@ def is_tar(path: Path) -> bool:
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
-    """Unpacks an archive into a hidden folder beside `out` that is removed afterwards; yields a
-    folder unchanged.
+    """Unpacks an archive into a hidden folder beside `out`, which is removed afterwards.
 
-    Messages name the archive instead of the hidden folder. zipfile strips roots, drives and `..`
-    from names, writes links as files, and reads no more of an entry than its header declares. Of
-    tars, only files and folders are read.
+    A folder is yielded unchanged. Messages name the archive instead of the hidden folder. zipfile
+    strips roots, drives and `..` from names, writes links as files, and reads no more of an entry
+    than its header declares. Of tars, only files and folders are read.
     """
     if not is_archive(archive):
         yield Unpacked(archive, Counter())
@@ -79,25 +76,35 @@ def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
     with scratch_folder(out) as scratch:
         folder = scratch / "unpacked"  # `fer_vit.files` uses other names in there
         folder.mkdir()
-        extract = _extract_tar if is_tar(archive) else _extract_zip
-        left_out = extract(archive, folder, out)
-        # An archive of a folder usually contains the folder rather than its contents; macOS adds
-        # __MACOSX.
-        inner = [
-            path
-            for path in folder.iterdir()
-            if not system_entry(path.name) and (path.is_dir() or path.name[0] != "_")
-        ]
+        if is_tar(archive):
+            left_out = _extract_tar(archive, folder, out)
+        else:
+            left_out = _extract_zip(archive, folder, out)
         try:
-            yield Unpacked(inner[0] if len(inner) == 1 and inner[0].is_dir() else folder, left_out)
+            yield Unpacked(_only_folder_in(folder), left_out)
         except FerVitError as error:
             raise FerVitError(str(error).replace(printable(str(folder)), str(archive))) from error
 
 
-class _LimitedFile(io.FileIO):
-    """A file of which no large part can be read at once:
-    zipfile reads the list of entries as a whole.
+def _only_folder_in(folder: Path) -> Path:
+    """Returns the only folder inside, else the folder itself.
+
+    An archive of a folder usually contains the folder rather than its contents; macOS adds
+    __MACOSX.
     """
+    inner = []
+    for path in folder.iterdir():
+        if system_entry(path.name):
+            continue
+        if path.is_dir() or path.name[0] != "_":
+            inner.append(path)
+    if len(inner) == 1 and inner[0].is_dir():
+        return inner[0]
+    return folder
+
+
+class _LimitedFile(io.FileIO):
+    """A file with limited reads: zipfile reads the list of entries as a whole."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         _check_part(size, self.name)
@@ -153,9 +160,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A compressed tar of which no large part can be read at once:
-    tarfile reads the header of an entry as a whole.
-    """
+    """A compressed tar with limited reads: tarfile reads the header of an entry as a whole."""
 
     def read(self, size: int | None = -1) -> bytes:
         _check_part(size, self.name)
@@ -188,7 +193,8 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
                 pass
         with _open_tar(archive) as opened:
             for entry in _entries(opened):
-                if reason := _extract_entry(opened, entry, folder):
+                reason = _extract_entry(opened, entry, folder)
+                if reason:
                     left_out[reason] += 1
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in (None, EINVAL):
@@ -235,18 +241,18 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
 
 
 def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for other methods than deflate:
-    a few bytes of bzip2 can fill all memory at once.
-    """
-    if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+    """Raises FerVitError for methods other than deflate: a little bzip2 can fill all memory."""
+    methods = {entry.compress_type for entry in entries}
+    if methods - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise FerVitError(
             f"Expected a zip that uses deflate, but {archive} does not. Unpack it first."
         )
 
 
 def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for folder names in an old code page: which one is not recorded,
-    and they name classes.
+    """Raises FerVitError for folder names in an old code page.
+
+    Folders name classes, and a zip does not record which code page it uses.
     """
     for entry in entries:
         folder = entry.filename.rpartition("/")[0]
@@ -258,9 +264,7 @@ def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 
 
 def _is_large(name: str, size: int) -> bool:
-    """Returns whether an entry is a photo that would not be read;
-    labels and lists may be larger.
-    """
+    """Returns whether an entry is a photo too large to be read; labels and lists may be larger."""
     return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE
 
 
@@ -268,5 +272,7 @@ def _check_room(size: int, archive: Path, folder: Path, out: Path) -> None:
     """Raises FerVitError when the disk has too little room for the files of an archive."""
     free = shutil.disk_usage(folder).free
     if size > free:
-        room = f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
-        raise FerVitError(f"Expected {room}. Choose another folder.")
+        raise FerVitError(
+            f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside "
+            f"{out}. Choose another folder."
+        )

@@ -31,82 +31,98 @@ PERSON = "person"  # the column with the identity, in data sets that have it
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
-    """Moves a tenth of every class of the training images into each of `splits`; of known persons,
-    a tenth of them.
+    """Moves a tenth of the training images of every class into each of `splits`.
 
-    The CRC-32 of the name of the image or person decides, so the choice is the same on every
-    machine. A small class gives one image as long as train keeps one. Rows keep their order; a note
-    reports the change.
+    Where persons are known, a tenth of the persons moves instead. The CRC-32 of the name of the
+    image or person decides, so the choice is the same on every machine. A small class gives one
+    image as long as train keeps one. Rows keep their order; a note reports the change.
     """
-    classes: dict[str | None, set[str]] = defaultdict(set)
+    # the names of what moves as a whole: persons, or the images of a class
+    units: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
         if row.split == "train":
-            classes[None if PERSON in row.extra else row.label].add(row.extra.get(PERSON, row.name))
-    moved: dict[str, Split] = {}
-    for units in classes.values():
-        names = sorted(units, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
-        tenth = min(max(1, round(len(names) / 10)), (len(names) - 1) // len(splits))
-        for i, split in enumerate(splits):
-            moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
-    if not classes:
+            group = None if PERSON in row.extra else row.label
+            units[group].add(_unit(row))
+    if not units:
         return reading
-    rows = [
-        replace(row, split=moved.get(row.extra.get(PERSON, row.name), "train"))
-        if row.split == "train"
-        else row
-        for row in reading.rows
-    ]
+
+    moved: dict[str, Split] = {}
+    for group_names in units.values():
+        names = sorted(group_names, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
+        tenth = max(1, round(len(names) / 10))
+        tenth = min(tenth, (len(names) - 1) // len(splits))
+        for number, split in enumerate(splits):
+            for name in names[number * tenth : (number + 1) * tenth]:
+                moved[name] = split
+
+    rows = []
+    for row in reading.rows:
+        if row.split == "train":
+            row = replace(row, split=moved.get(_unit(row), "train"))
+        rows.append(row)
     what = "the persons" if PERSON in reading.extra else "every class"
-    held_out = f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}"
-    return replace(
-        reading,
-        rows=rows,
-        notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."],
+    note = (
+        f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}: choose "
+        "the model by val, read test once."
     )
+    return replace(reading, rows=rows, notes=[*reading.notes, note])
+
+
+def _unit(row: Row) -> str:
+    """Returns the name of the person, else of the image."""
+    return row.extra.get(PERSON, row.name)
 
 
 def read_table(
     path: Path, columns: tuple[str, ...], header: bool = True, separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are
-    not blank.
+    """Yields the number (from 1) and the cells by column of each line that is not blank.
 
-    Yields nothing without a file. Without a header, the table has the given columns. Raises
-    FerVitError when a column is missing, or a line has another number of cells.
+    Names of columns become lower case. Yields nothing without a file. Without a header, the table
+    has the given columns. Raises FerVitError when a column is missing, or a line has another number
+    of cells.
     """
     if not path.is_file():
         return
+    required = {name.lower() for name in columns}
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        lines = filter(None, reader := csv.reader(file, delimiter=separator, skipinitialspace=True))
+        reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        lines = filter(None, reader)  # without blank lines
         try:
-            names = [name.strip().lower() for name in (next(lines, ()) if header else columns)]
-            if not set(map(str.lower, columns)) <= set(names):
+            first_line = next(lines, ()) if header else columns
+            names = [name.strip().lower() for name in first_line]
+            if not required <= set(names):
                 raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
-            for cells in lines:
-                if len(cells) != len(names):
-                    raise bad_line(
-                        path, reader.line_num, f"{len(names)} columns", separator.join(cells)
-                    )
-                yield reader.line_num, dict(zip(names, map(str.strip, cells), strict=True))
+            for line in lines:
+                number = reader.line_num
+                if len(line) != len(names):
+                    came = separator.join(line)
+                    raise bad_line(path, number, f"{len(names)} columns", came)
+                cells = [cell.strip() for cell in line]
+                yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error
 
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
     """Returns the error for an invalid line of a table."""
-    remedy = "Restore the file as distributed."
     return FerVitError(
-        f"{path}, line {line}: expected {expected}, but got `{short(came)}`. {remedy}"
+        f"{path}, line {line}: expected {expected}, but got `{short(came)}`. Restore the file as "
+        "distributed."
     )
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
     names = sorted(path.name for path in root.glob("*") if not system_entry(path.name))
-    nothing = (
-        "an empty folder" if root.is_dir() else "a file" if root.is_file() else "no such folder"
-    )
-    came = short(", ".join(names)) or nothing
+    if names:
+        came = short(", ".join(names))
+    elif root.is_dir():
+        came = "an empty folder"
+    elif root.is_file():
+        came = "a file"
+    else:
+        came = "no such folder"
     return FerVitError(
         f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout."
     )
@@ -114,8 +130,8 @@ def not_found(root: Path, expected: str) -> FerVitError:
 
 def missing_splits(rows: list[Row], root: Path) -> list[str]:
     """Returns a note for each split without rows."""
-    found = {row.split for row in rows}
-    return [f"No {split} split in {root}." for split in SPLITS if split not in found]
+    missing = set(SPLITS) - {row.split for row in rows}
+    return [f"No {split} split in {root}." for split in SPLITS if split in missing]
 
 
 CHUNK = 100  # images for which a further worker process is worth its start
@@ -124,8 +140,7 @@ CHUNK = 100  # images for which a further worker process is worth its start
 def add_landmarks(
     reading: Reading, detector: Detector | None, workers: int | None = None, cut: bool = False
 ) -> Reading:
-    """Returns a copy with landmarks and thumbnails, without unreadable images; rows keep their
-    order.
+    """Returns a copy with landmarks and thumbnails, without unreadable images, in the same order.
 
     Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images
     of more than CUT pixels become crops of their face. Worker processes read the images; one that
@@ -158,27 +173,25 @@ def _detect_in_worker(detector: Detector | None, cut: bool, row: Row) -> Iterato
 
 
 def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
-    """Returns a row with its landmarks and thumbnail,
-    or the reason why the image cannot be read.
-    """
+    """Returns a row with its landmarks and thumbnail, or why the image cannot be read."""
     try:
         image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
         row = replace(row, thumbnail=thumbnail(image))
-        if detector and row.landmarks is None:
-            face = detector.find_in_crop(image)
-            if face is None:
-                return row
-            row = replace(row, close_up=close_up(image, face.box))
-            if cut and not face.score:
-                return "no face found"
-            row = replace(
-                row, landmarks=face.landmarks, score=None if np.isnan(face.score) else face.score
-            )
-            if cut and max(image.shape[:2]) > CUT:
-                face_only, to_cut = cut_out(image, face.box)
-                row = replace(
-                    row, landmarks=apply(to_cut, face.landmarks), image=encode_jpeg(face_only)
-                )
+        if detector is None or row.landmarks is not None:
+            return row
+
+        face = detector.find_in_crop(image)
+        if face is None:
+            return row
+        if cut and not face.score:
+            return "no face found"
+        row.close_up = close_up(image, face.box)
+        row.landmarks = face.landmarks
+        row.score = None if np.isnan(face.score) else face.score
+        if cut and max(image.shape[:2]) > CUT:
+            face_only, to_cut = cut_out(image, face.box)
+            row.landmarks = apply(to_cut, face.landmarks)
+            row.image = encode_jpeg(face_only)
         return row
     except ImageError as error:
         return str(error).partition(":")[0]  # without details: equal reasons are counted together
@@ -191,44 +204,54 @@ OPPOSITE = re.compile(r"(?:un|in|im|dis|non|a)[\W_]*")
 
 
 def class_notes(reading: Reading) -> list[str]:
-    """Returns notes about classes with no training image or only one,
-    and classes with similar names.
-    """
+    """Returns notes about classes with few training images, and about similar names."""
     counts = Counter(str(row.label) for row in reading.rows if row.split == "train")
     notes = []
     if counts:
-        if missing := [name for name in reading.names if not counts[name]]:
+        missing = [name for name in reading.names if counts[name] == 0]
+        single = [name for name in reading.names if counts[name] == 1]
+        if missing:
             notes.append(f"No training image of {name_text(missing, most=8)}.")
-        if single := [name for name in reading.names if counts[name] == 1]:
+        if single:
             notes.append(f"Only one training image of {name_text(single, most=8)}.")
-    notes += [
-        f"The classes {first} and {second} have similar names: if they are one, give both folders "
-        "one name."
-        if second in reading.names
-        else f"The class {first} has a name similar to {second}: if it is that, rename its folder."
-        for first, second in similar_names(reading.names)
-    ]
+
+    for first, second in similar_names(reading.names):
+        if second in reading.names:
+            note = (
+                f"The classes {first} and {second} have similar names: if they are one, give both "
+                "folders one name."
+            )
+        else:
+            note = (
+                f"The class {first} has a name similar to {second}: if it is that, rename its "
+                "folder."
+            )
+        notes.append(note)
     return notes
 
 
 def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns pairs of names that may be misspelled: of two classes,
-    or of a class and an expression.
-    """
-    known = [*names, *(name for name in EXPRESSIONS if name not in names)]
+    """Returns pairs of names that may be misspelled: two classes, or a class and an expression."""
     pairs = []
-    for i, first in enumerate(names):
-        for second in known[i + 1 :]:
-            letters = [re.sub(r"[\W_]+", "", name).casefold() for name in (first, second)]
-            if (first not in EXPRESSIONS or second in names) and _are_similar(*letters):
-                pairs.append((first, second))
+    for number, first in enumerate(names):
+        candidates = list(names[number + 1 :])
+        if first not in EXPRESSIONS:
+            candidates += [name for name in EXPRESSIONS if name not in names]
+        pairs += [(first, second) for second in candidates if _are_similar(first, second)]
     return pairs
 
 
-def _are_similar(first: str, second: str) -> bool:
-    """Returns whether two names differ by few letters,
-    but neither by a number alone nor by a prefix of opposites.
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()
+
+
+def _are_similar(first_name: str, second_name: str) -> bool:
+    """Returns whether two names differ by few letters.
+
+    Names that differ only by a number, or by a prefix that makes the opposite, are not similar.
     """
+    first = _letters(first_name)
+    second = _letters(second_name)
     if re.sub(r"\d", "", first) == re.sub(r"\d", "", second):
         return first == second
     shorter, longer = sorted((first, second), key=len)

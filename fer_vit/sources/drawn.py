@@ -1,5 +1,4 @@
-"""Drawn faces, to try fer-vit without a data set: cartoons whose landmarks and expressions are
-known exactly.
+"""Drawn faces, to try fer-vit without a data set: cartoons with exact landmarks and expressions.
 
 Two expressions of one person differ in known regions (`differing_regions`), at most one pixel
 outside their boxes. A face is drawn in its own frame, without roll: origin at the upper left,
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from fer_vit.data.schema import SPLITS, Reading, Row
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.image import encode_png
@@ -108,6 +107,7 @@ LOOKS = {
 }
 """Lowest and highest value of everything in a picture except the expression."""
 
+# colours, RGB from 0 to 255
 SKINS = np.array(
     [(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float
 )
@@ -116,32 +116,32 @@ HAIRS = np.array(
     float,
 )
 IRISES = np.array([(70, 45, 30), (60, 95, 135), (70, 105, 60), (95, 75, 45)], float)
-LIP, WHITE, DARK = np.array([(175, 50, 60), (250, 250, 250), (45, 20, 25)], float)
+LIP = np.array((175, 50, 60), float)
+WHITE = np.array((250, 250, 250), float)
+DARK = np.array((45, 20, 25), float)
+GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue
+
+# outlines
 ANGLE = np.linspace(0, 2 * np.pi, 49)
-COS, SIN = np.cos(ANGLE), np.sin(ANGLE)
+COS = np.cos(ANGLE)
+SIN = np.sin(ANGLE)
 T = np.linspace(-1, 1, 25)
-BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
+BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)  # width along a stroke
 
 
-def differing_regions(a: str, b: str) -> frozenset[str]:
-    """Returns the regions (`face.crop.REGIONS`) in which two expressions
-    of the same person differ.
-    """
-    moved = [
-        name
-        for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True)
-        if x != y
-    ]
-    return frozenset(
-        region for name in moved for region in REGIONS if region.endswith(name.split("_")[0])
-    )
+def differing_regions(first: str, second: str) -> frozenset[str]:
+    """Returns the regions (`face.crop.REGIONS`) in which expressions of one person differ."""
+    features = []
+    for name, a, b in zip(Parameters._fields, _values(first), _values(second), strict=True):
+        if a != b:
+            features.append(name.split("_")[0])
+    return frozenset(region for region in REGIONS if region.endswith(tuple(features)))
 
 
 def draw_face(
     expression: str, seed: int, size: int = 96, colour: bool = False
 ) -> tuple[Image, Array]:
-    """Draws a face (size, size, 3), RGB uint8, grey or in colour, and returns its landmarks (5, 2)
-    in pixels.
+    """Draws a face (size, size, 3), RGB uint8, and returns it with its landmarks (5, 2) in pixels.
 
     The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with
     the expression. The seed chooses person, pose, light and noise; the same arguments give the same
@@ -162,30 +162,41 @@ class Drawing(NamedTuple):
 def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Drawing:
     """Draws a face as `draw_face` does, with its targets."""
     rng = np.random.default_rng(seed)
-    look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))
-    skin = np.array([np.interp(look["skin"] * 4, range(5), channel) for channel in SKINS.T])
-    hair, iris = rng.choice(HAIRS) * (1 - 0.6 * look["skin"]), rng.choice(IRISES)
+
+    # the person, the background and the movements
+    lowest, highest = np.array(list(LOOKS.values())).T
+    look = dict(zip(LOOKS, rng.uniform(lowest, highest).tolist(), strict=True))
+    shade = look["skin"] * (len(SKINS) - 1)
+    skin = np.array([np.interp(shade, range(len(SKINS)), channel) for channel in SKINS.T])
+    hair = rng.choice(HAIRS) * (1 - 0.6 * look["skin"])
+    iris = rng.choice(IRISES)
+    background = rng.uniform(60, 230, 3)
+    full = _values(expression)  # (10,)
+    values = look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)
+    moved = Parameters._make(values.tolist())
+
+    # the drawing, at twice the size
     canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
-    canvas[:] = rng.uniform(60, 230, 3)
-    full = _values(expression)
-    moved = Parameters(
-        *(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist()
-    )
+    canvas[:] = background
     frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
     fill = partial(_fill, canvas, 2 * frame)
     _head(fill, look, skin, hair)
-    eyes = [_eye(fill, look, moved, side, skin, iris) for side in (-1, 1)]
+    right_eye = _eye(fill, look, moved, -1, skin, iris)
+    left_eye = _eye(fill, look, moved, 1, skin, iris)
     _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
     nose = _nose(fill, look, moved, skin)
-    corners = _mouth(fill, look, moved, skin)
+    right_corner, left_corner = _mouth(fill, look, moved, skin)
+    landmarks = apply(frame, [right_eye, left_eye, nose, right_corner, left_corner])
+
+    # the light
     image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
     if not colour:
-        image = (image @ (0.299, 0.587, 0.114))[..., None]
-    away = (np.arange(size) + 0.5) / size - 0.5
+        image = (image @ GREY)[..., None]  # (size, size, 1)
+    away = (np.arange(size) + 0.5) / size - 0.5  # from the middle
     light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
-    noisy = image * light[..., None] + look["noise"] * rng.standard_normal((size, size, 1))
-    lit = np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
-    landmarks = apply(frame, [*eyes, nose, *corners])
+    noise = look["noise"] * rng.standard_normal((size, size, 1))
+    pixels = (image * light[..., None] + noise).round().clip(0, 255).astype(np.uint8)
+    lit = np.broadcast_to(pixels, (size, size, 3)).copy()
     return Drawing(lit, landmarks, draw_targets(look, moved))
 
 
@@ -203,9 +214,7 @@ MOVEMENTS = (
     "mouthCornerUpLeft",
     "mouthCornerUpRight",
 )
-"""Movements of a drawn face. A name begins with the feature that moves,
-as the names of `Parameters` do.
-"""
+"""Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves."""
 OUTPUTS = {
     "movements": list(MOVEMENTS),
     "pose": ["yaw", "roll"],
@@ -219,7 +228,7 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
     A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the
     mouth, less the sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
     """
-    raised = max(moved.mouth_asymmetry, 0.0)
+    corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
     intensities = {
         "browRaise": moved.brow_raise,
         "browLower": -moved.brow_raise,
@@ -230,13 +239,12 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
         "mouthFrown": -moved.mouth_curve,
         "mouthOpen": moved.mouth_opening,
         "mouthSneer": moved.mouth_sneer,
-        "mouthCornerUpLeft": raised if look["side"] > 0 else 0.0,
-        "mouthCornerUpRight": raised if look["side"] < 0 else 0.0,
+        corner: moved.mouth_asymmetry,
     }
-    targets = {
-        target_column("movements", name): float(np.clip(value, 0, 1))
-        for name, value in intensities.items()
-    }
+    targets = {}
+    for name in MOVEMENTS:
+        intensity = float(np.clip(intensities.get(name, 0.0), 0, 1))
+        targets[target_column("movements", name)] = intensity
     targets["yaw"] = YAW_DEGREES * look["yaw"]
     targets["roll"] = look["roll"]
     targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
@@ -253,54 +261,67 @@ def _values(expression: str) -> Array:
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
-    """Fills a polygon, given its outline (P, 2) in the face's frame;
-    only polygons look the same in all sizes.
+    """Fills a polygon with the outline (P, 2) in the face's frame.
+
+    Everything is drawn by polygons: only they look the same in all sizes.
     """
     # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
-    points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
-    cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
+    points = apply(to_canvas, outline) - 0.5
+    sixteenths = (points * 16).round().astype(np.int32)
+    cv2.fillPoly(canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
 
 
 def _oval(
     x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0
 ) -> Array:
-    """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`);
-    rows 24 to 48 are the upper half.
+    """A superellipse (49, 2) with half axes `width`, `up` and `down` (default: `up`).
+
+    Rows 24 to 48 are the upper half.
     """
-    across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
-    return np.stack(
-        [x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1
-    )
+    if down is None:
+        down = up
+    across = np.sign(COS) * np.abs(COS) ** (2 / power)
+    along = np.sign(SIN) * np.abs(SIN) ** (2 / power)
+    return np.stack([x + width * across, y + along * np.where(SIN < 0, up, down)], axis=1)
 
 
 def _stroke(x: Array, y: Array, width: float) -> Array:
     """A brush stroke along 25 points, thinner at the ends."""
-    dx, dy = np.gradient(x), np.gradient(y)
+    dx = np.gradient(x)
+    dy = np.gradient(y)
     half = width / 2 * BRUSH / np.hypot(dx, dy)
     return _between(x - half * dy, y + half * dx, x + half * dy, y - half * dx)
 
 
 def _between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
     """The area between two curves."""
-    return np.stack([np.concatenate([x0, x1[::-1]]), np.concatenate([y0, y1[::-1]])], 1)
+    x = np.concatenate([x0, x1[::-1]])
+    y = np.concatenate([y0, y1[::-1]])
+    return np.stack([x, y], axis=1)
 
 
-def _blend(colour: Array, other: Array, share: float) -> Array:
-    return colour + min(max(share, 0.0), 1.0) * (other - colour)
+def _blend(colour: Array, towards: Array, share: float) -> Array:
+    return colour + min(max(share, 0.0), 1.0) * (towards - colour)
 
 
 def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
-    x, width, ears = 0.5 - look["yaw"], look["head_width"], 0.47
-    fill(
-        _oval(x, ears, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6),
-        hair * 0.8,
-    )
-    fill(_oval(x, 1.1, 0.2, 0.3), skin * 0.75)  # neck
+    x = 0.5 - look["yaw"]
+    ears_y = 0.47
+    width = look["head_width"]
+
+    volume = _oval(x, ears_y, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6)
+    fill(volume, hair * 0.8)
+    neck = _oval(x, 1.1, 0.2, 0.3)
+    fill(neck, skin * 0.75)
     for side in (-1, 1):
-        fill(_oval(x + side * width, 0.5, 0.045, 0.08), skin * 0.88)
-    fill(_oval(x, ears, width, 0.48, look["chin"] - ears, look["jaw"]), skin)
+        ear = _oval(x + side * width, 0.5, 0.045, 0.08)
+        fill(ear, skin * 0.88)
+    face = _oval(x, ears_y, width, 0.48, look["chin"] - ears_y, look["jaw"])
+    fill(face, skin)
     for side in (-1, 1):
-        fill(_oval(x + side * 0.25, 0.63, 0.07, 0.045), _blend(skin, LIP, look["blush"]))
+        cheek = _oval(x + side * 0.25, 0.63, 0.07, 0.045)
+        fill(cheek, _blend(skin, LIP, look["blush"]))
+
     crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
     hairline = look["hairline"] + look["fringe"] * np.abs(T - look["parting"])
     hairline += (0.4 - hairline) * T**6  # down to the temples
@@ -308,59 +329,71 @@ def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
 
 
 def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris: Array) -> Point:
-    x, y = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"], TEMPLATE[0][1]
-    width, height = look["eye_width"], look["eye_height"] * (1 + 0.65 * moved.eye_opening)
+    x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
+    y = TEMPLATE[0][1]
+    width = look["eye_width"]
+    height = look["eye_height"] * (1 + 0.65 * moved.eye_opening)
     shape = _oval(x, y, width, height)
     fill(shape, WHITE)
-    for radius, colour in ((look["iris"], iris), (0.55 * look["iris"], DARK * 0.4)):
+
+    pupil = 0.55 * look["iris"]
+    for radius, colour in ((look["iris"], iris), (pupil, DARK * 0.4)):
         disc = _oval(x + look["gaze"], y, radius, radius)
         lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
         disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
         fill(disc, colour)
-    fill(_oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007), WHITE)
-    for lid_line, brush, shade in ((shape[24:], 0.020, 0.25), (shape[:25], 0.008, 0.6)):
-        fill(_stroke(lid_line[:, 0], lid_line[:, 1], brush), skin * shade)
+    reflection = _oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007)
+    fill(reflection, WHITE)
+
+    upper_lid = shape[24:]
+    lower_lid = shape[:25]
+    fill(_stroke(upper_lid[:, 0], upper_lid[:, 1], 0.020), skin * 0.25)
+    fill(_stroke(lower_lid[:, 0], lower_lid[:, 1], 0.008), skin * 0.6)
     return x, y
 
 
 def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
+    x = 0.5 + 0.8 * look["yaw"]
     # T runs from the inner end to the outer.
     away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
-    y = (
-        look["brow_y"]
-        - 0.055 * moved.brow_raise
-        - 0.032 * moved.brow_slope * T
-        - look["brow_arch"] * (1 - T**2)
-    )
+    middle = look["brow_y"] - 0.055 * moved.brow_raise
+    y = middle - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
     for side in (-1, 1):
-        fill(_stroke(0.5 + 0.8 * look["yaw"] + side * away, y, look["brow_width"]), colour)
+        fill(_stroke(x + side * away, y, look["brow_width"]), colour)
 
 
 def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
-    x, y, wrinkle = 0.5 + 1.4 * look["yaw"], look["nose_y"], moved.nose_wrinkle
-    fill(_oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03), _blend(skin, WHITE, 0.15))
-    wings = y + 0.022 - (0.022 + 0.012 * wrinkle) * T**4
-    fill(_stroke(x + (look["nose_width"] + 0.008 * wrinkle) * T, wings, 0.014), skin * 0.55)
-    fold = _blend(skin, skin * 0.35, wrinkle)
+    x = 0.5 + 1.4 * look["yaw"]
+    y = look["nose_y"]
+    wrinkle = moved.nose_wrinkle
+    tip = _oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03)
+    fill(tip, _blend(skin, WHITE, 0.15))
+
+    wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * T
+    wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * T**4
+    fill(_stroke(wings_x, wings_y, 0.014), skin * 0.55)
+
+    shade = _blend(skin, skin * 0.35, wrinkle)
     for side in (-1, 1):
-        for start in (-0.115, -0.080):
-            fill(_stroke(x + side * (0.040 + 0.028 * T), y + start + 0.016 * T**2, 0.012), fold)
-        fill(
-            _stroke(x + side * (0.082 + 0.028 * T - 0.012 * T**2), y + 0.010 + 0.045 * T, 0.014),
-            fold,
-        )
+        for start in (-0.115, -0.080):  # two folds beside the bridge
+            fold_x = x + side * (0.040 + 0.028 * T)
+            fold_y = y + start + 0.016 * T**2
+            fill(_stroke(fold_x, fold_y, 0.012), shade)
+        # from the wing down to the mouth
+        fold_x = x + side * (0.082 + 0.028 * T - 0.012 * T**2)
+        fold_y = y + 0.010 + 0.045 * T
+        fill(_stroke(fold_x, fold_y, 0.014), shade)
     return x, y
 
 
 def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Point, Point]:
-    t, bow = (
-        -COS[:25],
-        SIN[:25],
-    )  # from the right corner, -1, to the left; 0 at the corners, 1 in the middle
+    t = -COS[:25]  # from the right corner, -1, to the left
+    bow = SIN[:25]  # 0 at the corners, 1 in the middle
     x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t
     line = look["mouth_y"] + 0.070 * moved.mouth_curve * (0.5 - t**2)
     line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
-    opening, sneer = max(moved.mouth_opening, 0.0), max(moved.mouth_sneer, 0.0)
+    opening = max(moved.mouth_opening, 0.0)
+    sneer = max(moved.mouth_sneer, 0.0)
     upper = line - (0.003 + 0.065 * opening + 0.045 * sneer) * bow
     lower = line + (0.003 + 0.080 * opening + 0.010 * sneer) * bow
     for edge in (upper, lower):
@@ -379,11 +412,10 @@ def read(
     colour: bool = False,
     heads: bool = False,
 ) -> Reading:
-    """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70,
-    15 and 15 %.
+    """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15 %.
 
-    Each image shows a different person. Raises FerVitError when the folder holds other files or
-    cannot be written.
+    Classes are balanced. Each image shows a different person. Raises FerVitError when the folder
+    holds other files or cannot be written.
 
     Args:
         root: The folder.
@@ -393,27 +425,41 @@ def read(
         colour: For drawn: in colour rather than grey.
         heads: For drawn: add the targets of movements, pose and affect.
     """
-    for name, number, least in (("count", count, 1), ("seed", seed, 0), ("size", size, 1)):
-        check_number(name, number, least)
-    rows = []
+    check_number("count", count, 1)
+    check_number("seed", seed, 0)
+    check_number("size", size, 1)
     remove_stale(root)
-    drawn = root.is_file() or any(root.glob("*"))  # by an earlier run
-    with nullcontext(root) if drawn else atomic_write(root) as folder:
-        for number in tqdm(
-            range(count), desc="draw", unit="face", disable=None, leave=False, delay=1
-        ):
-            split = SPLITS[(number >= 0.7 * count) + (number >= 0.85 * count)]
+
+    reading = Reading(EXPRESSIONS, [])
+    if heads:
+        reading.outputs = OUTPUTS
+    exists = root.is_file() or any(root.glob("*"))  # drawn by an earlier run
+    with nullcontext(root) if exists else atomic_write(root) as folder:
+        numbers = range(count)
+        for number in tqdm(numbers, "draw", unit="face", disable=None, leave=False, delay=1):
+            split = _split_of(number, count)
             label = EXPRESSIONS[number % len(EXPRESSIONS)]
+            drawing = draw(label, seed * count + number, size, colour)
+            pixels = drawing.image if colour else drawing.image[..., 0]
+            data = encode_png(pixels)
+
             name = f"{split}/{label}/{number:05d}.png"
-            image, landmarks, targets = draw(label, seed * count + number, size, colour)
-            data, path = encode_png(image if colour else image[..., 0]), folder / name
-            if not drawn:
+            path = folder / name
+            if not exists:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
             elif not path.is_file() or path.read_bytes() != data:
                 raise FerVitError(f"{root} holds something else. Choose a new folder.")
-            row = Row(root / name, name, split, label, landmarks=landmarks)
+
+            row = Row(root / name, name, split, label, landmarks=drawing.landmarks)
             if heads:
-                row.targets = targets
-            rows.append(row)
-    return Reading(EXPRESSIONS, rows, outputs=OUTPUTS if heads else {})
+                row.targets = drawing.targets
+            reading.rows.append(row)
+    return reading
+
+
+def _split_of(number: int, count: int) -> Split:
+    """Returns the split of a face: the first 70 % are train, the next 15 % val, the rest test."""
+    if number < 0.7 * count:
+        return "train"
+    return "val" if number < 0.85 * count else "test"

@@ -1,5 +1,4 @@
-"""Near-duplicates: the same picture again, encoded again, mirrored, shrunk, darker or slightly
-shifted.
+"""Near-duplicates: pictures encoded again, mirrored, shrunk, darker or slightly shifted.
 
 Data sets from the web repeat pictures across their splits and classes. A model's score on a picture
 that it has learned does not measure new faces.
@@ -12,7 +11,7 @@ few pixels, but a place is the same in both.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import cv2
@@ -26,11 +25,11 @@ from fer_vit.listing import counted, name_text
 
 Duplicates = Literal["drop", "keep"]
 
-SIDE = 24  # side of a thumbnail in pixels
-CLOSE = 4 * SIDE  # side of a close-up, in which the face has half of it
+THUMBNAIL = 24  # side of a thumbnail in pixels
+CLOSE = 4 * THUMBNAIL  # side of a close-up, in which the face has half of it
 FILLING = 0.75
 """From this share of the longer side, a face fills the picture."""
-PART = SIDE // 4  # side of the parts that must be the same
+PART = THUMBNAIL // 4  # side of the parts that must be the same
 CORRELATION = 0.97
 """Two pictures are the same from this correlation of their thumbnails.
 
@@ -48,8 +47,8 @@ correlate, 87 % have more.
 BLOCK = 256  # images that are compared with all others at once
 SHOWN = 3  # pairs with different labels that are named
 MOST_WITHIN = 50_000
-"""Training images up to which each is compared with each, which takes a minute;
-its cost is their square.
+"""Up to this many training images, each is compared with each. That takes a minute, and grows with
+the square.
 """
 MANY = 0.2
 """From this share of a class, dropped images are reported as a warning."""
@@ -57,8 +56,8 @@ NEAR_DUPLICATE = "near-duplicate of a val or test image"
 
 
 def thumbnail(image: Image) -> bytes:
-    """Returns a grey copy of an image (H, W, 3) with SIDE x SIDE pixels."""
-    return bytes(_grey(image, SIDE).data)
+    """Returns a grey copy of an image (H, W, 3) with THUMBNAIL x THUMBNAIL pixels."""
+    return bytes(_grey(image, THUMBNAIL).data)
 
 
 def close_up(image: Image, box: Array) -> CloseUp | None:
@@ -68,12 +67,15 @@ def close_up(image: Image, box: Array) -> CloseUp | None:
     close-up: it is the crop of a face.
     """
     height, width = image.shape[:2]
+    longer = max(height, width)
     side = max(box[2:] - box[:2])
-    if side >= FILLING * max(height, width) or max(height, width) <= CLOSE:
+    if side >= FILLING * longer or longer <= CLOSE:
         return None
     centre = (box[:2] + box[2:]) / 2
-    square = np.hstack([centre - side / 2, centre + side / 2]) / [width, height, width, height]
-    return CloseUp(bytes(_grey(cut_out(image, box)[0], CLOSE).data), tuple(square.tolist()))
+    corners = np.hstack([centre - side / 2, centre + side / 2])  # xyxy in pixels
+    square = corners / [width, height, width, height]
+    cut, _ = cut_out(image, box)
+    return CloseUp(bytes(_grey(cut, CLOSE).data), tuple(square.tolist()))
 
 
 def _grey(image: Image, side: int) -> Image:
@@ -85,7 +87,7 @@ def _grey(image: Image, side: int) -> Image:
 class Pictures:
     """What is compared of N images."""
 
-    thumbnails: Image  # (N, SIDE, SIDE)
+    thumbnails: Image  # (N, THUMBNAIL, THUMBNAIL)
     close_ups: Image  # (N, CLOSE, CLOSE)
     # (N, 4) xyxy of the face in fractions of the picture; NaN: the whole picture is the face
     squares: Array
@@ -93,17 +95,20 @@ class Pictures:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Pictures":
         """Collects the thumbnails and close-ups of rows."""
-        whole = bytes(CLOSE**2), (np.nan,) * 4
-        views = [row.close_up or whole for row in rows]
+        thumbnails = [row.thumbnail for row in rows]
+        whole = CloseUp(pixels=bytes(CLOSE**2), square=(np.nan, np.nan, np.nan, np.nan))
+        close_ups = [row.close_up or whole for row in rows]
+        squares = np.array([close_up.square for close_up in close_ups], float)
         return cls(
-            _stack([row.thumbnail for row in rows], SIDE),
-            _stack([pixels for pixels, _ in views], CLOSE),
-            np.array([square for _, square in views], float).reshape(-1, 4),
+            thumbnails=_stack(thumbnails, THUMBNAIL),
+            close_ups=_stack([close_up.pixels for close_up in close_ups], CLOSE),
+            squares=squares.reshape(-1, 4),
         )
 
     def mirrored(self) -> "Pictures":
         """Returns the mirror images."""
-        squares = self.squares[:, [2, 1, 0, 3]] * [-1, 1, -1, 1] + [1, 0, 1, 0]
+        left, top, right, bottom = self.squares.T
+        squares = np.stack([1 - right, top, 1 - left, bottom], axis=1)
         return Pictures(self.thumbnails[:, :, ::-1], self.close_ups[:, :, ::-1], squares)
 
 
@@ -116,10 +121,8 @@ class Found:
     """The near-duplicates among the rows of a reading."""
 
     repeated: Mask  # (N,): rows with a near-duplicate on the other side of train
-    conflicts: list[tuple[int, int]] = field(default_factory=list)  # the same picture, other labels
-    complete: bool = (
-        True  # whether near-duplicates within train were looked for, not only equal copies
-    )
+    conflicts: list[tuple[int, int]]  # pairs of rows: the same picture, different labels
+    complete: bool  # whether near-duplicates within train were compared, not only equal copies
 
 
 def find_near_duplicates(rows: Sequence[Row]) -> Found:
@@ -127,32 +130,36 @@ def find_near_duplicates(rows: Sequence[Row]) -> Found:
 
     Within more than MOST_WITHIN training images only equal copies are found.
     """
-    trained = np.array([row.split == "train" for row in rows], bool)
-    order = {label: number for number, label in enumerate({row.label: None for row in rows})}
-    labels = np.array([order[row.label] for row in rows], int)
+    trained = np.array([row.split == "train" for row in rows], bool)  # (N,)
+    numbers: dict[str | None, int] = {}
+    for row in rows:
+        numbers.setdefault(row.label, len(numbers))
+    labels = np.array([numbers[row.label] for row in rows], int)  # (N,)
 
-    complete = trained.sum() <= MOST_WITHIN
-    found = Found(np.zeros(len(rows), bool), complete=bool(complete))
-    place = np.argsort(trained, kind="stable")  # val and test first
+    # With val and test first, `until` can leave out the pairs within train.
+    order = np.argsort(trained, kind="stable")
+    complete = bool(trained.sum() <= MOST_WITHIN)
     until = len(rows) if complete else int((~trained).sum())
-    pictures = Pictures.of([rows[index] for index in place])
-    for some, others in near_duplicates(pictures, trained[place], labels[place], until):
-        first, second = place[some], place[others]
+    pictures = Pictures.of([rows[index] for index in order])
+
+    repeated = np.zeros(len(rows), bool)
+    conflicts: list[tuple[int, int]] = []
+    for earlier, later in near_duplicates(pictures, trained[order], labels[order], until):
+        first = order[earlier]  # (K,)
+        second = order[later]  # (K,)
         across = trained[first] != trained[second]
-        found.repeated[first[across]] = True
-        found.repeated[second[across]] = True
+        repeated[first[across]] = True
+        repeated[second[across]] = True
         differ = labels[first] != labels[second]
-        found.conflicts += zip(first[differ].tolist(), second[differ].tolist(), strict=True)
+        conflicts += zip(first[differ].tolist(), second[differ].tolist(), strict=True)
     if not complete:
-        found.conflicts += _equal_copies(rows, trained)
-    found.conflicts = sorted((min(pair), max(pair)) for pair in found.conflicts)
-    return found
+        conflicts += _equal_copies(rows, trained)
+    conflicts = sorted((min(pair), max(pair)) for pair in conflicts)
+    return Found(repeated, conflicts, complete)
 
 
 def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
-    """Returns pairs of equal training pictures with different labels,
-    each with the first of them.
-    """
+    """Returns pairs of equal training pictures with different labels; the first is in each pair."""
     first: dict[object, int] = {}
     pairs = []
     for index in np.flatnonzero(trained).tolist():
@@ -164,36 +171,39 @@ def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
 
 
 def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") -> Reading:
-    """Returns a copy without training rows that have a near-duplicate in val or test, which are
-    marked there.
+    """Returns a copy without training rows that have a near-duplicate in val or test.
 
-    With "keep", training rows stay. Notes count what is left out of each class, and name pictures
-    with several labels.
+    With "keep", these training rows stay. The rows of val and test are marked. Notes count what is
+    left out of each class, and name pictures with several labels.
     """
-    found = find_near_duplicates(reading.rows)
-    rows, repeats = [], []
-    for row, mark in zip(reading.rows, found.repeated.tolist(), strict=True):
+    result = find_near_duplicates(reading.rows)
+    rows = []
+    repeats = []  # in train
+    for row, repeated in zip(reading.rows, result.repeated.tolist(), strict=True):
         if row.split != "train":
-            rows.append(replace(row, near_duplicate=mark))
+            rows.append(replace(row, near_duplicate=repeated))
             continue
-        if mark:
+        if repeated:
             repeats.append(row)
-        if not mark or duplicates == "keep":
+        if not repeated or duplicates == "keep":
             rows.append(row)
-    dropped = Counter({NEAR_DUPLICATE: len(repeats)}) if duplicates == "drop" else Counter()
+
+    dropped = reading.dropped
+    if duplicates == "drop":
+        dropped = dropped + Counter({NEAR_DUPLICATE: len(repeats)})
     return replace(
         reading,
         rows=rows,
-        dropped=reading.dropped + dropped,
-        notes=[*reading.notes, *_notes(reading.rows, repeats, found, duplicates)],
-        warnings=[*reading.warnings, *_warnings(reading.rows, repeats, duplicates)],
+        dropped=dropped,
+        notes=reading.notes + _notes(reading.rows, repeats, result, duplicates),
+        warnings=reading.warnings + _warnings(reading.rows, repeats, duplicates),
     )
 
 
 def _notes(
     rows: Sequence[Row],
     repeats: Sequence[Row],
-    found: Found,
+    result: Found,
     duplicates: Duplicates,
 ) -> list[str]:
     """Returns notes about near-duplicates of each class, and about pictures with several labels."""
@@ -203,15 +213,16 @@ def _notes(
         classes = ", ".join(f"{number:,} of {name}" for name, number in counts.most_common())
         done = "left out of train" if duplicates == "drop" else "kept in train"
         notes.append(f"Near-duplicates of val or test images, {done}: {classes}.")
-    conflicts = found.conflicts
-    if conflicts:
-        pairs = [f"{_described(rows[i])} and {_described(rows[j])}" for i, j in conflicts[:SHOWN]]
-        more = f", and {len(conflicts) - SHOWN:,} more" if len(conflicts) > SHOWN else ""
-        notes.append(
-            f"The same picture has different labels in {counted(len(conflicts), 'pair')}: "
-            f"{'; '.join(pairs)}{more}."
-        )
-    if not found.complete:
+    count = len(result.conflicts)
+    if count:
+        shown = result.conflicts[:SHOWN]
+        pairs = [f"{_described(rows[i])} and {_described(rows[j])}" for i, j in shown]
+        text = "; ".join(pairs)
+        if count > SHOWN:
+            text += f", and {count - SHOWN:,} more"
+        pairs_text = counted(count, "pair")
+        notes.append(f"The same picture has different labels in {pairs_text}: {text}.")
+    if not result.complete:
         notes.append(
             "Within train, only equal copies with different labels are looked for: it has more "
             f"than {MOST_WITHIN:,} images."
@@ -225,12 +236,15 @@ def _warnings(rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicate
         return []
     counts = Counter(label_text(row) for row in rows if row.split == "train")
     lost = Counter(label_text(row) for row in repeats)
-    return [
-        f"{number:,} of {counts[name]:,} training images of {name} are left out as near-duplicates "
-        "of val or test images. Are these the same pictures? `--duplicates keep` keeps them."
-        for name, number in lost.items()
-        if number > MANY * counts[name]
-    ]
+    warnings = []
+    for name, number in lost.items():
+        if number > MANY * counts[name]:
+            warnings.append(
+                f"{number:,} of {counts[name]:,} training images of {name} are left out as "
+                "near-duplicates of val or test images. Are these the same pictures? "
+                "`--duplicates keep` keeps them."
+            )
+    return warnings
 
 
 def label_text(row: Row) -> str:
@@ -245,49 +259,57 @@ def _described(row: Row) -> str:
 def near_duplicates(
     pictures: Pictures, trained: Mask, labels: IntArray, until: int
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yields indices (K,) and (K,) of pairs of the same picture that matter, the first below
-    `until`.
+    """Yields indices (K,) and (K,) of pairs of the same picture that matter.
 
-    These are pairs with only one image in `trained` (N,), or with different `labels` (N,).
+    These are pairs with only one image in `trained` (N,), or with different `labels` (N,). The
+    first image of a pair lies before the second, and before `until`.
     """
-    plain, views = _standardise(pictures.thumbnails), (pictures, pictures.mirrored())
-    targets = [_standardise(view.thumbnails) for view in views]
+    mirrored = pictures.mirrored()
+    plain_vectors = _standardise(pictures.thumbnails)  # (N, THUMBNAIL * THUMBNAIL)
+    mirrored_vectors = _standardise(mirrored.thumbnails)
+
     blocks = range(0, until, BLOCK)
     for start in tqdm(blocks, "comparing images", unit="blocks", disable=None, delay=1):
-        rows = np.arange(start, min(start + BLOCK, until))
+        rows = np.arange(start, min(start + BLOCK, until))  # (M,), compared with all from `start`
         matters = (trained[rows, None] != trained[start:]) | (labels[rows, None] != labels[start:])
-        matters &= rows[:, None] < np.arange(start, len(plain))
-        same = np.zeros_like(matters)
-        for view, vectors in zip(views, targets, strict=True):
-            candidates = matters & ~same & (plain[rows] @ vectors[start:].T >= CORRELATION)
+        matters &= rows[:, None] < np.arange(start, len(plain_vectors))
+
+        same = np.zeros_like(matters)  # (M, N - start)
+        for view, vectors in ((pictures, plain_vectors), (mirrored, mirrored_vectors)):
+            correlations = plain_vectors[rows] @ vectors[start:].T
+            candidates = matters & ~same & (correlations >= CORRELATION)
             candidates &= _faces_overlap(pictures.squares[rows], view.squares[start:])
             for i, j in np.argwhere(candidates).tolist():
-                row, other = start + i, start + j
+                first = start + i
+                second = start + j
                 # A crop that is also in another split must not be learned, also by another label.
-                crops = np.isnan(pictures.squares[[row, other], 0]).all()
-                across = crops and trained[row] != trained[other]
-                same_label = bool(labels[row] == labels[other] or across)
-                same[i, j] = same_face(pictures, row, view, other, same_label)
-        first, second = np.nonzero(same)
-        yield rows[first], second + start
+                crops = np.isnan(pictures.squares[[first, second], 0]).all()
+                across = crops and trained[first] != trained[second]
+                same_label = bool(labels[first] == labels[second] or across)
+                same[i, j] = same_face(pictures, first, view, second, same_label)
+
+        block_rows, columns = np.nonzero(same)
+        yield rows[block_rows], start + columns
 
 
 def _faces_overlap(first: Array, second: Array) -> Mask:
-    """Returns for which pairs of M faces (M, 4) and N faces (N, 4) each centre is near the other
-    (M, N).
+    """Returns for which pairs of faces (M, 4) and (N, 4) each centre is near the other (M, N).
 
     A face without a square fills its picture: it overlaps with others like it, and with large
     faces.
     """
-    fill = [_fills(squares) for squares in (first, second)]
-    overlap = fill[0][:, None] & fill[1]
-    near = np.ones_like(overlap)
-    for x in (0, 1):
-        centres = [(squares[:, x] + squares[:, x + 2]) / 2 for squares in (first, second)]
-        sides = [squares[:, x + 2] - squares[:, x] for squares in (first, second)]
-        distance = np.abs(centres[0][:, None] - centres[1])
-        near &= distance < np.minimum(sides[0][:, None], sides[1]) / 2  # False for NaN
-    return np.asarray(overlap | near)
+    large = _fills(first)[:, None] & _fills(second)  # (M, N)
+
+    first_centres = (first[:, :2] + first[:, 2:]) / 2  # (M, 2)
+    second_centres = (second[:, :2] + second[:, 2:]) / 2  # (N, 2)
+    first_sides = first[:, 2:] - first[:, :2]  # (M, 2)
+    second_sides = second[:, 2:] - second[:, :2]  # (N, 2)
+    near = np.ones_like(large)
+    for axis in (0, 1):
+        distance = np.abs(first_centres[:, None, axis] - second_centres[:, axis])
+        smaller = np.minimum(first_sides[:, None, axis], second_sides[:, axis])
+        near &= distance < smaller / 2  # False for NaN
+    return np.asarray(large | near)
 
 
 def _fills(squares: Array) -> Mask:
@@ -297,60 +319,70 @@ def _fills(squares: Array) -> Mask:
 
 
 def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
-    """Returns whether two pictures, whose thumbnails correlate, are the same where each of them has
-    its face.
+    """Returns whether two pictures with similar thumbnails are the same where each has its face.
 
     With different labels, each part of the face must be the same: one person may show both
     expressions.
     """
-    for here, there, row, other in ((first, second, i, j), (second, first, j, i)):
-        square = here.squares[row]
-        if np.isnan(square[0]) or np.isnan(there.squares[other, 0]):
-            views = here.thumbnails[row], there.thumbnails[other]
-        else:
-            views = _cut(here, row, square), _cut(there, other, square)
-        vectors = _standardise(np.stack(views))
-        correlation = float(vectors[0] @ vectors[1])
-        if correlation < CORRELATION:
-            return False
-        if not same_label and local_difference(vectors, correlation) > LOCAL:
-            return False
-    return True
+    if not _same_at_face(first, i, second, j, same_label):
+        return False
+    return _same_at_face(second, j, first, i, same_label)
+
+
+def _same_at_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
+    """Returns whether two pictures are the same where the first has its face."""
+    square = first.squares[i]
+    if np.isnan(square[0]) or np.isnan(second.squares[j, 0]):
+        views = [first.thumbnails[i], second.thumbnails[j]]
+    else:
+        views = [_cut(first, i, square), _cut(second, j, square)]
+    vectors = _standardise(np.stack(views))
+    correlation = float(vectors[0] @ vectors[1])
+    if correlation < CORRELATION:
+        return False
+    return same_label or local_difference(vectors, correlation) <= LOCAL
 
 
 def local_difference(vectors: Float32Array, correlation: float) -> float:
-    """Returns the largest difference of two pictures (2, SIDE * SIDE) in a part,
-    in units of their contrast.
+    """Returns the largest difference of two pictures (2, THUMBNAIL * THUMBNAIL) in a part.
+
+    It is in units of their contrast.
     """
-    difference = SIDE * (vectors[0] - correlation * vectors[1]).reshape(SIDE, SIDE)
-    parts = cv2.blur(difference**2, (PART, PART))[
-        PART // 2 : -(PART // 2), PART // 2 : -(PART // 2)
-    ]
-    return float(np.sqrt(parts.max()))
+    residual = vectors[0] - correlation * vectors[1]
+    difference = THUMBNAIL * residual.reshape(THUMBNAIL, THUMBNAIL)
+    parts = cv2.blur(difference**2, (PART, PART))
+    inside = slice(PART // 2, -(PART // 2))  # without parts that extend beyond the border
+    return float(np.sqrt(parts[inside, inside].max()))
 
 
 def _cut(pictures: Pictures, row: int, place: Array) -> Image:
-    """Cuts a place (4,) of a picture out of its close-up,
-    which shows a square and half of it around.
+    """Cuts a place (4,) of a picture out of its close-up.
+
+    A close-up shows the square of a face and half of the square on each side.
     """
     square = pictures.squares[row]
     size = square[2:] - square[:2]
     scale = (place[2:] - place[:2]) / size  # pixels of the close-up for each of the result
     start = (place[:2] - square[:2] + size / 2) / (2 * size) * CLOSE
     matrix = np.column_stack([np.diag(scale), start + 0.5 * scale - 0.5])
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     pixels = np.ascontiguousarray(pictures.close_ups[row])
     cut = cv2.warpAffine(
-        pixels, matrix, (CLOSE // 2, CLOSE // 2), flags=flags, borderMode=cv2.BORDER_REPLICATE
+        pixels,
+        matrix,
+        (CLOSE // 2, CLOSE // 2),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
     )
-    return np.asarray(cv2.resize(cut, (SIDE, SIDE), interpolation=cv2.INTER_AREA), np.uint8)
+    small = cv2.resize(cut, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA)
+    return np.asarray(small, np.uint8)
 
 
 def _standardise(pixels: Image) -> Float32Array:
-    """Returns pictures as vectors (N, SIDE * SIDE) of mean 0 and length 1,
-    whose products are correlations.
+    """Returns pictures (N, THUMBNAIL, THUMBNAIL) as vectors of mean 0 and length 1.
+
+    Their products are correlations.
     """
-    flat = pixels.reshape(-1, SIDE * SIDE).astype(np.float32)
+    flat = pixels.reshape(-1, THUMBNAIL * THUMBNAIL).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
     length = np.linalg.norm(flat, axis=1, keepdims=True)
     flat /= np.maximum(length, 1e-6)  # a uniform image correlates with none

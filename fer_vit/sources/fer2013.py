@@ -17,18 +17,12 @@ from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
 from fer_vit.sources.common import bad_line, missing_splits, not_found, read_table
 
-NAMES = (
-    "anger",
-    "disgust",
-    "fear",
-    "happiness",
-    "sadness",
-    "surprise",
-    "neutral",
-)  # the labels 0 to 6 of the table
+# the labels 0 to 6 of the table
+NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
+LABELS = {str(number): name for number, name in enumerate(NAMES)}
 TABLES = ("fer2013.csv", "icml_face_data.csv")
 USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
-SIDE = 48
+PIXELS = 48  # side of an image
 
 
 def read(root: Path) -> Reading:
@@ -37,18 +31,20 @@ def read(root: Path) -> Reading:
     From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held
     out as val.
     """
-    for path in (root, *(root / name for name in TABLES)):
+    tables = [root, *(root / name for name in TABLES)]
+    for path in tables:
         if path.is_file():
             return _read_table(path)
-    if not any((root / name).is_dir() for name in ("train", "test")):
+
+    if not ((root / "train").is_dir() or (root / "test").is_dir()):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
     reading = folder.read(root)
-    if unknown := [name for name in reading.names if name not in NAMES]:
-        remedy = "Read another data set with `fer-vit prepare folder`."
-        raise FerVitError(
-            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. "
-            f"{remedy}"
-        )
+    for name in reading.names:
+        if name not in NAMES:
+            raise FerVitError(
+                f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{name}`. Read "
+                "another data set with `fer-vit prepare folder`."
+            )
     reading.names = NAMES
     return reading
 
@@ -56,24 +52,19 @@ def read(root: Path) -> Reading:
 def _read_table(path: Path) -> Reading:
     rows = []
     for line, cell in read_table(path, ("emotion", "pixels", "Usage")):
-        if cell["emotion"] not in map(str, range(len(NAMES))):
+        label = LABELS.get(cell["emotion"])
+        split = USAGE.get(cell["usage"])
+        if label is None:
             raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
-        if cell["usage"] not in USAGE:
+        if split is None:
             raise bad_line(path, line, f"a Usage from {', '.join(USAGE)}", cell["usage"])
         values = cell["pixels"].split()
         try:
-            pixels = np.frombuffer(bytes(map(int, values)), np.uint8).reshape(SIDE, SIDE)
+            pixels = np.frombuffer(bytes(map(int, values)), np.uint8).reshape(PIXELS, PIXELS)
         except ValueError as error:
             came = f"{len(values)} values: {cell['pixels']}"
-            raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came) from error
-        rows.append(
-            Row(
-                encode_png(pixels),
-                f"{path.name}:{line}",
-                USAGE[cell["usage"]],
-                NAMES[int(cell["emotion"])],
-            )
-        )
+            raise bad_line(path, line, f"{PIXELS**2} pixels from 0 to 255", came) from error
+        rows.append(Row(encode_png(pixels), f"{path.name}:{line}", split, label))
     if not rows:
         raise FerVitError(
             f"Expected faces in {path}, but got only a header. Restore the file as distributed."

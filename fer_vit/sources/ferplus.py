@@ -23,13 +23,16 @@ from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import bad_line, not_found, read_table
 
-NAMES, OTHERS = EXPRESSIONS, ("unknown", "nf")  # the vote columns; NF is not a face
+# the columns of votes
+NAMES = EXPRESSIONS
+NO_EXPRESSION = ("unknown", "nf")  # NF: not a face
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
 
 
 def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
-    """Reads FERPlus, in the tables' order. The column `label_votes` has the number of votes for an
-    image's label.
+    """Reads FERPlus, in the tables' order.
+
+    The column `label_votes` has the number of votes for an image's label.
 
     Args:
         root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is
@@ -42,7 +45,8 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
     for folder, split in FOLDERS.items():
         table = base / folder / "label.csv"
         if table.is_file():
-            _read_split(table, split, labels if split == "train" else "majority", reading)
+            kind = labels if split == "train" else "majority"
+            _read_split(table, split, kind, reading)
         else:
             reading.notes.append(f"No {split} split: {table} is not there.")
     if not reading.rows:
@@ -51,30 +55,31 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 
 
 def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
-    """Adds a table's images to a reading. The folder is listed once,
-    which is faster than a check of every file.
-    """
-    existing = set(os.listdir(table.parent))
-    for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
+    """Adds a table's images to `reading`."""
+    is_soft = labels == "soft"
+    folder = table.parent
+    existing = set(os.listdir(folder))  # listed once, which is faster than a check of every file
+    for line, cells in read_table(table, ("name", "box", *NAMES, *NO_EXPRESSION), header=False):
         name, _, *texts = cells.values()
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
-            raise bad_line(
-                table, line, "file name, box and ten vote counts", ",".join(cells.values())
-            )
-        counts = [*map(int, texts)]
-        votes = soft(counts) if labels == "soft" else majority(counts)
+            came = ",".join(cells.values())
+            raise bad_line(table, line, "file name, box and ten vote counts", came)
+        counts = [int(text) for text in texts]  # of the eight expressions, unknown and NF
+        shares = soft(counts) if is_soft else majority(counts)
+
         if name not in existing:
             reading.dropped["image missing"] += 1
-        elif votes is not None:
-            label, shares = int(votes.argmax()), tuple(votes.tolist()) if labels == "soft" else None
-            path, extra = table.parent / name, {VOTES: str(counts[label])}
-            reading.rows.append(
-                Row(path, f"{table.parent.name}/{name}", split, NAMES[label], shares, extra=extra)
-            )
+        elif shares is not None:
+            label = int(shares.argmax())
+            row = Row(folder / name, f"{folder.name}/{name}", split, NAMES[label])
+            if is_soft:
+                row.votes = tuple(shares.tolist())
+            row.extra = {VOTES: str(counts[label])}
+            reading.rows.append(row)
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
             reading.dropped["unknown or not a face"] += 1
         else:
-            reading.dropped["no soft label" if labels == "soft" else "no majority"] += 1
+            reading.dropped["no soft label" if is_soft else "no majority"] += 1
 
 
 def majority(counts: Sequence[int]) -> Array | None:
@@ -84,11 +89,10 @@ def majority(counts: Sequence[int]) -> Array | None:
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
-    return (
-        np.eye(len(NAMES))[winner]
-        if 2 * votes[winner] > votes.sum() and winner < len(NAMES)
-        else None
-    )
+    has_majority = 2 * votes[winner] > votes.sum()
+    if winner >= len(NAMES) or not has_majority:
+        return None
+    return np.asarray(np.eye(len(NAMES))[winner])
 
 
 def soft(counts: Sequence[int]) -> Array | None:
@@ -99,16 +103,16 @@ def soft(counts: Sequence[int]) -> Array | None:
     collected, or more than three counts by ties. Single votes do not count.
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
-    expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]
+    total = votes.sum()
+    expressions = votes[: len(NAMES)]
+    no_expression = votes[len(NAMES) :]
+
     gathered = np.zeros(len(NAMES))
     for least in sorted(set(votes.tolist()), reverse=True):
         gathered = np.where(expressions >= least, expressions, 0.0)
-        if (
-            least in others
-            or gathered.sum() >= 0.75 * votes.sum()
-            or np.count_nonzero(gathered) >= 3
-        ):
+        enough = gathered.sum() >= 0.75 * total or np.count_nonzero(gathered) >= 3
+        if enough or least in no_expression:
             break
-    if gathered.sum() <= 0.5 * votes.sum() or np.count_nonzero(gathered) > 3:
+    if gathered.sum() <= 0.5 * total or np.count_nonzero(gathered) > 3:
         return None
     return np.asarray(gathered / gathered.sum())

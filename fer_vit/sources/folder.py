@@ -40,13 +40,13 @@ FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
 def read(root: Path, targets: Path | None = None) -> Reading:
-    """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others
-    alphabetically.
+    """Reads images from class folders, sorted by path.
 
-    System folders and hidden files are not read. Images may be at any depth below a class folder; a
-    folder directly in it names a person. Without val, a fixed tenth of train (of its persons, if
-    known) becomes val; without any splits, another tenth becomes test. What is not read is counted
-    in the notes. Raises FerVitError when the folders could mean something else, see `layout`.
+    Labels are in FERPlus' order, then others alphabetically. System folders and hidden files are
+    not read. Images may be at any depth below a class folder; a folder directly in it names a
+    person. Without val, a fixed tenth of train (of its persons, if known) becomes val; without any
+    splits, another tenth becomes test. What is not read is counted in the notes. Raises FerVitError
+    when the folders could mean something else, see `layout`.
 
     Args:
         root: The folder.
@@ -64,21 +64,25 @@ def read(root: Path, targets: Path | None = None) -> Reading:
         raise not_found(root, "the images that the table of targets names")
     table = read_targets(targets)
     names = [path.relative_to(root).as_posix() for path in photos]
-    place = match_paths(names, table.paths, targets, some=True)  # (N,); -1: none
-    rows = {name: row for name, row in zip(names, place.tolist(), strict=True) if row >= 0}
-    has_classes = any(canonical(name) in EXPRESSIONS for parts in folders for name in parts)
-    if has_classes and "label" not in table.describing:
+    matches = match_paths(names, table.paths, targets, some=True)  # (N,) rows; -1: none
+    table_rows = {}  # rows of the table by the photo's name
+    for name, index in zip(names, matches.tolist(), strict=True):
+        if index >= 0:
+            table_rows[name] = index
+
+    if "label" not in table.describing and _name_expressions(folders):
         reading = _read_classes(root, listing, photos, folders)
     else:
-        reading = read_listed(root, rows, table)
-        reading.dropped["no row in the table of targets"] = len(names) - len(rows)
+        reading = read_listed(root, table_rows, table)
+        reading.dropped["no row in the table of targets"] = len(names) - len(table_rows)
         reading.notes += unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
     for row in reading.rows:
-        if row.name in rows:
-            row.targets = table.row(rows[row.name])
+        if row.name in table_rows:
+            row.targets = table.row(table_rows[row.name])
+
     reading.outputs = table.outputs
     reading.notes += table.notes
-    lost = np.setdiff1d(np.arange(len(table.paths)), place)
+    lost = np.setdiff1d(np.arange(len(table.paths)), matches)
     if len(lost):
         example = printable(short(table.paths[lost[0]]))
         reading.notes.append(
@@ -88,14 +92,19 @@ def read(root: Path, targets: Path | None = None) -> Reading:
     return reading
 
 
+def _name_expressions(photos: list[tuple[str, ...]]) -> bool:
+    """Returns whether any folder of photos is named after an expression."""
+    names = set().union(*photos)
+    return any(canonical(name) in EXPRESSIONS for name in names)
+
+
 def _read_classes(
     root: Path, listing: Listing, photos: list[Path], folders: list[tuple[str, ...]]
 ) -> Reading:
     """Reads photos whose folders name their classes."""
     if not any(folders):
-        raise not_found(
-            root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,"
-        )
+        example = "train/happy/1.jpg or happy/1.jpg"
+        raise not_found(root, f"images in class folders, for example {example},")
     layout = find_layout(folders)
     reading = _read_photos(root, photos, layout)
     reading.notes += layout.notes
@@ -104,8 +113,15 @@ def _read_classes(
     _name_persons(reading)
     if all(place is None or place.split is None for place in layout.places):
         return _split(root, reading)
+    return _with_val(root, reading)
+
+
+def _with_val(root: Path, reading: Reading) -> Reading:
+    """Adds notes about missing splits, and holds out val if it is one of them."""
     reading.notes += missing_splits(reading.rows, root)
-    return reading if any(row.split == "val" for row in reading.rows) else hold_out(reading)
+    if any(row.split == "val" for row in reading.rows):
+        return reading
+    return hold_out(reading)
 
 
 def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading:
@@ -116,31 +132,33 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
     person, as data sets of action units have it; and no photo has a label.
     """
     given = table.describing
-    splits = split_names({name.split("/")[0] for name in rows})
-    in_splits = all(name.split("/")[0] in splits for name in rows)
-    words = {str(cell) for cell in given.get("split", ())}
-    meanings = split_names(words)
+    tops = {name.split("/")[0] for name in rows}
+    split_folders = split_names(tops)
+    in_splits = tops <= split_folders.keys()
+    words = split_names({str(cell) for cell in given.get("split", ())})
 
     listed = []
     for name, index in rows.items():
-        first, *below = name.split("/")
+        folders = name.split("/")[:-1]
         split: Split = "train"
         if "split" in given:
-            split = _meaning_of(str(given["split"][index]), meanings, name)
+            split = _meaning_of(str(given["split"][index]), words, name)
         elif in_splits:
-            split = splits[first]
+            split = split_folders[name.split("/")[0]]
         row = Row(root / name, name, split)
-        folders = below[:-1] if in_splits else [first, *below][:-1]
+
+        if in_splits:
+            folders = folders[1:]
         person = given["person"][index] if "person" in given else next(iter(folders), None)
         if person is not None:
             row.extra = {PERSON: as_text(person)}
-        if "label" in given and given["label"][index] is not None:
-            row.label = canonical(given["label"][index])
+        label = given["label"][index] if "label" in given else None
+        if label is not None:
+            row.label = canonical(label)
         listed.append(row)
 
     labels = {row.label for row in listed if row.label is not None}
-    order = [*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})]
-    reading = Reading(tuple(name for name in order if name in labels) or EXPRESSIONS, listed)
+    reading = Reading(_in_order(labels) or EXPRESSIONS, listed)
     if "person" in given:
         _spell_persons(reading)
         reading.extra = (PERSON,)
@@ -149,10 +167,15 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
     if not labels:
         reading.notes.append("No photo has a label: the table has no column `label`.")
 
-    if not in_splits and "split" not in given:
-        return hold_out(reading, ("val", "test"))
-    reading.notes += missing_splits(reading.rows, root)
-    return reading if any(row.split == "val" for row in listed) else hold_out(reading)
+    if in_splits or "split" in given:
+        return _with_val(root, reading)
+    return hold_out(reading, ("val", "test"))
+
+
+def _in_order(labels: set[str]) -> tuple[str, ...]:
+    """Returns labels in FERPlus' order, then others alphabetically."""
+    expressions = [name for name in EXPRESSIONS if name in labels]
+    return (*expressions, *sorted(labels.difference(EXPRESSIONS)))
 
 
 def _meaning_of(word: str, meanings: dict[str, Split], name: str) -> Split:
@@ -169,24 +192,27 @@ def _read_photos(root: Path, photos: list[Path], layout: Layout) -> Reading:
     """Returns the photos that have a place, sorted by name, with their labels in order."""
     rows = []
     for path, place in zip(photos, layout.places, strict=True):
-        if place:
-            name = path.relative_to(root).as_posix()
-            extra = {PERSON: as_text(place.person)} if place.person else {}
-            split = place.split or "train"
-            rows.append(Row(path, name, split, canonical(place.label), extra=extra))
+        if place is None:
+            continue
+        name = path.relative_to(root).as_posix()
+        row = Row(path, name, place.split or "train", canonical(place.label))
+        if place.person:
+            row.extra = {PERSON: as_text(place.person)}
+        rows.append(row)
     rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in rows}
-    order = [*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})]
-    return Reading(tuple(name for name in order if name in labels), rows)
+    return Reading(_in_order(labels), rows)
 
 
 def _split(root: Path, reading: Reading) -> Reading:
     """Holds out val and test; raises FerVitError when there is only one class."""
     if len(reading.names) < 2:
-        inner = sorted({row.name.split("/")[0] for row in reading.rows})
-        remedy = f"Name another, or {root / inner[0]} if the classes are in it."
-        came = f"only {name_text(reading.names)}. {remedy}"
-        raise FerVitError(f"Expected folders of two classes or more in {root}, but got {came}")
+        first_folder = min(row.name.split("/")[0] for row in reading.rows)
+        raise FerVitError(
+            f"Expected folders of two classes or more in {root}, but got only "
+            f"{name_text(reading.names)}. Name another, or {root / first_folder} if the classes "
+            "are in it."
+        )
     reading.notes.append(f"No split folders in {root}.")
     return hold_out(reading, ("val", "test"))
 
@@ -194,16 +220,19 @@ def _split(root: Path, reading: Reading) -> Reading:
 def _left_out(root: Path, listing: Listing, photos: list[Path], layout: Layout) -> list[str]:
     """Returns notes about files and class folders that are not read."""
     notes = []
-    if beside := sum(path.parent == root for path in photos):
+    beside = sum(path.parent == root for path in photos)
+    if beside:
         notes.append(
             f"Not read, without a class: {counted(beside, 'photo')} beside the folders of {root}."
         )
-    used = {parent for path in photos for parent in path.parents}
-    notes += [
-        f"{folder} has no image, and was not read."
-        for folder in listing.folders
-        if len(folder.relative_to(root).parts) == layout.class_depth and folder not in used
-    ]
+
+    used: set[Path] = set()
+    for path in photos:
+        used.update(path.parents)
+    for folder in listing.folders:
+        depth = len(folder.relative_to(root).parts)
+        if depth == layout.class_depth and folder not in used:
+            notes.append(f"{folder} has no image, and was not read.")
     return notes + unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
 
 
@@ -213,35 +242,38 @@ def _spellings(layout: Layout) -> list[str]:
     for place in layout.places:
         if place:
             spelled[place.split, canonical(place.label)].add(place.label)
-    several = {label: names for (_, label), names in spelled.items() if len(names) > 1}
-    return [
-        f"Read as one class, {label}: {name_text(sorted(names))}."
-        for label, names in several.items()
-    ]
+
+    notes = {}  # one for each class, although several splits may have its folders
+    for (_, label), names in spelled.items():
+        if len(names) > 1:
+            notes[label] = f"Read as one class, {label}: {name_text(sorted(names))}."
+    return list(notes.values())
 
 
 def _name_persons(reading: Reading, folders: str = "folders below the classes") -> None:
-    """Gives a person the spelling of their first folder; with too few of them,
-    photos have no person.
-    """
+    """Gives each person one spelling; removes the persons if there are too few."""
     spelled = _spell_persons(reading)
     if len(spelled) >= FEWEST_PERSONS:
         reading.extra = (PERSON,)
-        count = f"{len(spelled):,} persons ({name_text(spelled)})"
-        reading.notes.append(f"{folders.capitalize()} are read as {count}.")
+        reading.notes.append(
+            f"{folders.capitalize()} are read as {len(spelled):,} persons ({name_text(spelled)})."
+        )
         return
     for row in reading.rows:
         row.extra = {}
     if spelled:
-        few = f"fewer than {FEWEST_PERSONS} {folders} ({name_text(spelled)})"
-        reading.notes.append(f"There are {few}: they are not read as persons.")
+        reading.notes.append(
+            f"There are fewer than {FEWEST_PERSONS} {folders} ({name_text(spelled)}): they are not "
+            "read as persons."
+        )
 
 
 def _spell_persons(reading: Reading) -> list[str]:
     """Gives each person the first spelling of their name; returns the names."""
     spelled: dict[str, str] = {}
     for row in reading.rows:
-        if name := row.extra.get(PERSON):
+        name = row.extra.get(PERSON)
+        if name:
             key = normalize("NFC", name.strip()).casefold()
             row.extra[PERSON] = spelled.setdefault(key, name)
     return list(spelled.values())

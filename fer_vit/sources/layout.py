@@ -35,11 +35,15 @@ _USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _SHORT = 3
 """Up to this length a split's word may be a name or initials."""
 
-_FILLER = "|".join(sorted(_FILL.split(), key=len, reverse=True))
-_MEANING = {
-    meaning: re.compile(rf"(?:{_FILLER})*(?:{'|'.join(words.split())})(?:{_FILLER})*")
-    for meaning, words in _WORDS.items()
-}
+
+def _split_pattern(words: str) -> re.Pattern[str]:
+    """Returns a pattern of one of some words, with any filler words around it."""
+    fillers = "|".join(sorted(_FILL.split(), key=len, reverse=True))
+    choices = "|".join(words.split())
+    return re.compile(rf"(?:{fillers})*(?:{choices})(?:{fillers})*")
+
+
+_MEANING = {meaning: _split_pattern(words) for meaning, words in _WORDS.items()}
 _SERIES = re.compile(
     r"(?:k?fold|split|cv|part|partition|subset|batch|chunk|shard|portion|slice)s?"
     r"[\W_]*(?:\d+|[a-z])",
@@ -57,24 +61,24 @@ def _letters(name: str) -> str:
 
 def _meaning(name: str) -> str | None:
     letters = _letters(name)
-    return next((meaning for meaning, words in _MEANING.items() if words.fullmatch(letters)), None)
+    for meaning, words in _MEANING.items():
+        if words.fullmatch(letters):
+            return meaning
+    return None
 
 
 def split_names(names: Iterable[str]) -> dict[str, Split]:
-    """Returns the split that each folder name means, in any case and spelling,
-    without the names that mean none.
-    """
-    meanings = {name: meaning for name in names if (meaning := _meaning(name))}
+    """Returns the split of each folder name that means one, in any case and spelling."""
+    meanings = {}
+    for name in names:
+        meaning = _meaning(name)
+        if meaning:
+            meanings[name] = meaning
+
+    as_split: dict[str, Split] = {split: split for split in SPLITS}
     taken = set(meanings.values())
-    evaluation: Split = "val" if "test" in taken and "val" not in taken else "test"
-    splits: dict[str, Split] = {}
-    for name, meaning in meanings.items():
-        splits[name] = evaluation if meaning == "evaluation" else _as_split(meaning)
-    return splits
-
-
-def _as_split(meaning: str) -> Split:
-    return next(split for split in SPLITS if split == meaning)
+    as_split["evaluation"] = "val" if "test" in taken and "val" not in taken else "test"
+    return {name: as_split[meaning] for name, meaning in meanings.items()}
 
 
 def is_surely_split(name: str) -> bool:
@@ -84,8 +88,20 @@ def is_surely_split(name: str) -> bool:
 
 def _mentions(name: str) -> set[str]:
     """Returns the meanings of the words in a name such as `happy_train`."""
-    words = re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name)
-    return {meaning for word in words if len(word) > _SHORT and (meaning := _meaning(word))}
+    meanings = set()
+    for word in re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name):
+        meaning = _meaning(word)
+        if meaning and len(word) > _SHORT:
+            meanings.add(meaning)
+    return meanings
+
+
+def _name_splits(names: Iterable[str]) -> bool:
+    """Returns whether names mention more than one split."""
+    mentioned = set()
+    for name in names:
+        mentioned |= _mentions(name)
+    return len(mentioned) > 1
 
 
 class Place(NamedTuple):
@@ -109,74 +125,90 @@ Folders = tuple[str, ...]  # the folders of a photo from the root down, without 
 
 
 def find_layout(photos: Sequence[Folders]) -> Layout:
-    """Finds out what the folders of photos mean;
-    raises FerVitError where they could mean something else.
-    """
+    """Returns what the folders of photos mean; raises FerVitError where that is not clear."""
     tops = sorted({folders[0] for folders in photos if folders})
     splits = split_names(tops)
-    others = [name for name in tops if name not in splits]
-    if splits and ("train" in splits.values() or not others):
-        layout = _split_first(photos, splits, others)
+    classes = [name for name in tops if name not in splits]
+    if splits and ("train" in splits.values() or not classes):
+        layout = _split_first(photos, splits, classes)
     else:
-        layout = _class_first(photos, splits, others)
+        layout = _class_first(photos, splits, classes)
     _check_persons([place for place in layout.places if place])
     return layout
 
 
-def _split_first(photos: Sequence[Folders], splits: dict[str, Split], others: list[str]) -> Layout:
-    if not any(len(folders) > 1 and folders[0] in splits for folders in photos):
+def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: list[str]) -> Layout:
+    """Reads SPLIT/CLASS/...; the folders `unread` lie beside the splits."""
+    layout = Layout(notes=_spelling(splits), class_depth=2)
+    for folders in photos:
+        place = None
+        if len(folders) > 1 and folders[0] in splits:
+            place = _place(splits[folders[0]], folders[1], folders[2:])
+        layout.places.append(place)
+    if not any(layout.places):
         raise FerVitError(
             f"Expected class folders in {name_text(splits)}, but got photos without a class. "
             "Sort them into a folder for each class, or rename a class that is named like a split."
         )
-    layout = Layout(notes=_spelling(splits), class_depth=2)
-    for folders in photos:
-        placed = len(folders) > 1 and folders[0] in splits
-        layout.places.append(
-            _place(splits[folders[0]], folders[1], folders[2:]) if placed else None
-        )
-    layout.notes += [
-        f"{name} is not a split and was not read ({_count(photos, name)})." for name in others
-    ]
+
+    for name in unread:
+        layout.notes.append(f"{name} is not a split and was not read ({_count(photos, name)}).")
     for name in splits:
-        if flat := sum(folders == (name,) for folders in photos):
+        without_class = sum(folders == (name,) for folders in photos)
+        if without_class:
             layout.notes.append(
-                f"Not read, without a class: {counted(flat, 'photo')} directly in {name}."
+                f"Not read, without a class: {counted(without_class, 'photo')} directly in {name}."
             )
     return layout
 
 
-def _class_first(photos: Sequence[Folders], splits: dict[str, Split], others: list[str]) -> Layout:
+def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: list[str]) -> Layout:
+    """Reads CLASS/... or CLASS/SPLIT/...; `splits` without train are classes, too."""
     inside: dict[str, set[str]] = defaultdict(set)
     for folders in photos:
         if len(folders) > 1:
             inside[folders[0]].add(folders[1])
-    _check_tops(others, splits, inside)
+    _check_tops(classes, splits, inside)
+
     names = set().union(*inside.values())
     inner = split_names(names)
     if names and len(inner) == len(names):
         return _split_second(photos, inner, inside)
-    notes = [f"{name} is read as a class, because there is no train folder." for name in splits]
-    places = [_place(None, folders[0], folders[1:]) if folders else None for folders in photos]
-    return Layout(places, notes)
+
+    layout = Layout()
+    for name in splits:
+        layout.notes.append(f"{name} is read as a class, because there is no train folder.")
+    for folders in photos:
+        place = None
+        if folders:
+            place = _place(None, folders[0], folders[1:])
+        layout.places.append(place)
+    return layout
 
 
 def _split_second(
     photos: Sequence[Folders], inner: dict[str, Split], inside: dict[str, set[str]]
 ) -> Layout:
+    """Reads CLASS/SPLIT/..., given the splits' names and the folders inside each class."""
     classes = {folders[0] for folders in photos if folders}
-    if lacking := sorted(classes - inside.keys()):
+    lacking = sorted(classes - inside.keys())
+    if lacking:
         raise FerVitError(
             f"Expected the folders {name_text(sorted(inner))} in every class, but {lacking[0]} has "
             "none of them. Add them, or move all photos directly into the class folders."
         )
+
     layout = Layout(notes=_spelling(inner))
     for folders in photos:
-        placed = len(folders) > 1
-        layout.places.append(_place(inner[folders[1]], folders[0], folders[2:]) if placed else None)
-    if flat := sum(len(folders) == 1 for folders in photos):
+        place = None
+        if len(folders) > 1:
+            place = _place(inner[folders[1]], folders[0], folders[2:])
+        layout.places.append(place)
+    without_split = sum(len(folders) == 1 for folders in photos)
+    if without_split:
         layout.notes.append(
-            f"Not read, without a split: {counted(flat, 'photo')} beside the split folders."
+            f"Not read, without a split: {counted(without_split, 'photo')} beside the split "
+            "folders."
         )
     return layout
 
@@ -190,26 +222,29 @@ def _place(split: Split | None, label: str, below: Folders) -> Place:
                 "like a split. Use SPLIT/CLASS/PERSON or CLASS/SPLIT/PERSON for every photo, or "
                 "rename it."
             )
-    return Place(split, label, below[0] if below else None)
+    person = below[0] if below else None
+    return Place(split, label, person)
 
 
-def _check_tops(others: list[str], splits: dict[str, Split], inside: dict[str, set[str]]) -> None:
+def _check_tops(classes: list[str], splits: dict[str, Split], inside: dict[str, set[str]]) -> None:
     """Raises FerVitError when folders at the top may be splits without a usual name."""
-    labels = {canonical(name) for name in others}
+    labels = {canonical(name) for name in classes}
     for name in splits:
-        if inside[name] and {canonical(label) for label in inside[name]} <= labels:
+        labels_inside = {canonical(label) for label in inside[name]}
+        if labels_inside and labels_inside <= labels:
             raise FerVitError(
                 f"Expected a train folder beside {name}, which holds folders of classes, but got "
-                f"{name_text(others)}. Move them into a folder named train."
+                f"{name_text(classes)}. Move them into a folder named train."
             )
-    tops = [*others, *splits]
-    mentioned = set().union(*map(_mentions, tops))
-    if len(mentioned) > 1:
+
+    tops = [*classes, *splits]
+    if _name_splits(tops):
         raise FerVitError(
             f"Expected class folders, but got {name_text(sorted(tops))}, which name splits. "
             "Use train/CLASS, val/CLASS and test/CLASS."
         )
-    if len(tops) > 1 and all(map(_SERIES.fullmatch, tops)) and any(inside.values()):
+    numbered = all(_SERIES.fullmatch(name) for name in tops)
+    if len(tops) > 1 and numbered and any(inside.values()):
         raise FerVitError(
             f"Expected class folders, but {name_text(tops)} are parts of a data set. "
             "Use train/CLASS, val/CLASS and test/CLASS."
@@ -217,26 +252,30 @@ def _check_tops(others: list[str], splits: dict[str, Split], inside: dict[str, s
 
 
 def _check_persons(places: Sequence[Place]) -> None:
-    """Raises FerVitError when the classes may be persons, or parts,
-    that hold the folders of classes.
-    """
-    persons: dict[str, set[str]] = defaultdict(set)
+    """Raises FerVitError when the classes may be persons, or parts, with classes inside."""
+    persons: dict[str, set[str]] = defaultdict(set)  # by class
     for place in places:
-        persons[canonical(place.label)] |= {place.person} if place.person else set()
+        of_class = persons[canonical(place.label)]
+        if place.person:
+            of_class.add(place.person)
     names = set().union(*persons.values())
-    if len(set().union(*map(_mentions, names))) > 1:
+    if _name_splits(names):
         raise FerVitError(
             f"Expected persons' folders in the classes, but got {name_text(sorted(names))}, which "
             "name splits. Use CLASS/train, CLASS/val and CLASS/test."
         )
-    classes_are_known = 2 * len(persons.keys() & {*EXPRESSIONS}) >= len(persons)
 
-    known = {canonical(name) for name in names} & {*EXPRESSIONS}
+    known_classes = persons.keys() & set(EXPRESSIONS)
+    classes_are_known = 2 * len(known_classes) >= len(persons)
+
+    # persons that are named like classes
+    known = {canonical(name) for name in names} & set(EXPRESSIONS)
     like_classes = len(known) >= 2 and 2 * len(known) >= len(names)
 
-    crossed = len(persons) > 1 and all(some == names for some in persons.values())
+    # every class has the same few folders, whose names do not look like persons
+    crossed = len(persons) > 1 and all(of_class == names for of_class in persons.values())
     few = len(names) == 2 or 2 <= 2 * len(names) <= len(persons)
-    numbered = all(map(_PERSON.search, names))
+    numbered = all(_PERSON.search(name) for name in names)
     unclear = crossed and few and len(names) > 1 and not numbered
 
     if (like_classes or unclear) and not classes_are_known:
@@ -249,7 +288,9 @@ def _check_persons(places: Sequence[Place]) -> None:
 
 def _spelling(splits: dict[str, Split]) -> list[str]:
     """Returns a note about folders whose split is guessed from an unusual name."""
-    if {name.casefold() for name in splits} <= _USUAL and len({*splits.values()}) == len(splits):
+    usual = {name.casefold() for name in splits} <= _USUAL
+    distinct = len(set(splits.values())) == len(splits)
+    if usual and distinct:
         return []
     read = ", ".join(f"{name} as {split}" for name, split in sorted(splits.items()))
     return [f"Read by the folders' names: {read}."]

@@ -26,34 +26,34 @@ SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
-    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or its parent if it is named
-    `basic`.
+    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or the parent of `basic`.
 
     RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations,
     gender, race and age become columns.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
-    table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
-    manual = base / "Annotation" / "manual"
-    reading = Reading(NAMES, [], extra=tuple(ATTRIBUTES) if manual.is_dir() else ())
+    table = base / "EmoLabel" / "list_patition_label.txt"
+    images = base / "Image" / "aligned"
+    annotations = base / "Annotation" / "manual"
+
+    reading = Reading(NAMES, [])
+    if annotations.is_dir():
+        reading.extra = tuple(ATTRIBUTES)
     existing = set(os.listdir(images)) if images.is_dir() else set()
     for line, cells in read_table(table, ("name", "label"), header=False, separator=" "):
-        stem, label = cells["name"].removesuffix(".jpg"), LABELS.get(cells["label"])
-        split, name = SPLITS.get(stem.partition("_")[0]), f"{stem}_aligned.jpg"
+        stem = cells["name"].removesuffix(".jpg")
+        label = LABELS.get(cells["label"])
+        split = SPLITS.get(stem.partition("_")[0])
         if split is None or label is None:
-            raise bad_line(
-                table,
-                line,
-                "`train_00001.jpg 5` or `test_...`, labels 1 to 7",
-                " ".join(cells.values()),
-            )
-        if name in existing:
-            extra = _attributes(manual / f"{stem}_manu_attri.txt")
-            reading.rows.append(
-                Row(images / name, f"Image/aligned/{name}", split, label, extra=extra)
-            )
-        else:
+            expected = "`train_00001.jpg 5` or `test_...`, labels 1 to 7"
+            raise bad_line(table, line, expected, " ".join(cells.values()))
+
+        name = f"{stem}_aligned.jpg"
+        if name not in existing:
             reading.dropped["image missing"] += 1
+            continue
+        extra = _attributes(annotations / f"{stem}_manu_attri.txt")
+        reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
     if not reading.rows:
         raise not_found(
             root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned"
@@ -66,11 +66,14 @@ def _attributes(file: Path) -> dict[str, str]:
     """Returns the attributes in an annotation, empty without one."""
     if not file.is_file():
         return {}
-    numbers = file.read_text("utf-8", errors="replace").split()[-len(ATTRIBUTES) :]
+    words = file.read_text("utf-8", errors="replace").split()
+    numbers = words[-len(ATTRIBUTES) :]
+    attributes = {}
     try:
-        pairs = zip(ATTRIBUTES.items(), map(int, numbers), strict=True)
-        return {name: dict(enumerate(values))[number] for (name, values), number in pairs}
+        for name, number in zip(ATTRIBUTES, numbers, strict=True):
+            by_number = dict(enumerate(ATTRIBUTES[name]))
+            attributes[name] = by_number[int(number)]
     except (ValueError, KeyError) as error:
-        raise bad_line(
-            file, 6, f"the numbers of {', '.join(ATTRIBUTES)}", " ".join(numbers)
-        ) from error
+        expected = f"the numbers of {', '.join(ATTRIBUTES)}"
+        raise bad_line(file, 6, expected, " ".join(numbers)) from error
+    return attributes

@@ -11,6 +11,7 @@ are divided by 5. The numbers by which these data sets mark a missing annotation
 (`UNANNOTATED`), and counted.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,8 +101,12 @@ class TargetTable:
 
     def row(self, index: int) -> dict[str, float]:
         """Returns the known targets of a photo by column."""
-        cells = {name: float(values[index]) for name, values in self.values.items()}
-        return {name: value for name, value in cells.items() if value == value}
+        known = {}
+        for name, values in self.values.items():
+            value = float(values[index])
+            if not math.isnan(value):
+                known[name] = value
+        return known
 
 
 def read_targets(path: Path) -> TargetTable:
@@ -126,16 +131,24 @@ def read_targets(path: Path) -> TargetTable:
 
     columns = find_columns(table)
     values, notes = _read_values(table, columns)
-    describing = {name: read_names(table[name])[0] for name in DESCRIBING if name in table.names}
+    describing = {}
+    for name in DESCRIBING:
+        if name in table.names:
+            describing[name], _ = read_names(table[name])
     notes = [*table.assumption(), *notes, *_unread_note(table, columns)]
     return TargetTable(paths, values, describing, notes)
 
 
 def find_columns(table: Table) -> list[Column]:
-    """Returns the columns of targets; raises FerVitError without one,
-    or when two name one output.
+    """Returns the columns of targets.
+
+    Raises FerVitError when there is none, or when two name one output.
     """
-    columns = [column for name in table.names if (column := read_column(name))]
+    columns = []
+    for name in table.names:
+        column = read_column(name)
+        if column:
+            columns.append(column)
     if not columns:
         examples = "AU12, move_mouthSmileLeft, yaw, valence"
         came = short(", ".join(map(printable, table.names)))
@@ -199,9 +212,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
 
 
 def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
-    """Returns the numbers of columns (N,), NaN where unknown,
-    and how many are marked as not annotated.
-    """
+    """Returns the numbers of columns (N,), NaN: unknown, and how many are marked so."""
     try:
         mark = find_mark([table[column.name] for column in columns])
     except AmbiguousMarkError as error:
@@ -253,11 +264,16 @@ def _bad_cell(table: Table, column: Column, row: int, expected: str, cell: objec
 
 def _unread_note(table: Table, columns: Sequence[Column]) -> list[str]:
     """Returns a line about columns that are not read, with what a misspelled one may mean."""
-    read = {PATH, *DESCRIBING, *(column.name for column in columns)}
+    read = {PATH, *DESCRIBING} | {column.name for column in columns}
     names = [name for name in table.names if name not in read]
     if not names:
         return []
-    known = [*DESCRIBING, *(output for head in HEADS.values() for output in head.outputs)]
-    hints = [f"`{printable(name)}`:{hint}" for name in names if (hint := suggest(name, known))]
-    text = f"{table.path.name}: columns that are no targets are not read: {name_text(names, 8)}."
-    return [" ".join([text, *hints])]
+    known = list(DESCRIBING)
+    for head in HEADS.values():
+        known += head.outputs
+    note = f"{table.path.name}: columns that are no targets are not read: {name_text(names, 8)}."
+    for name in names:
+        hint = suggest(name, known)
+        if hint:
+            note += f" `{printable(name)}`:{hint}"
+    return [note]

@@ -9,7 +9,7 @@ from fer_vit.geometry import Array, Image
 from fer_vit.sources import duplicates
 from fer_vit.sources.common import add_landmarks
 from fer_vit.sources.drawn import draw_face
-from fer_vit.sources.duplicates import CORRELATION, SIDE, Pictures, near_duplicates
+from fer_vit.sources.duplicates import CORRELATION, THUMBNAIL, Pictures, near_duplicates
 
 
 def picture(seed: int, side: int = 96) -> Image:
@@ -62,7 +62,7 @@ def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
 def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "BLOCK", 7)
     rng = np.random.default_rng(0)
-    drawn = [cv2.cvtColor(picture(seed // 4, SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]
+    drawn = [cv2.cvtColor(picture(seed // 4, THUMBNAIL), cv2.COLOR_BGR2GRAY) for seed in range(80)]
     pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
     pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(
