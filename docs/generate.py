@@ -273,7 +273,7 @@ def manifest_page() -> str:
 def rest_page() -> str:
     """Returns the page of the REST API of `fer-vit app`."""
     app = FastAPI()
-    jobs: Any = SimpleNamespace(models=[], columns={})
+    jobs: Any = SimpleNamespace(models=[], columns={}, outputs={})
     api.add_jobs(app, jobs)
     api.add_results(app, jobs)
     rows = []

@@ -195,6 +195,11 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         """Lists the models, the default first."""
         return list(jobs.models)
 
+    @app.get("/api/outputs")
+    def outputs() -> dict[str, list[str]]:
+        """Lists the outputs of each model that a request may choose."""
+        return {name: list(jobs.outputs[name]) for name in jobs.models}
+
     @app.post(
         "/api/predict",
         response_model=None,
@@ -278,6 +283,7 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
         report,
         {"fps": options.fps, "start": options.start, "end": options.end},
         options.explain,
+        tuple(options.outputs),
     )
 
 
@@ -307,20 +313,29 @@ def request_body() -> dict[str, Any]:
 
 
 def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
-    """Describes a table for OpenAPI: the type of each column of a row; empty cells are null."""
-    number = {"type": ["number", "null"]}
-    properties: dict[str, Any] = {name: {"type": [kind, "null"]} for name, kind in columns.items()}
+    """Describes a table for OpenAPI: the type of each column of a row; empty cells are null.
+
+    A name that ends in an asterisk stands for all columns that begin with it.
+    """
+    properties: dict[str, Any] = {}
+    patterns: dict[str, Any] = {}
+    for name, kind in columns.items():
+        cell = {"type": [kind, "null"]}
+        if name.endswith("*"):
+            patterns["^" + name.removesuffix("*")] = cell
+        else:
+            properties[name] = cell
     for name in ("path", "status"):  # which no row lacks
         properties[name] = {"type": "string"}
     row = {
         "title": "Row",
         "type": "object",
         "description": (
-            "A face, or a photo or frame without one. "
-            "Columns of videos: only where there are videos."
+            "A face, or a photo or frame without one. Columns of videos: only where there are "
+            "videos. Columns of outputs: of the requested ones that the model has."
         ),
         "properties": properties,
-        "patternProperties": {"^(p_|smoothed_)": number},
+        "patternProperties": patterns,
         "required": ["path", "status"],
     }
     content: dict[str, Any] = {kind: {} for kind in TABLES}

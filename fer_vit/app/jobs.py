@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +42,14 @@ class Task(NamedTuple):
     report: bool  # whether to draw photos and clips, and to make further tables
     reading: dict[str, Any]  # options of `PhotoOptions`
     explain: bool = True  # whether the report explains the faces
+    outputs: tuple[str, ...] = ()  # whose columns the table of faces has; empty: all
+
+
+class Ready(NamedTuple):
+    """What the tables of a worker may have."""
+
+    columns: dict[str, str]  # the types of a table's columns by name, as JSON calls them
+    outputs: dict[str, list[str]]  # that each model has, by its name
 
 
 def resident_memory(process: int | None) -> int:
@@ -78,9 +86,8 @@ class Worker:
         self._most = math.inf  # bytes of memory; unknown until it is ready
         self._took_too_much = False
 
-    def wait(self) -> dict[str, str]:
-        """Waits until the first process is ready; returns the types of the columns of its tables by
-        name.
+    def wait(self) -> Ready:
+        """Waits until the first process is ready; returns what its tables may have.
 
         Raises FerVitError when it cannot load the model.
         """
@@ -93,8 +100,7 @@ class Worker:
         if event["state"] == "failed":
             raise FerVitError(event["message"])
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
-        columns: dict[str, str] = event["columns"]
-        return columns
+        return Ready(event["columns"], event["outputs"])
 
     def _receive(self) -> Event:
         event: Event = self._pipe.recv()
@@ -168,11 +174,12 @@ class Jobs:
         folder: Path,
         models: Sequence[str],
         worker: Worker,
-        columns: Mapping[str, str] | None = None,
+        ready: Ready,
     ) -> None:
         self.folder = folder
         self.models = models  # that may be chosen, the default first
-        self.columns = columns or {}  # types of a table's columns by name, as JSON calls them
+        self.columns = ready.columns
+        self.outputs = ready.outputs
         self.results: dict[str, dict[str, Path]] = {}
         self.active: set[str] = set()  # names of the folders of jobs without results
         self._worker = worker

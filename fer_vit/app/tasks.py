@@ -34,13 +34,14 @@ from fer_vit.face.image import (
     read_image,
 )
 from fer_vit.faces import NO_FACE, OK, Faces, no_faces
-from fer_vit.fields import face_fields
+from fer_vit.fields import FACES, FEATURES
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions, is_video
-from fer_vit.predict.recognizer import load
+from fer_vit.predict.recognizer import list_outputs, load
 from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
+from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.writer import write_report
 
@@ -66,11 +67,13 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     )  # its usual one is the system's: it stays there when this process is killed
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
+        outputs = outputs_of_models(models)
     except FerVitError as error:
         return pipe.send({"state": "failed", "message": str(error)})
     sys.addaudithook(refuse_network)
     memory = resident_memory(os.getpid())
-    pipe.send({"state": "ready", "columns": column_types(), "memory": memory})
+    ready = {"columns": column_types(), "outputs": outputs, "memory": memory}
+    pipe.send({"state": "ready", **ready})
     while True:
         task = pipe.recv()
         try:
@@ -91,11 +94,20 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
             pipe.send({"state": "failed", "message": FAILED})
 
 
+def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the outputs of each model that can be chosen; the first model is loaded."""
+    outputs = {models[0]: load_cached(models[0]).heads}
+    for name in models[1:]:
+        settings, _ = read_model(name)
+        outputs[name] = list_outputs(settings["outputs"])
+    return outputs
+
+
 def column_types() -> dict[str, str]:
-    """Returns the types of a table's columns by name, as JSON calls them,
-    without the columns of expressions.
+    """Returns the types of a table's columns by name, as JSON calls them; a name with an asterisk
+    stands for several columns.
     """
-    return {field.name: field.type for field in face_fields((), videos=True)}
+    return {field.name: field.type for field in FACES if field not in FEATURES}
 
 
 def run_task(task: Task, send: Callable[[Event], None]) -> None:
@@ -146,10 +158,10 @@ def make_table(task: Task, paths: Sequence[Path], options: PhotoOptions) -> None
     """Makes the table of a task; as JSON, one list of rows."""
     table = Path("..", task.table)
     if table.suffix != ".json":
-        predict_table(load_cached(task.model), paths, options, Outputs(table))
+        predict_table(load_cached(task.model), paths, options, Outputs(table, heads=task.outputs))
         return
     lines = table.with_suffix(".jsonl")
-    predict_table(load_cached(task.model), paths, options, Outputs(lines))
+    predict_table(load_cached(task.model), paths, options, Outputs(lines, heads=task.outputs))
     with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
         before = "["
         for row in rows:
@@ -180,7 +192,7 @@ def make_report(
         (info,) = faces.infos
         found.setdefault(info.path, FileFaces()).add(faces)
 
-    outputs = Outputs(table, summary, intervals, copy)
+    outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
         predict_table(model, paths, options, outputs, on_faces=collect)
     except FerVitError:

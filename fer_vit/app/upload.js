@@ -123,7 +123,26 @@ function clear() {
   for (const part of ['.messages', '.downloads', '.copy', '.pictures', '.frame']) $(part).replaceChildren();
 }
 
+/* The columns of the table: all of the model, unless some are left out. */
+let outputs = {};  // by model
+
+function offerOutputs() {
+  const boxes = outputs[form.model.value].map(name => element('label', {}, element('input', {type: 'checkbox', name: 'outputs', value: name, checked: true}), ` ${name}`));
+  $('.kinds').replaceChildren($('#kinds'), ...boxes);
+}
+form.model.addEventListener('change', offerOutputs);
+
+function chosenOutputs() {
+  return [...document.querySelectorAll('.kinds :checked')].map(box => box.value);
+}
+
 async function start() {
+  const offered = outputs[form.model.value] ?? [];  // none before the server has listed its models
+  const columns = chosenOutputs();
+  if (offered.length && !columns.length) {
+    status.value = 'Choose at least one kind of column.';
+    return;
+  }
   clear();
   const body = new FormData();
   for (const file of files) body.append('files', file);
@@ -131,6 +150,7 @@ async function start() {
     if (form[name].value) body.append(name, form[name].value);
   }
   body.append('explain', form.explain.checked);
+  if (columns.length < offered.length) columns.forEach(name => body.append('outputs', name));
   running = new AbortController();
   toggle(true);
   status.value = 'Sending …';
@@ -183,4 +203,8 @@ function show(job) {
   $('.frame').replaceChildren(...job.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
 }
 
-fetch('api/models').then(response => response.json()).then(models => form.model.append(...models.map(name => new Option(name))));
+fetch('api/outputs').then(response => response.json()).then(byModel => {
+  outputs = byModel;
+  form.model.append(...Object.keys(outputs).map(name => new Option(name)));
+  offerOutputs();
+});

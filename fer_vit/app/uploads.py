@@ -10,7 +10,7 @@ import binascii
 import re
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from python_multipart.exceptions import FormParserError
@@ -19,11 +19,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 MAX_FILES = 20  # photos and clips in one request
-MAX_FIELDS = 8  # other fields of a form
+MAX_FIELDS = 12  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
 MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
 FORM, JSON = "multipart/form-data", "application/json"
 FILES = "files"  # name of the field
+OUTPUTS = "outputs"  # name of the only other field that a form may repeat
+Output: TypeAlias = Literal["expression", "pose", "movements", "affect"]
+"""What chooses columns, as `Field.head` of the columns."""
 
 
 class Options(BaseModel):
@@ -39,6 +42,13 @@ class Options(BaseModel):
     end: float = Field(1e6, ge=0, le=1e6, description="Second of a clip at which to end.")
     explain: bool = Field(
         True, description="Whether a report explains the faces; without, it has only tables."
+    )
+    outputs: list[Output] = Field(
+        [],
+        max_length=len(get_args(Output)),
+        description="The columns of the table of faces, of what `/api/outputs` lists for the "
+        "model: `expression`, `pose`, `movements`, `affect`; a form repeats the field. Left out: "
+        "all.",
     )
 
 
@@ -124,7 +134,8 @@ class FormReader:
     def __init__(self, folder: Path, boundary: bytes) -> None:
         self._folder = folder
         self._names: list[str] = []
-        self._fields: dict[str, str] = {}
+        self._fields: dict[str, str | list[str]] = {}
+        self._number = 0  # of other fields so far
         self._headers: dict[bytes, bytes] = {}
         self._header = b""  # name of the header that is read
         self._value = b""
@@ -184,8 +195,9 @@ class FormReader:
         (self._folder / self._names[-1]).touch(exist_ok=False)
 
     def _start_field(self, name: str) -> None:
-        if len(self._fields) == MAX_FIELDS:
+        if self._number == MAX_FIELDS:
             raise HTTPException(400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES}`.")
+        self._number += 1
         self._field = name
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
@@ -200,7 +212,15 @@ class FormReader:
             value = self._data.decode(errors="replace")
             self._data.clear()
             if value:  # an empty field is one that is left out
-                self._fields[self._field] = value
+                self._add_value(self._field, value)
+
+    def _add_value(self, name: str, value: str) -> None:
+        if name != OUTPUTS:
+            self._fields[name] = value
+            return
+        values = self._fields.setdefault(OUTPUTS, [])
+        assert isinstance(values, list)
+        values.append(value)
 
     def _append(self) -> None:
         """Moves what is in memory to the end of the file that is read."""

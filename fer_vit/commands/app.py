@@ -59,10 +59,10 @@ def app(
         folder.chmod(0o700)
         server, address = listen(host, port)
         with server, closing(Worker(models, work)) as worker:
-            columns = worker.wait()
+            ready = worker.wait()
             print(f"Open {address} (Ctrl-C ends it)", flush=True)
             sys.addaudithook(refuse_network)
-            page = create_app(Jobs(folder, models, worker, columns), host, behind_proxy)
+            page = create_app(Jobs(folder, models, worker, ready), host, behind_proxy)
             with suppress(KeyboardInterrupt), serving(page, server) as thread:
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit

@@ -449,8 +449,7 @@ class Recognizer(nn.Module):
     @property
     def heads(self) -> list[str]:
         """The outputs that can be chosen: the expression, the pose, and further heads."""
-        further = [head for head in self.net.settings.outputs if head != "pose"]
-        return [EXPRESSION, "pose", *further]
+        return list_outputs(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns what the numbers of faces mean that this model classifies
@@ -464,6 +463,13 @@ class Recognizer(nn.Module):
             thresholds=self.thresholds,
             origin=self.origin(detector),
         )
+
+
+def list_outputs(further: Iterable[str]) -> list[str]:
+    """Returns the outputs of a model that can be chosen, by its further heads: each model has the
+    expression, and the pose at least from the landmarks.
+    """
+    return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
 
 
 def results(faces: Faces) -> FaceResults:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fer_vit.app.jobs import Jobs
+from fer_vit.app.jobs import Jobs, Ready
 from fer_vit.app.server import create_app, listen, serving
 from tests.helpers.servers import Stub
 
@@ -17,7 +17,8 @@ def worker() -> Stub:
 
 @pytest.fixture
 def queue(tmp_path: Path, worker: Stub) -> Jobs:
-    return Jobs(tmp_path, ["first", "second"], worker)  # type: ignore[arg-type]
+    outputs = {"first": ["expression", "pose", "movements"], "second": ["expression", "pose"]}
+    return Jobs(tmp_path, [*outputs], worker, Ready({}, outputs))  # type: ignore[arg-type]
 
 
 @pytest.fixture

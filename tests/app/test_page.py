@@ -18,6 +18,7 @@ DONE = {
     "photos": [{"name": "b.jpg", "file": "photos/0.jpg"}],
     "html": True,
 }
+OUTPUTS = {"large": ["expression", "pose", "movements"], "small": ["expression", "pose"]}
 PHOTO = {"name": "b.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
 
 
@@ -39,8 +40,8 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
 
     def answer(route: Route) -> None:
         name = route.request.url.rpartition("/")[2] or "upload.html"
-        if name == "models":
-            route.fulfill(json=["small"])
+        if name == "outputs":
+            route.fulfill(json=OUTPUTS)
         elif name == "report":
             sent.append(route.request.post_data or "")
             if "true" in sent[-1].rpartition('name="explain"')[2]:
@@ -80,6 +81,27 @@ def test_explanations_are_left_out_on_request(page: Page, sent: list[str]) -> No
     assert len(sent) == 2
     assert not page.get_by_label("Explain each face").is_checked()
     expect(page.locator(".photos")).to_have_js_property("open", True)
+
+
+def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[str]) -> None:
+    boxes = page.locator(".kinds input")
+    expect(boxes).to_have_count(3)
+    page.get_by_label("Model").select_option("small")
+    expect(boxes).to_have_count(2)
+    page.get_by_label("Explain each face").uncheck()
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    for name in OUTPUTS["small"]:
+        page.get_by_label(name).uncheck()
+    page.get_by_text("Find faces").click()
+    expect(page.locator("output")).to_contain_text("at least one")
+    page.get_by_label("pose").check()
+    page.get_by_text("Find faces").click()
+    expect(page.locator(".downloads a")).to_have_count(1)
+    page.get_by_label("expression").check()
+    page.get_by_text("Find faces").click()
+    expect(page.locator(".downloads a")).to_have_count(1)
+    chosen = [body.count('name="outputs"') for body in sent]
+    assert chosen == [1, 0]  # all are the same as none
 
 
 def test_a_photo_that_the_report_has_is_folded(page: Page) -> None:

@@ -8,7 +8,7 @@ from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import requests
@@ -18,8 +18,10 @@ from fer_vit.app import api, guard, jobs, server, uploads
 from fer_vit.app.guard import POLICY, public_address, refuse_network
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import LivePage, create_app
-from fer_vit.app.uploads import FormReader, Upload, safe_name
+from fer_vit.app.uploads import FormReader, Output, Upload, safe_name
 from fer_vit.errors import FerVitError
+from fer_vit.fields import FACES
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.version import __version__
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Stub
@@ -109,6 +111,7 @@ def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Pat
         False,
         {"fps": 2, "start": 0, "end": 9},
         True,
+        (),
     )
     assert worker.uploads == {"a.jpg": b"bytes of a photo"}
     for kind, table in (
@@ -196,7 +199,7 @@ def test_limits_of_a_request(
 
     assert refused(400, "20 files", [("files", ("a.jpg", b""))] * 21)
     assert refused(400, "1,000 bytes", model="x" * 1001)
-    assert refused(400, "", **{f"field{n}": "1" for n in range(9)})
+    assert refused(400, "", **{f"field{n}": "1" for n in range(uploads.MAX_FIELDS + 1)})
     assert refused(422, "`files`", {})
     assert refused(422, "files", {"file": ("a.jpg", b"")})
     assert refused(422, "bad.jpg", {"files": ("bad.jpg", b"")})
@@ -391,13 +394,45 @@ def test_health_needs_no_worker(client: TestClient, worker: Stub) -> None:
     assert live.get("/health").json() == {"status": "ok", "version": __version__}
 
 
+def test_outputs_are_listed_by_model_and_chosen_in_form_and_json(
+    client: TestClient, worker: Stub
+) -> None:
+    listed = client.get("/api/outputs").json()
+    assert [*listed] == ["first", "second"]
+    assert listed["second"] == ["expression", "pose"]
+
+    files = {"files": ("a.jpg", b"x")}
+    chosen = ["movements", "pose"]
+    assert client.post("/api/predict", files=files, data={"outputs": chosen}).status_code == 200
+    assert client.post("/api/predict", files=files).status_code == 200
+    encoded = {"files": [{"data": ""}], "outputs": chosen}
+    assert client.post("/api/predict", json=encoded).status_code == 200
+    assert [task.outputs for task in worker.tasks] == [tuple(chosen), (), tuple(chosen)]
+
+    for wrong in (["smile"], [""] * 9, "pose", None, [["pose"]], ["pose"] * 5):
+        refused = client.post("/api/predict", json=encoded | {"outputs": wrong})
+        assert refused.status_code == 422
+        assert refused.json()["detail"].startswith("outputs")
+    refused = client.post("/api/predict", files=files, data={"outputs": ["pose, movements"]})
+    assert refused.status_code == 422
+    refused = client.post("/api/predict", files=files, data={"outputs": ["pose"] * 13})
+    assert refused.status_code == 400
+    assert len(worker.tasks) == 3
+
+
+def test_requests_name_the_outputs_of_all_heads() -> None:
+    assert {*get_args(Output)} == {field.head for field in FACES if field.head}
+    assert {*get_args(Output)} == {EXPRESSION, *HEADS}
+
+
 def test_the_schema_has_types_for_rows_requests_and_errors(queue: Jobs) -> None:
-    queue.columns = {"path": "string", "status": "string", "face": "integer"}
+    queue.columns = {"path": "string", "status": "string", "face": "integer", "move_*": "number"}
     client = TestClient(create_app(queue), base_url="http://localhost")
     schema = client.get("/openapi.json").json()
     predict = schema["paths"]["/api/predict"]["post"]
     row = predict["responses"]["200"]["content"]["application/json"]["schema"]["items"]
     assert row["properties"]["face"] == {"type": ["integer", "null"]}
+    assert row["patternProperties"] == {"^move_": {"type": ["number", "null"]}}
     assert row["required"] == ["path", "status"]
     body = predict["requestBody"]["content"]
     assert body["multipart/form-data"]["schema"]["properties"]["files"]["type"] == "array"

@@ -14,8 +14,15 @@ from skimage.data import astronaut
 
 from fer_vit.app import jobs, tasks
 from fer_vit.app.jobs import Event, Task, Worker
-from fer_vit.app.tasks import check_pixels, column_types, named_by_content, run_task
+from fer_vit.app.tasks import (
+    check_pixels,
+    column_types,
+    named_by_content,
+    outputs_of_models,
+    run_task,
+)
 from fer_vit.errors import FerVitError
+from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
@@ -48,6 +55,27 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
     assert run(uploads, ["group.jpg", "empty.png", "text.jpg"], table) == [{"state": "done"}]
     main(["predict", "group.jpg", "empty.png", "text.jpg", "--output", f"../expected-{table}"])
     assert_same(read(uploads.parent / table), read(uploads.parent / f"expected-{table}"))
+
+
+def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
+    task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.json", False, {})
+    events: list[Event] = []
+    run_task(task._replace(outputs=("movements",)), events.append)
+    main(["predict", "group.jpg", "--outputs", "movements", "--output", "../expected.jsonl"])
+    (row,) = json.loads((uploads.parent / "faces.json").read_text())
+    (expected,) = read(uploads.parent / "expected.jsonl")
+    assert row == expected
+    assert "move_jawOpen" in row
+    assert "label" not in row
+    assert "yaw" not in row
+    with pytest.raises(FerVitError, match="has, but got affect"):
+        run_task(task._replace(outputs=("affect",)), events.append)
+
+
+def test_outputs_of_models_are_those_of_their_tables() -> None:
+    outputs = outputs_of_models(["ferplus-fairface-small", DEFAULT])
+    assert outputs["ferplus-fairface-small"] == ["expression", "pose"]
+    assert outputs[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
 
 
 def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
@@ -94,7 +122,8 @@ def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
     columns = column_types()
     for row in json.loads((uploads.parent / "faces.json").read_text()):
         for name, cell in row.items():
-            kind = "number" if name.startswith(("p_", "smoothed_", "move_")) else columns[name]
+            prefix = name.partition("_")[0]
+            kind = columns[name] if name in columns else columns[f"{prefix}_*"]
             assert cell is None or isinstance(cell, types[kind]), name
 
 

@@ -82,6 +82,7 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
         else {
             "state": "ready",
             "columns": {"path": "string"},
+            "outputs": {},
             "memory": resident_memory(os.getpid()),
         }
     )
