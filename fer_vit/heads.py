@@ -137,6 +137,13 @@ def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
     return np.asarray(values + degrees[:, None] * rolls)
 
 
+def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -> Array:
+    """Returns values of a head (M, K) in the picture, from those in crops that were rotated by
+    `degrees` (M,), clockwise.
+    """
+    return HEADS[head].rotate(values, names, -degrees)
+
+
 def to_degrees(raw: Tensor) -> Tensor:
     """Converts raw outputs of `pose` to degrees."""
     return POSE_UNIT * raw

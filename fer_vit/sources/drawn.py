@@ -65,6 +65,8 @@ TABLE = {
 # largest shift of a person's parameters from the table's, the same in all expressions of that
 # person
 JITTER = 0.18
+BROW_RISE = 0.055  # of raised brows
+EYE_OPENING = 0.65  # growth of the height of opened eyes
 LOOKS = {
     # How the face's frame lies in the image.
     "roll": (-12.0, 12.0),  # degrees
@@ -223,11 +225,13 @@ OUTPUTS = {
 
 
 def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
-    """Returns the targets of a drawn face by column: the parameters of the drawing.
+    """Returns the targets of a drawn face by column: the parameters of the drawing, as a picture
+    shows them.
 
     A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the
     mouth, less the sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
     """
+    moved = shown_movements(look, moved)
     corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
     intensities = {
         "browRaise": moved.brow_raise,
@@ -250,6 +254,22 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
     targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
     targets["arousal"] = float(np.clip(moved.eye_opening + moved.mouth_opening - 1, -1, 1))
     return targets
+
+
+def shown_movements(look: Look, moved: Parameters) -> Parameters:
+    """Returns the movements that a picture shows.
+
+    It does not show how high the brows of a person are at rest, and how open the eyes: both are
+    measured from the mean person's.
+    """
+    usual_y = float(np.mean(LOOKS["brow_y"]))
+    usual_height = float(np.mean(LOOKS["eye_height"]))
+    higher = (usual_y - look["brow_y"]) / BROW_RISE
+    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
+    return moved._replace(
+        brow_raise=moved.brow_raise + higher,
+        eye_opening=(height / usual_height - 1) / EYE_OPENING,
+    )
 
 
 def _values(expression: str) -> Array:
@@ -332,7 +352,7 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
     x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
     y = TEMPLATE[0][1]
     width = look["eye_width"]
-    height = look["eye_height"] * (1 + 0.65 * moved.eye_opening)
+    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
     shape = _oval(x, y, width, height)
     fill(shape, WHITE)
 
@@ -356,7 +376,7 @@ def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
     x = 0.5 + 0.8 * look["yaw"]
     # T runs from the inner end to the outer.
     away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
-    middle = look["brow_y"] - 0.055 * moved.brow_raise
+    middle = look["brow_y"] - BROW_RISE * moved.brow_raise
     y = middle - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
     for side in (-1, 1):
         fill(_stroke(x + side * away, y, look["brow_width"]), colour)

@@ -18,8 +18,8 @@ from torchmetrics import MeanMetric, MetricCollection, classification
 from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.geometry import TEMPLATE, Align
-from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.geometry import TEMPLATE, Align, rotation
+from fer_vit.heads import EXPRESSION, HEADS, in_picture
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
@@ -323,6 +323,14 @@ class FERTask(RegionViTModule):
         shared = self.shared[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
+    def _in_picture(self, head: str, values: Tensor, batch: Batch) -> Tensor:
+        """Returns values (B, K) of the shared outputs as `predict` returns them: the roll in the
+        picture, not in the aligned crop.
+        """
+        degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
+        turned = in_picture(head, self.shared[head].names, values.cpu().numpy(), degrees)
+        return torch.from_numpy(turned).to(values)
+
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face
         without a label.
@@ -364,7 +372,9 @@ class FERTask(RegionViTModule):
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
-            metrics.update(HEADS[head].decode(preds.float())[once], target[once])
+            values = self._in_picture(head, HEADS[head].decode(preds.float()), batch)
+            truth = self._in_picture(head, target, batch)
+            metrics.update(values[once], truth[once])
         labelled = once & batch.target.isfinite().all(1)
         if labelled.any():
             logits, target = outputs[EXPRESSION].float()[labelled], batch.target[labelled]

@@ -13,9 +13,13 @@ import pytest
 import torch
 from PIL import Image as Pil
 
+from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
+from fer_vit.geometry import rotation
+from fer_vit.heads import POSE_UNIT
 from fer_vit.measures import measure
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn
@@ -141,3 +145,25 @@ def test_a_head_without_training_targets_is_an_error(
     path = tmp_path / "faces.parquet"
     write_manifest(path, replace(reading, rows=rows), "drawn")
     assert "training faces with targets of movements" in refusal(path, tmp_path / "runs")
+
+
+def test_validate_measures_the_roll_in_the_picture(
+    trained: Path, folder: Path, tmp_path: Path
+) -> None:
+    logs = validate(trained, folder / "all.parquet", tmp_path)
+    _, row = csv.DictReader((logs / "val_pose.csv").open())
+    assert row["output"] == "roll"
+
+    net = load_network(trained)
+    faces = Manifest.read(folder / "all.parquet").split("val")
+    spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align)
+    dataset = FaceDataset(faces, spec)
+    batch = collate([dataset[index] for index in range(len(faces))]).ready(torch.device("cpu"))
+    with torch.inference_mode():
+        raw = net(batch.image, batch.boxes, batch.valid)["pose"][:, 1]
+    turned = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
+    roll = POSE_UNIT * raw.double().numpy() - turned
+    truth = faces.head_targets()["pose"][:, 1]
+    assert np.ptp(turned) > 5
+    assert float(row["r"]) == pytest.approx(measure("r", roll, truth), abs=1e-3)
+    assert float(row["MAE"]) == pytest.approx(measure("MAE", roll, truth), abs=1e-2)
