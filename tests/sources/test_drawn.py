@@ -14,6 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, region_boxes, warp
 from fer_vit.geometry import TEMPLATE, Float32Array, Mask, crop_matrix
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources import drawn
 from fer_vit.sources.drawn import differing_regions, draw_face, read
 
 
@@ -124,3 +125,19 @@ def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
         np.abs(np.array([dark.min(), dark.max()]) / size - (TEMPLATE[3][0], TEMPLATE[4][0])).max()
         < 0.04
     )
+
+
+def test_brows_at_one_height_and_eyes_of_one_size_have_equal_targets() -> None:
+    look = {name: (low + high) / 2 for name, (low, high) in drawn.LOOKS.items()}
+    raised = drawn.Parameters(brow_raise=0.4, eye_opening=0.5)
+    expected = drawn.draw_targets(look, raised)
+    assert expected["move_browRaise"] == pytest.approx(0.4)
+    assert expected["move_eyeWide"] == pytest.approx(0.5)
+
+    low_brows = look | {"brow_y": look["brow_y"] + 0.1 * drawn.BROW_RISE}
+    same = drawn.draw_targets(low_brows, raised._replace(brow_raise=0.5))
+    assert same == pytest.approx(expected)
+    height = look["eye_height"] * (1 + 0.5 * drawn.EYE_OPENING)
+    large_eyes = look | {"eye_height": height}
+    same = drawn.draw_targets(large_eyes, raised._replace(eye_opening=0.0))
+    assert same == pytest.approx(expected)
