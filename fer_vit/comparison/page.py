@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image as Pil
 
-from fer_vit.comparison.prose import methods, sentences
+from fer_vit.comparison.prose import ALPHA, methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
     Comparison,
     Courses,
@@ -16,18 +15,27 @@ from fer_vit.comparison.results import (
     as_json,
     course_tables,
 )
-from fer_vit.comparison.series import mean_course
+from fer_vit.comparison.series import average_series, mean_course
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
 from fer_vit.evaluation.writer import FILES as PAGE, Section, write_files
-from fer_vit.report.charts import series_figure
+from fer_vit.geometry import Array
 from fer_vit.report.intervals import interval_chart
+from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.table import NOTHING, interval_text
 
 FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
-DASH = "A dash: there is no test; Methods have the reasons."
+MIXED = "Mixed model"
+DASH = "A dash: there is no test, for a reason above."
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
+ICC = "The share of the variance that lies between persons: near 1, repeated photos or clips agree."
+NOTE = (
+    "A measure describes what the model sees in faces: the words that annotators would choose, not "
+    "what persons felt. Each section corrects for its tests alone. Report the measure that you "
+    "chose before the study; a difference that you found here needs new data."
+)
+MOST_DRAWN = 500  # bins of a curve on the page
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
@@ -36,10 +44,11 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
     """
     lines = methods(facts, study, results)
     tables = course_tables(study, results.courses) if results.courses else {}
-    words = {
-        outcome.kind.title: sentences(study, outcome.kind, outcome.comparisons)
-        for outcome in results.outcomes
-    }
+    words = {outcome.kind.title: outcome_lines(study, outcome) for outcome in results.outcomes}
+    missing = []
+    for outcome in results.outcomes:
+        missing += missing_lines(outcome.kind.title, outcome.comparisons)
+    missing += missing_lines(MIXED, results.mixed or [])
     json = {**facts, "methods": "\n".join(lines), "sentences": words, **as_json(study, results)}
     _, written = write_files(
         folder,
@@ -49,27 +58,24 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         title="Expressions by condition",
         generator="fer-vit compare",
         facts=facts,
-        sections=sections(study, results, words, lines),
+        note=NOTE,
+        sections=sections(study, results, lines),
     )
-    return "\n".join([*lines, written])
+    return "\n".join([*lines, *map(printable, missing), written])
 
 
-def sections(
-    study: Study, results: Results, words: Mapping[str, list[str]], lines: Sequence[str]
-) -> list[Section]:
-    """Returns the parts of the page: the results in words first, then differences,
-    means and methods.
-    """
-    parts = [Section(f"{title}: results", "", [], lines=text) for title, text in words.items()]
-    for outcome in results.outcomes:
-        parts += outcome_sections(outcome)
-    title, _, form, *_ = study.kinds[0]
-    if any(mean["mean"] is not None for row in results.repeated.values() for mean in row.values()):
-        parts.append(means_section(f"{title}: ICC(1)", results.repeated, ".2f"))
-    if results.mixed is not None:
-        parts.append(tests_section(f"{title}, mixed model", results.mixed, form))
+def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
+    """Returns the parts of the page: a section for each kind of measures, and the methods."""
+    parts = [outcome_section(study, outcome) for outcome in results.outcomes]
     if results.courses:
         parts += course_sections(study, results.courses)
+    kind = study.kinds[0]
+    if results.mixed is not None:
+        tests = tests_section(f"{kind.title}, mixed model", results.mixed, kind.form)
+        parts.append(fold_table(tests._replace(lines=missing_lines(MIXED, results.mixed))))
+    if any(mean["mean"] is not None for row in results.repeated.values() for mean in row.values()):
+        repeated = means_section(f"{kind.title}: ICC(1)", results.repeated, ".2f", ICC)
+        parts.append(fold_table(repeated))
     parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     return parts
 
@@ -83,13 +89,41 @@ def counts_table(study: Study) -> list[list[str]]:
     return rows
 
 
-def outcome_sections(outcome: Outcome) -> list[Section]:
-    """Returns the differences, then the means, of one kind of measures."""
+def outcome_lines(study: Study, outcome: Outcome) -> list[str]:
+    """Returns the results of an outcome in words, and why comparisons are missing."""
+    missing = missing_lines(outcome.kind.title, outcome.comparisons)
+    return [*sentences(study, outcome.kind, outcome.comparisons), *missing]
+
+
+def outcome_section(study: Study, outcome: Outcome) -> Section:
+    """Returns the results of one kind of measures: in words, as differences, then the rest."""
     kind = outcome.kind
-    return [
-        tests_section(kind.title, outcome.comparisons, kind.form),
-        means_section(kind.title, outcome.means, kind.form),
+    tested = [
+        comparison for comparison in outcome.comparisons if not isinstance(comparison.test, Missing)
     ]
+    text = f"Measured: {kind.phrase}."
+    if tested:
+        text += (
+            " Below, each difference with its 95% interval; a filled dot has p < "
+            f"{ALPHA} after Holm's correction for the {len(tested)} tests of this section."
+        )
+    differences = tests_section("Tests", outcome.comparisons, kind.form)
+    return Section(
+        title=kind.title,
+        text=text,
+        lines=outcome_lines(study, outcome),
+        intervals=differences.intervals,
+        more=[
+            differences._replace(intervals=None),
+            means_section("Means by condition", outcome.means, kind.form),
+        ],
+    )
+
+
+def fold_table(section: Section) -> Section:
+    """Returns a section whose chart shows all numbers of its table, with the table on request."""
+    table = Section("Table", rows=section.rows)
+    return section._replace(rows=(), more=[table])
 
 
 def means_section(title: str, means: Means, form: str, text: str = "") -> Section:
@@ -104,25 +138,31 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
 
 
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
-    """Returns the table of some tests; a missing one has dashes."""
+    """Returns the table and the chart of some tests; a missing one has dashes."""
     known = [
         comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
     ]
     columns = [name for name in TESTED if known and name in known[0]]
     rows = [["", "difference", *columns]]
     differences = {}
+    unclear = []
     for comparison in comparisons:
         test = comparison.test
+        name = printable(comparison.name)
         if isinstance(test, Missing):
             cells = [NOTHING] * (1 + len(columns))
         else:
-            differences[printable(comparison.name)] = test["difference"]
+            differences[name] = test["difference"]
+            if test["p corrected"] >= ALPHA:
+                unclear.append(name)
             cells = [interval_text(test["difference"], _signed(form))]
-            cells += [f"{test[column]:.2g}" for column in columns]
+            for column in columns:
+                number = test[column]
+                cells.append(p_text(number) if column.startswith("p") else f"{number:.2f}")
         rows.append([comparison.name, *cells])
     text = DASH if len(known) < len(comparisons) else ""
-    chart = interval_chart(differences, _signed(form))
-    return Section(f"{title}: differences", text, rows, intervals=chart)
+    chart = interval_chart(differences, _signed(form), hollow=unclear, with_zero=True)
+    return Section(title, text, rows, intervals=chart)
 
 
 def _signed(form: str) -> str:
@@ -131,34 +171,56 @@ def _signed(form: str) -> str:
 
 
 def course_sections(study: Study, courses: Courses) -> list[Section]:
-    """Returns the chart of the mean series, and the synchrony."""
-    curves = {}
+    """Returns the mean series as curves, and the synchrony."""
+    joined = -(-courses.series.shape[1] // MOST_DRAWN)
+    drawn: dict[str, dict[str, Course]] = {}
     for place, label in enumerate(study.labels):
-        curves[printable(label)] = {
-            printable(name): mean_course(cells[:, :, place])[:3]
-            for name, cells in courses.persons.items()
-        }
-    times = courses.step * (np.arange(courses.series.shape[1], dtype=float) + 0.5)
+        drawn[printable(label)] = {}
+        for name, cells in courses.persons.items():
+            mean, low, high, _ = mean_course(join_bins(cells[:, :, place], joined))
+            drawn[printable(label)][printable(name)] = Course(mean, low, high)
+    step = joined * courses.step
+    bins = -(-courses.series.shape[1] // joined)
+    times = step * (np.arange(bins, dtype=float) + 0.5)
+
     filled = np.isfinite(courses.series[:, :, 0])
     last = courses.series.shape[1] - np.argmax(filled[:, ::-1], axis=1)
     empty = 1 - filled.sum() / np.where(filled.any(1), last, 0).sum()
     text = (
-        f"The mean over persons in bins of {courses.step:g} s, with its 95% t interval. "
-        f"{empty:.1%} of the bins up to the last face of each clip are empty. grid.csv has the "
-        "series of each clip, grid_means.csv the means."
+        f"{study.kinds[0].title}: the mean over persons in bins of {courses.step:g} s, with its "
+        f"95% t interval at each time. {empty:.1%} of the bins up to the last face of each clip "
+        "are empty. grid.csv has the series of each clip, grid_means.csv the means."
     )
-    picture = Pil.fromarray(series_figure(times, curves, study.kinds[0].title))
+    if joined > 1:
+        text += f" The curves are drawn in bins of {step:g} s."
     several = [
         f"Persons with several clips in {name}, whose series are averaged: {number}."
         for name, number in courses.several.items()
         if number
     ]
-    parts = [Section("Over time", text, [], picture, several)]
+    parts = [
+        Section(
+            title="Over time",
+            text=text,
+            lines=several,
+            plots=series_plots(times, drawn, study.kinds[0].form),
+            curves=[printable(name) for name in courses.persons],
+        )
+    ]
     if courses.synchrony:
         note = (
             "Leave-one-out inter-subject correlation: of each person with the mean of all others, "
             "averaged by Fisher's z; 95% percentile bootstrap over persons. sync.csv has the "
             "correlation of each person. All persons of a condition must have seen the same."
         )
-        parts.append(means_section("Synchrony", courses.synchrony, ".2f", note))
+        parts.append(fold_table(means_section("Synchrony", courses.synchrony, ".2f", note)))
     return parts
+
+
+def join_bins(series: Array, number: int) -> Array:
+    """Returns the means of each `number` of neighbouring bins of series (P, T); NaN do not count.
+
+    The last bin may be shorter.
+    """
+    bins = np.arange(series.shape[1]) // number
+    return average_series(series.T, bins, int(bins[-1]) + 1).T

@@ -17,44 +17,47 @@ INSTALL = "The mixed model is left out, since statsmodels is missing: install fe
 
 
 def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> list[str]:
-    """Returns a sentence for each comparison of a kind, also for the ones without a test."""
-    lines = []
+    """Returns a sentence for each measure with a clear difference, and one for each pair of
+    conditions on the measures without.
+    """
+    clear: dict[str, list[str]] = {}
+    unclear: dict[tuple[str, str], list[str]] = {}
     for comparison in comparisons:
-        if isinstance(comparison.test, Missing):
-            lines.append(missing_sentence(comparison, comparison.test))
+        test = comparison.test
+        if isinstance(test, Missing):
+            continue
+        if test["p corrected"] < ALPHA:
+            clear.setdefault(comparison.measure, []).append(clause(study, kind, comparison, test))
         else:
-            lines.append(sentence(study, kind, comparison, comparison.test))
+            pair = (comparison.first, comparison.second)
+            unclear.setdefault(pair, []).append(comparison.measure)
+
+    lines = [f"{measure} is {'; '.join(clauses)}." for measure, clauses in clear.items()]
+    for (first, second), measures in unclear.items():
+        lines.append(
+            f"No clear difference between {second} and {first} in {listed(measures)}: this is no "
+            "evidence that they are equal."
+        )
     return lines
 
 
-def sentence(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
-    """Returns the result of a test in plain words: direction, size, interval,
-    corrected p, persons.
+def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
+    """Returns a clear difference in words: size, direction, interval, corrected p, Hedges' g,
+    persons.
+
+    A word stands between each name and the next number, so that a name that is written from right
+    to left does not move the number.
     """
     difference = test["difference"]
     size = _number(abs(difference["mean"]), kind.form) + kind.unit
     low = _number(difference["low"], kind.form)
-    high = _number(difference["high"], kind.form) + kind.unit
-    numbers = (
-        f"95% interval of the difference {low} to {high}; {_p(test['p corrected'])} after Holm's "
-        f"correction; {_persons(study, comparison, test)}"
-    )
-    first, second = comparison.first, comparison.second
+    high = _number(difference["high"], kind.form)
     direction = "higher" if difference["mean"] > 0 else "lower"
-    if test["p corrected"] < ALPHA:
-        result = f"{kind.phrase} is {size} {direction} in {second} than in {first}"
-    else:
-        result = (
-            f"no clear difference in {kind.phrase} between {second} and {first}; it is {size} "
-            f"{direction} in {second}"
-        )
-    return f"{comparison.measure}: {result} ({numbers})."
-
-
-def missing_sentence(comparison: Comparison, missing: Missing) -> str:
-    """Returns why a comparison has no test."""
-    pair = f"{comparison.second} and {comparison.first} are not compared"
-    return f"{comparison.measure}: {pair}, since {missing.reason}."
+    persons = _persons(study, comparison, test)
+    return (
+        f"{size} {direction} in {comparison.second} than in {comparison.first} (95% interval "
+        f"{low} to {high}, {_p(test['p corrected'])}, g = {test['g']:.2f}, {persons})"
+    )
 
 
 def _number(value: float, form: str) -> str:
@@ -65,17 +68,22 @@ def _number(value: float, form: str) -> str:
     return f"{value:{plain}}"
 
 
+def p_text(value: float) -> str:
+    """Returns a p-value as papers have it, without its name."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def _p(value: float) -> str:
-    """Formats a p-value as papers do."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    """Returns a p-value as papers have it."""
+    return f"p {p_text(value)}" if value < 0.001 else f"p = {p_text(value)}"
 
 
 def _persons(study: Study, comparison: Comparison, test: Test) -> str:
     """Returns the number of persons of a test."""
     first, second = test["persons"]
     if study.design(comparison.first, comparison.second).paired:
-        return f"n = {first} persons in both"
-    return f"n = {second} and {first} different persons"
+        return f"n = {first} pairs"
+    return f"n = {second} and {first}"
 
 
 def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
@@ -102,7 +110,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
-    """Returns the methods for a paper, and a line for everything that is left out."""
+    """Returns the methods for a paper, and a line for everything that is left out of all tests."""
     settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
     settings = settings or "settings unknown, since the table does not record them"
     text = (
@@ -145,9 +153,6 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     if results.mixed is None:
         lines.append(INSTALL)
-    for outcome in results.outcomes:
-        lines += missing_lines(outcome.kind.title, outcome.comparisons)
-    lines += missing_lines("Mixed model", results.mixed or [])
     lines += _repeated_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]

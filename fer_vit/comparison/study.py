@@ -295,8 +295,8 @@ class Words(NamedTuple):
 
 HEAD_WORDS = {
     "movements": Words("Movements", "the mean intensity (0 to 1)", ".3f"),
-    "pose": Words("Head pose", "the mean angle", ".1f", " degrees"),
-    "affect": Words("Valence and arousal", "the mean (-1 to 1)", ".3f"),
+    "pose": Words("Head pose", "the mean angle in degrees", ".1f", " degrees"),
+    "affect": Words("Valence and arousal", "the mean value (-1 to 1)", ".3f"),
 }
 
 

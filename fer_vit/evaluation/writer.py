@@ -22,15 +22,19 @@ from fer_vit.evaluation.scores import (
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
-from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.html import render
-from fer_vit.report.intervals import IntervalChart
+from fer_vit.report.intervals import IntervalChart, interval_chart
+from fer_vit.report.plots import Plot, calibration_plot
 from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
 
 FILES = ("results.json", "results.md", "index.html")  # the page is written last
 KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
 """Why a face is worth a look."""
 PICTURES = 500  # the largest number of faces on the page, so that it opens quickly
+NOTE = (
+    "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
+    "not with a feeling."
+)
 SIDE = 96  # longer side of the pictures in pixels
 
 
@@ -38,11 +42,13 @@ class Section(NamedTuple):
     """A table with what explains it."""
 
     title: str
-    text: str
-    rows: Sequence[Sequence[str]]  # the head first; none: there is no table
-    picture: Pil.Image | None = None  # a chart
+    text: str = ""
+    rows: Sequence[Sequence[str]] = ()  # the head first; none: there is no table
     lines: Sequence[str] = ()  # a list below the text
-    intervals: IntervalChart | None = None  # a chart that the browser draws
+    intervals: IntervalChart | None = None
+    plots: Sequence[Plot] = ()
+    curves: Sequence[str] = ()  # the names of the curves in each plot
+    more: Sequence["Section"] = ()  # shown on request
 
 
 class Table(NamedTuple):
@@ -82,8 +88,8 @@ def write_files(
         cards: The faces to look at.
         confusion: The faces by label and prediction (C, C).
         tables: Further files, by name.
-        **page: title, generator, facts and sections; with `confusion`, also the labels and the
-            number `left_out` of faces without a card.
+        **page: title, generator, facts, sections and perhaps a note; with `confusion`, also the
+            labels and the number `left_out` of faces without a card.
 
     Returns:
         The Markdown, and a line with the names of the files.
@@ -98,7 +104,8 @@ def write_files(
     if confusion is not None:
         parts.append(confusion_section(confusion, page["labels"]))
         shown = occurring(confusion)
-    text = _markdown(heading, page["facts"], parts)
+    page.setdefault("note", "")
+    text = _markdown(heading, page["facts"], page["note"], parts)
     tables = tables or {}
     with atomic_write(folder) as new:
         new.mkdir()
@@ -120,17 +127,24 @@ def write_files(
     return text, f"Written to {folder}: {', '.join([*FILES, *tables])}"
 
 
-def _markdown(heading: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
-    """Returns facts and sections as Markdown."""
+def _markdown(heading: str, facts: Mapping[str, str], note: str, parts: Sequence[Section]) -> str:
+    """Returns facts, a note and sections as Markdown."""
     lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
-    blocks = [f"# {heading}", "\n".join(lines)]
+    blocks = [f"# {heading}", "\n".join(lines), note]
     for part in parts:
-        blocks.append(f"## {part.title}")
-        blocks.append(part.text)
-        blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
-        if part.rows:
-            blocks.append(markdown(part.rows).rstrip())
+        blocks += _section_blocks(part, "##")
+        for further in part.more:
+            blocks += _section_blocks(further, "###")
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _section_blocks(part: Section, level: str) -> list[str]:
+    """Returns the blocks of a section as Markdown, of which some may be empty."""
+    blocks = [f"{level} {part.title}", part.text]
+    blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
+    if part.rows:
+        blocks.append(markdown(part.rows).rstrip())
+    return blocks
 
 
 def write_results(
@@ -166,6 +180,7 @@ def write_results(
         page["cards"] = cards
         page["left_out"] = left_out
         page["labels"] = faces.labels
+        page["note"] = NOTE
         page["confusion"] = np.array(results["confusion"])
 
     content: dict[str, Any] = dict(facts)
@@ -176,31 +191,107 @@ def write_results(
 
 
 def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
-    """Returns the tables of an evaluation."""
+    """Returns the parts of an evaluation: results in words, scores, and scores by group."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     rows, text = _score_rows(results)
+    table = score_table("", rows)
+    meanings = meanings_section(table[0])
     heads = [head_section(head, found) for head, found in results.get("heads", {}).items()]
     if faces.targets is None:
-        return [Section("Scores", text, score_table("", rows)), *heads, *groups]
+        return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
 
     confusion = np.array(results["confusion"])  # (C, C)
-    text += _score_notes(results, confusion, faces.labels)
-    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
-    classes = class_table(results["all"], confusion, faces.labels)
+    calibration = calibration_plot(faces.probabilities.max(1), faces.correct)
     parts = [
-        Section("Scores", text, score_table("", rows), calibration),
-        Section("By expression", "", classes),
+        Section("Result", lines=result_lines(results, confusion, faces.labels)),
+        Section("Scores", text, table, more=[meanings]),
+        class_section(results["all"], confusion, faces.labels),
+        Section("Calibration", CALIBRATION, plots=[calibration]),
         *heads,
         *groups,
     ]
     if votes := results.get("by votes"):
         table = score_table("votes", votes)
-        parts.append(Section("By votes for the label", "", table, chart(votes, "accuracy")))
+        parts.append(Section("By votes for the label", "", table, intervals=chart(votes)))
     if robustness := results.get("robustness"):
         table = score_table("images", robustness)
-        picture = chart(robustness, "accuracy")
-        parts.append(Section("Robustness", ROBUSTNESS, table, picture))
+        parts.append(Section("Robustness", ROBUSTNESS, table, intervals=chart(robustness)))
     return parts
+
+
+def result_lines(
+    results: Mapping[str, Any], confusion: IntArray, labels: Sequence[str]
+) -> list[str]:
+    """Returns the main results in words."""
+    scores = results["all"]
+    sizes = confusion.sum(1)  # (C,)
+    frequent = labels[sizes.argmax()]
+    share = sizes.max() / sizes.sum()
+    lines = [
+        f"The prediction equals the label for {_in_words(scores['accuracy'], '.1%')} of "
+        f"{sizes.sum():,} faces. Predicting {frequent} for every face has an accuracy of "
+        f"{share:.1%}."
+    ]
+
+    # The worst of the labels that have enough faces.
+    recalls = {}
+    for label, size in zip(labels, sizes.tolist(), strict=True):
+        if size >= FEW:
+            recalls[label] = scores[recall_name(label)]
+    if len(recalls) > 1:
+        worst = min(recalls, key=lambda label: recalls[label]["mean"])
+        lines.append(
+            f"Least often found, of the labels with {FEW} faces or more: {worst}, in "
+            f"{_in_words(recalls[worst], '.1%')} of its faces."
+        )
+    if comparison := results.get("comparison"):
+        test = comparison["McNemar"]
+        lines.append(
+            f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
+            f"{_in_words(comparison['difference']['accuracy'], '+.1%')}. Only the model is correct "
+            f"on {test['first']:,}, only the other on {test['second']:,}: p = {test['p']:.2g} "
+            "(McNemar's exact test; where several faces are of one person, the bootstrap over "
+            "persons)."
+        )
+    return lines
+
+
+def _in_words(result: Interval, form: str) -> str:
+    """Returns a result with its interval for a sentence."""
+    text = f"{result['mean']:{form}}"
+    if result["low"] is None:
+        return text
+    return f"{text} (95% interval {result['low']:{form}} to {result['high']:{form}})"
+
+
+MEANINGS_OF_SCORES = {
+    "macro F1": "the mean over the labels of F1, which combines recall and precision",
+    "UAR": "the mean recall of the labels: each label counts the same, also a rare one",
+    "calibration error": (
+        "how far confidence is from accuracy, in the mean. With few faces it is biased upwards, "
+        "and its interval may lie above it"
+    ),
+    "cross-entropy": "against the fractions of the votes; lower is better",
+    "agreement with an annotator": (
+        "how often the prediction equals the label of one annotator, who is drawn at random from "
+        "the votes. Where rare votes were dropped (FERPlus), people agree less than this"
+    ),
+    "agreement of two annotators": "the same for two annotators",
+    "accuracy where unambiguous": "the accuracy on the faces that are not ambiguous",
+    "ambiguous": "faces for which several expressions are possible",
+    "face found": "photos in which a face was found",
+}
+"""Of scores after accuracy, in the order of tables."""
+CALIBRATION = (
+    "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
+    "area of a dot grows with its number of faces; dots of few faces scatter."
+)
+
+
+def meanings_section(names: Sequence[str]) -> Section:
+    """Returns what the scores of a table mean."""
+    lines = [f"{name}: {text}." for name, text in MEANINGS_OF_SCORES.items() if name in names]
+    return Section("What the scores mean", lines=lines)
 
 
 def head_section(head: str, measured: Measured) -> Section:
@@ -219,8 +310,10 @@ def head_section(head: str, measured: Measured) -> Section:
         table.append(cells)
         chart_rows[printable(output)] = first
     text = f"{MEANINGS[head]} In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}"
-    picture = Pil.fromarray(intervals_figure(chart_rows, names[0])) if shown else None
-    return Section(head.capitalize(), text, table, picture)
+    drawn = interval_chart(chart_rows, ".3f")
+    if drawn is not None:
+        text += f" The chart has {names[0]}."
+    return Section(head.capitalize(), text, table, intervals=drawn)
 
 
 MEANINGS = {
@@ -264,34 +357,8 @@ def _score_rows(results: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]
     if comparison := results.get("comparison"):
         rows["the other model"] = comparison["other"]
         rows["difference"] = comparison["difference"]
-        test = comparison["McNemar"]
-        text += (
-            " Difference: the model minus the other, on the same "
-            f"{comparison['faces']:,} faces. Only the model is correct on {test['first']:,}, "
-            f"only the other on {test['second']:,}; McNemar's exact test (where several faces are "
-            f"of one person, by the bootstrap over persons): p = {test['p']:.2g}."
-        )
+        text += " Difference: the model minus the other, on the same faces."
     return rows, text
-
-
-def _score_notes(results: Mapping[str, Any], confusion: IntArray, labels: Sequence[str]) -> str:
-    """Returns how to read the scores of labelled faces."""
-    text = ""
-    if results["all"]["agreement with an annotator"]["mean"] is not None:
-        text += (
-            " One annotator is drawn at random from the votes. Where rare votes were dropped "
-            "(FERPlus), people agree less than this."
-        )
-    text += " UAR is the mean recall."
-    text += (
-        " With few faces, calibration errors are biased upwards, and their intervals may lie above "
-        "them."
-    )
-    sizes = confusion.sum(1)  # (C,)
-    frequent = labels[sizes.argmax()]
-    share = sizes.max() / sizes.sum()
-    text += f" Predicting {printable(frequent)} for every face has an accuracy of {share:.1%}."
-    return text
 
 
 def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
@@ -308,13 +375,15 @@ def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Returns a row for each set of faces, a column for each result that a row has.
 
-    The recalls have a separate table.
+    The recalls have a separate table. Scores that are a detail come last.
     """
-    names: list[str] = []
+    known: list[str] = []
     for row in rows.values():
         for name, result in row.items():
-            if name not in names and not is_recall(name) and cell(result) != NOTHING:
-                names.append(name)
+            if name not in known and not is_recall(name) and cell(result) != NOTHING:
+                known.append(name)
+    names = [name for name in known if name not in MEANINGS_OF_SCORES]
+    names += [name for name in MEANINGS_OF_SCORES if name in known]
 
     table = [[head, *names]]
     for title, row in rows.items():
@@ -345,6 +414,21 @@ def occurring(confusion: IntArray) -> list[int]:
     return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()
 
 
+def class_section(
+    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+) -> Section:
+    """Returns the table of `class_table`, and a chart of the recalls."""
+    recalls = {}
+    for index in occurring(confusion):
+        recalls[printable(labels[index])] = scores[recall_name(labels[index])]
+    text = (
+        "Recall: of the faces with this label, how many are predicted as it (chart). Precision: of "
+        "the faces predicted as it, how many have this label."
+    )
+    table = class_table(scores, confusion, labels)
+    return Section("By expression", text, table, intervals=interval_chart(recalls, ".1%"))
+
+
 def class_table(
     scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
 ) -> list[list[str]]:
@@ -369,7 +453,8 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if "gap" in results:
         text = (
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
-            f"{cell(results['gap'])}. Difference: from the accuracy of all other faces. p: "
+            f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
+            "and worst). Difference: from the accuracy of all other faces. p: "
             "Fisher's exact test (where several faces are of one person, the bootstrap over "
             "persons), with Holm's correction for the number of groups. "
         )
@@ -379,14 +464,16 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if results["unknown"]:
         text += f"Without a value: {results['unknown']:,} faces."
     scored = any("accuracy" in group for group in groups.values())
-    measure = "accuracy" if scored else FOUND
-    return Section(f"By {column}", text, score_table(column, groups), chart(groups, measure))
+    if scored:
+        text += " The chart has the accuracy."
+    drawn = chart(groups, "accuracy" if scored else FOUND)
+    return Section(f"By {column}", text.strip(), score_table(column, groups), intervals=drawn)
 
 
-def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | None:
-    """Draws one measure of some sets of faces."""
+def chart(rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy") -> IntervalChart | None:
+    """Returns the chart of one measure of some sets of faces."""
     values = {printable(name): row[measure] for name, row in rows.items()}
-    return Pil.fromarray(intervals_figure(values, measure)) if values else None
+    return interval_chart(values, ".1%")
 
 
 def choose_cards(

@@ -1,7 +1,7 @@
-"""Charts, and attention on a face: regions as discs, arcs between them, patches as a soft map."""
+"""Figures of faces, of their explanations and of training, for files and papers."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,6 @@ from fer_vit.report.draw import (
     FaceView,
 )
 from fer_vit.report.faces import Attributed, heat_palette
-from fer_vit.report.table import Interval
 
 BARS = 12  # probabilities beside a face, at most
 PANELS = 6  # side by side, at most
@@ -70,55 +69,6 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     axes.set(xlabel="predicted", ylabel="true")
     accuracy = confusion.trace() / max(1, confusion.sum())
     axes.set_title(f"{confusion.sum()} images, accuracy {accuracy:.1%}", fontsize=10)
-    return rasterize(figure)
-
-
-def calibration_figure(confidence: Array, right: Mask) -> Image:
-    """Draws how often predictions (N,) are right by confidence, and how many there are.
-
-    Returns:
-        The picture (H, W, 3), RGB uint8.
-    """
-    figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
-    axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
-    edges = np.linspace(0, 1, 11)
-    faces, _ = np.histogram(confidence, edges)
-    hits, _ = np.histogram(confidence[right], edges)
-    total, _ = np.histogram(confidence, edges, weights=confidence)
-    filled = faces > 0
-    middle = total[filled] / faces[filled]
-    accuracy = hits[filled] / faces[filled]
-    axes.plot([0, 1], [0, 1], color=FAINT_COLOUR, linewidth=1)
-    axes.plot(middle, accuracy, "o-", color=ACCENT_COLOUR, clip_on=False)
-    axes.set(
-        ylabel="accuracy", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1)
-    )
-    axes.title.set_fontsize(10)
-    below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT_COLOUR)
-    below.set(xlabel="confidence", ylabel="faces", xlim=(0, 1))
-    return rasterize(figure)
-
-
-def intervals_figure(results: Mapping[str, Interval], title: str) -> Image:
-    """Draws results that are parts of 1 with their intervals, a line for each.
-
-    Returns:
-        The picture (H, W, 3), RGB uint8.
-    """
-    rows = range(len(results))
-    figure = Figure(figsize=(6, 1 + 0.3 * len(results)), dpi=110, layout="constrained")
-    axes = figure.add_subplot()
-    # A missing number becomes NaN, for which nothing is drawn.
-    low = np.array([result["low"] for result in results.values()], float)
-    mean = np.array([result["mean"] for result in results.values()], float)
-    high = np.array([result["high"] for result in results.values()], float)
-    axes.hlines(rows, low, high, color=FAINT_COLOUR, linewidth=3)
-    axes.plot(mean, rows, "o", color=ACCENT_COLOUR)
-    axes.set_ylim(len(results) - 0.5, -0.5)
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_yticks(rows, results, parse_math=False)
-    axes.set_title(title, fontsize=10, parse_math=False)
     return rasterize(figure)
 
 
@@ -181,37 +131,6 @@ def rasterize(figure: Figure) -> Image:
         warnings.filterwarnings("ignore", "Glyph")  # the font lacks some that file names have
         canvas.draw()  # type: ignore[no-untyped-call]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
-
-
-def series_figure(
-    times: Array, curves: Mapping[str, Mapping[str, tuple[Array, Array, Array]]], title: str
-) -> Image:
-    """Draws curves over time, a panel for each measure and a line for each condition.
-
-    Args:
-        times: Seconds (T,).
-        curves: A value, a low and a high bound (T,) at each time, by measure and condition; NaN
-            leaves a gap.
-        title: The title.
-
-    Returns:
-        The picture (H, W, 3), RGB uint8.
-    """
-    figure = Figure(figsize=(7, 1.2 + 1.3 * len(curves)), dpi=110, layout="constrained")
-    panels = figure.subplots(len(curves), sharex=True, sharey=True, squeeze=False)[:, 0]
-    for panel, (name, lines) in zip(panels, curves.items(), strict=True):
-        for condition, (mean, low, high) in lines.items():
-            (line,) = panel.plot(times, mean, marker=".", markersize=3, label=condition)
-            panel.fill_between(times, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-        panel.set_title(name, fontsize=9, loc="left", parse_math=False)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("seconds")
-    handles, names = panels[0].get_legend_handles_labels()
-    legend = figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    figure.suptitle(title, fontsize=10)
-    return rasterize(figure)
 
 
 def prediction_figure(view: FaceView) -> Figure:

@@ -1,8 +1,9 @@
 """Results with their intervals as lines that the browser draws: names may have any script."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from fer_vit.report.plots import Axis, make_axis
 from fer_vit.report.table import Interval, interval_text
 
 
@@ -14,32 +15,47 @@ class IntervalRow(NamedTuple):
     mean: float
     high: float
     text: str
+    hollow: bool  # drawn as a circle instead of a dot
 
 
 class IntervalChart(NamedTuple):
     """Results on one scale."""
 
     rows: list[IntervalRow]
+    axis: Axis
     zero: float | None  # where 0 is; None: outside the scale
 
 
-def interval_chart(results: Mapping[str, Interval], form: str) -> IntervalChart | None:
-    """Returns a chart of results whose numbers have a format such as ".3f"; None without any.
+def interval_chart(
+    results: Mapping[str, Interval],
+    form: str,
+    hollow: Collection[str] = (),
+    with_zero: bool = False,
+) -> IntervalChart | None:
+    """Returns a chart of results; None without any.
 
     A result without a mean has no row, one without an interval is a dot.
+
+    Args:
+        results: By name.
+        form: The format of their numbers, such as ".3f".
+        hollow: The names of results that have a circle instead of a dot.
+        with_zero: Whether the scale reaches 0.
     """
     known = {name: result for name, result in results.items() if result["mean"] is not None}
     bounds = [value for result in known.values() for value in _numbers(result)]
     if not bounds:
         return None
-    least = min(bounds)
-    width = max(bounds) - least or 1.0
+    if with_zero:
+        bounds.append(0.0)
+    axis = make_axis("", min(bounds), max(bounds), form)
     rows = []
     for name, result in known.items():
-        low, mean, high = ((value - least) / width for value in _numbers(result))
-        rows.append(IntervalRow(name, low, mean, high, interval_text(result, form)))
-    zero = -least / width
-    return IntervalChart(rows, zero if 0 <= zero <= 1 else None)
+        low, mean, high = (axis.place(value) for value in _numbers(result))
+        text = interval_text(result, form)
+        rows.append(IntervalRow(name, low, mean, high, text, hollow=name in hollow))
+    zero = axis.place(0.0)
+    return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None)
 
 
 def _numbers(result: Interval) -> tuple[float, float, float]:

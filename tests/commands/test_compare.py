@@ -17,7 +17,11 @@ LABELS = ["calm", HOSTILE]
 
 
 def write_study(
-    folder: Path, persons: int, paired: bool, facts: dict[str, str] | None = None
+    folder: Path,
+    persons: int,
+    paired: bool,
+    facts: dict[str, str] | None = None,
+    rise: float = 2,
 ) -> Path:
     """Predictions of three photos of each person in each condition, or in one of them;
     the second column is higher.
@@ -29,7 +33,7 @@ def write_study(
     for person in range(persons):
         for index, condition in enumerate(("rest", "film <b>")):
             for photo in range(3 * (paired or person % 2 == index)):
-                high = rng.beta(4 + 2 * index, 6)
+                high = rng.beta(4 + rise * index, 6)
                 cells = {
                     "path": f"{person}-{index}-{photo}.png",
                     "subject": f"s{person}",
@@ -108,10 +112,10 @@ def test_columns_of_another_table_different_persons_and_few(
     )
 
 
-def test_each_result_is_a_sentence_before_the_tables(
+def test_each_result_is_a_sentence_before_differences_and_means(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    table = write_study(tmp_path, 8, paired=True)
+    table = write_study(tmp_path, 8, paired=True, rise=20)
     output = tmp_path / "c"
     run("compare", table, "--by=condition", "--person=subject", f"--output={output}")
     results = json.loads((output / "results.json").read_text())
@@ -119,13 +123,41 @@ def test_each_result_is_a_sentence_before_the_tables(
     sentences = results["sentences"]["Mean probability"]
     assert len(sentences) == len(kind["differences"]) == 2
     for sentence, test in zip(sentences, kind["differences"].values(), strict=True):
-        low, high = test["difference"]["low"], test["difference"]["high"]
-        numbers = f"{abs(test['difference']['mean']):.3f}", f"{low:.3f} to {high:.3f}", "8 persons"
-        assert all(number in sentence for number in numbers)
-        assert ("higher" in sentence) == (test["difference"]["mean"] > 0)
-    for text in ((output / "index.html").read_text(), (output / "results.md").read_text()):
-        places = [text.index(f"is {numbers[0]} higher"), text.index("photos or clips")]
+        difference = test["difference"]
+        assert test["p corrected"] < 0.05
+        assert f"{abs(difference['mean']):.3f}" in sentence
+        assert f"{difference['low']:.3f} to {difference['high']:.3f}" in sentence
+        assert f"g = {test['g']:.2f}" in sentence
+        assert "n = 8 pairs" in sentence
+        assert ("higher" in sentence) == (difference["mean"] > 0)
+
+    # The signed difference stands in the chart and in the table of tests.
+    signed = f"{kind['differences']['calm: rest - film <b>']['difference']['mean']:+.3f} ("
+    mean = f"{kind['means']['calm']['rest']['mean']:.3f} ("
+    for name, text in (("results.md", "calm is"), ("index.html", "<li>calm is")):
+        written = (output / name).read_text()
+        places = [written.index(part) for part in (text, signed, mean, "photos or clips")]
         assert places == sorted(places)
+
+
+def test_measures_without_a_clear_difference_and_without_a_test_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table = write_study(tmp_path, 8, paired=True)
+    faces = pd.read_parquet(table)
+    faces["valence"] = np.tile([0.1, 0.2, 0.3], len(faces) // 3)  # the same in all conditions
+    faces["arousal"] = np.random.default_rng(5).uniform(0, 1, len(faces))
+    faces.to_parquet(table)
+    output = tmp_path / "c"
+    run("compare", table, "--by=condition", "--person=subject", f"--output={output}")
+    results = json.loads((output / "results.json").read_text())
+    unclear, missing = results["sentences"]["Valence and arousal"]
+    assert results["Valence and arousal"]["differences"]["arousal: rest - film <b>"]["p"] > 0.05
+    assert "arousal" in unclear
+    assert "rest and film <b>" in unclear
+    assert "valence" in missing
+    assert "equal" in missing
+    assert missing in capsys.readouterr().out
 
 
 def write_clips(folder: Path, persons: int = 8, seconds: float = 12) -> Path:

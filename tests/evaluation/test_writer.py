@@ -8,6 +8,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from fer_vit.evaluation.writer import Card, Section, class_table, write_files
+from fer_vit.report.plots import calibration_plot
 from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
@@ -26,7 +27,8 @@ SECTIONS = [
         "Scores",
         "In brackets.",
         [["", "accuracy"], ["all faces", "88.5% (87.3% to 89.5%)"]],
-        PICTURE,
+        plots=[calibration_plot(np.array([0.5, 0.9]), np.array([False, True]))],
+        more=[Section(HOSTILE, lines=[HOSTILE])],
     ),
     Section(f"By {HOSTILE}", HOSTILE, [[HOSTILE, "faces"], [HOSTILE, "30"]]),
 ]

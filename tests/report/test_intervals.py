@@ -26,3 +26,16 @@ def test_zero_is_absent_where_the_scale_does_not_reach_it() -> None:
     assert chart is not None
     assert chart.zero is None
     assert interval_chart({"a": Interval(mean=None, low=None, high=None)}, ".1f") is None
+
+
+def test_differences_are_drawn_with_zero_and_unclear_ones_are_hollow() -> None:
+    results = {
+        "a": Interval(mean=2.0, low=1.0, high=4.0),
+        "b": Interval(mean=1.0, low=None, high=None),
+    }
+    chart = interval_chart(results, "+.1f", hollow=["b"], with_zero=True)
+    assert chart is not None
+    assert chart.zero == 0
+    assert chart.rows[0][1:4] == pytest.approx((0.25, 0.5, 1))
+    assert [row.hollow for row in chart.rows] == [False, True]
+    assert [tick.text for tick in chart.axis.ticks] == ["0", "+1", "+2", "+3", "+4"]

@@ -1,0 +1,216 @@
+"""Lines, areas and dots on axes that the browser draws: names may have any script."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.geometry import Array, Mask
+from fer_vit.report.draw import percent
+
+UNITS = 1000  # of a drawing along each axis
+STEPS = 5  # between ticks, at most
+COLOURS = 6  # of curves; further ones have the same colours with dashes
+DASHES = 3  # kinds of lines, of which the first has no dashes
+BINS = 10  # of confidence
+DOT = 6  # diameter of the smallest dot in pixels
+GROWTH = 16  # of the diameter of a dot that stands for all faces
+
+
+class Tick(NamedTuple):
+    """A number beside an axis."""
+
+    place: float  # in [0, 1] along the axis
+    text: str
+
+
+class Axis(NamedTuple):
+    """A scale from a low to a high number."""
+
+    name: str
+    low: float
+    high: float
+    ticks: list[Tick]
+
+    def place(self, value: float) -> float:
+        """Returns where a value lies in [0, 1] along the axis."""
+        return (value - self.low) / (self.high - self.low)
+
+    def places(self, values: Array) -> Array:
+        """Returns where values lie in [0, 1] along the axis."""
+        return (values - self.low) / (self.high - self.low)
+
+
+class Dot(NamedTuple):
+    """A dot on a curve, as parts of the width and height."""
+
+    x: float
+    y: float
+    size: float  # diameter in pixels
+    title: str
+
+
+class Curve(NamedTuple):
+    """A line with the area between its bounds, as paths of SVG, and dots."""
+
+    colour: int  # in [0, COLOURS)
+    dashes: int  # in [0, 2]; 0: none
+    line: str
+    area: str
+    dots: Sequence[Dot]
+
+
+class Plot(NamedTuple):
+    """Curves on two axes."""
+
+    title: str
+    x: Axis
+    y: Axis
+    curves: Sequence[Curve]
+    diagonal: bool = False  # a line where both are equal
+
+
+def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
+    """Returns an axis from `low` to `high` with round ticks.
+
+    Args:
+        name: The name.
+        low: The smallest number.
+        high: The largest number; the same one makes the axis one unit long.
+        form: The format of the numbers, such as "+.1%", of which the sign and the percent count.
+    """
+    if low == high:
+        high = low + 1.0
+    ticks = []
+    for number in round_numbers(low, high):
+        ticks.append(Tick((number - low) / (high - low), tick_text(number, form)))
+    return Axis(name, low, high, ticks)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Returns the multiples of 1, 2 or 5 times a power of ten between two numbers,
+    at most `STEPS` + 1.
+    """
+    least = (high - low) / STEPS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def tick_text(number: float, form: str) -> str:
+    """Returns a round number as text, with the sign and the percent of a format."""
+    sign = "+" if form.startswith("+") and round(number, 9) != 0 else ""
+    if form.endswith("%"):
+        return f"{round(100 * number, 7) + 0.0:{sign}g}%"
+    return f"{round(number, 9) + 0.0:{sign}g}"
+
+
+class Course(NamedTuple):
+    """Values over time with their bounds (T,); NaN leaves a gap."""
+
+    mean: Array
+    low: Array
+    high: Array
+
+
+def series_plots(
+    times: Array, courses: Mapping[str, Mapping[str, Course]], form: str
+) -> list[Plot]:
+    """Returns a plot for each measure with a curve for each condition, all on one scale.
+
+    Args:
+        times: Ascending, in seconds (T,).
+        courses: By measure and condition.
+        form: The format of the values, as for `make_axis`.
+    """
+    every = [course for by_condition in courses.values() for course in by_condition.values()]
+    values = np.concatenate([np.concatenate(course) for course in every])
+    values = values[np.isfinite(values)]
+    x = make_axis("seconds", float(times[0]), float(times[-1]))
+    y = make_axis("", float(values.min()), float(values.max()), form)
+    right = x.places(times)
+    plots = []
+    for measure, by_condition in courses.items():
+        curves = []
+        for number, course in enumerate(by_condition.values()):
+            curve = Curve(
+                colour=number % COLOURS,
+                dashes=number // COLOURS % DASHES,
+                line=line_path(right, y.places(course.mean)),
+                area=area_path(right, y.places(course.low), y.places(course.high)),
+                dots=(),
+            )
+            curves.append(curve)
+        plots.append(Plot(measure, x, y, curves))
+    return plots
+
+
+def calibration_plot(confidence: Array, right: Mask) -> Plot:
+    """Returns the accuracy of predictions (N,) by confidence, a dot for each tenth with faces.
+
+    The area of a dot grows with the number of its faces.
+    """
+    edges = np.linspace(0, 1, BINS + 1)
+    faces, _ = np.histogram(confidence, edges)
+    hits, _ = np.histogram(confidence[right], edges)
+    total, _ = np.histogram(confidence, edges, weights=confidence)
+    dots = []
+    for count, correct, confidences in zip(faces.tolist(), hits, total, strict=True):
+        if not count:
+            continue
+        middle = float(confidences / count)
+        accuracy = float(correct / count)
+        size = DOT + GROWTH * math.sqrt(count / len(confidence))
+        noun = "face" if count == 1 else "faces"
+        title = (
+            f"{count:,} {noun} with a mean confidence of {percent(middle)}: "
+            f"accuracy {percent(accuracy)}"
+        )
+        dots.append(Dot(middle, accuracy, size, title))
+    x = np.array([dot.x for dot in dots])
+    y = np.array([dot.y for dot in dots])
+    curve = Curve(colour=0, dashes=0, line=line_path(x, y), area="", dots=dots)
+    return Plot(
+        title="Calibration",
+        x=make_axis("confidence", 0, 1, ".0%"),
+        y=make_axis("accuracy", 0, 1, ".0%"),
+        curves=[curve],
+        diagonal=True,
+    )
+
+
+def line_path(x: Array, y: Array) -> str:
+    """Returns the path through points (N,) in [0, 1]; a single one is a dot of the line's width."""
+    parts = []
+    for run in _runs(y):
+        points = _points(x[run], y[run])
+        if len(points) == 1:
+            points.append(points[0])
+        parts.append(f"M{'L'.join(points)}")
+    return "".join(parts)
+
+
+def area_path(x: Array, low: Array, high: Array) -> str:
+    """Returns the path around the area between two lines (N,) in [0, 1]."""
+    parts = []
+    for run in _runs(low + high):
+        around = _points(x[run], high[run]) + _points(x[run], low[run])[::-1]
+        parts.append(f"M{'L'.join(around)}Z")
+    return "".join(parts)
+
+
+def _runs(values: Array) -> list[slice]:
+    """Returns where values (N,) are numbers without a gap."""
+    known = np.ma.masked_invalid(values)
+    runs: list[slice] = np.ma.clump_unmasked(known)  # type: ignore[no-untyped-call]
+    return runs
+
+
+def _points(x: Array, y: Array) -> list[str]:
+    """Returns points (N,) in [0, 1] as text, y from above to below."""
+    across = (UNITS * x).round(1).tolist()
+    down = (UNITS * (1 - y)).round(1).tolist()
+    return [f"{left:g} {top:g}" for left, top in zip(across, down, strict=True)]
