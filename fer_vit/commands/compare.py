@@ -32,7 +32,7 @@ def compare(
 
     Movements, head pose, valence and arousal, where the table has them, are compared as well. All
     results have 95 % intervals over persons. Writes OUTPUT/index.html, results.md and
-    results.json: each result as a sentence; means and shares; for videos, durations and
+    results.json: clear differences as sentences; means and shares; for videos, durations and
     transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
     model with the extra `stats`; and the methods for a paper. With fewer than 6 persons there are
     no intervals or tests, and a line states the reason of each test that is missing.

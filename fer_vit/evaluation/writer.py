@@ -211,8 +211,8 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
         *groups,
     ]
     if votes := results.get("by votes"):
-        table = score_table("votes", votes)
-        parts.append(Section("By votes for the label", "", table, intervals=chart(votes)))
+        table = Section("Table", rows=score_table("votes", votes))
+        parts.append(Section("By votes for the label", VOTES, intervals=chart(votes), more=[table]))
     if robustness := results.get("robustness"):
         table = score_table("images", robustness)
         parts.append(Section("Robustness", ROBUSTNESS, table, intervals=chart(robustness)))
@@ -282,6 +282,7 @@ MEANINGS_OF_SCORES = {
     "face found": "photos in which a face was found",
 }
 """Of scores after accuracy, in the order of tables."""
+VOTES = "The accuracy by the number of annotators who chose the label of the face."
 CALIBRATION = (
     "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
     "area of a dot grows with its number of faces; dots of few faces scatter."
@@ -422,11 +423,11 @@ def class_section(
     for index in occurring(confusion):
         recalls[printable(labels[index])] = scores[recall_name(labels[index])]
     text = (
-        "Recall: of the faces with this label, how many are predicted as it (chart). Precision: of "
-        "the faces predicted as it, how many have this label."
+        "The chart has the recall: of the faces with this label, how many are predicted as it. "
+        "Precision: of the faces predicted as it, how many have this label."
     )
-    table = class_table(scores, confusion, labels)
-    return Section("By expression", text, table, intervals=interval_chart(recalls, ".1%"))
+    table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
+    return Section("By expression", text, intervals=interval_chart(recalls, ".1%"), more=[table])
 
 
 def class_table(
@@ -465,7 +466,7 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
         text += f"Without a value: {results['unknown']:,} faces."
     scored = any("accuracy" in group for group in groups.values())
     if scored:
-        text += " The chart has the accuracy."
+        text = f"{text.strip()} The chart has the accuracy."
     drawn = chart(groups, "accuracy" if scored else FOUND)
     return Section(f"By {column}", text.strip(), score_table(column, groups), intervals=drawn)
 
