@@ -2,6 +2,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -110,6 +111,30 @@ def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
     assert process.exitcode == 0
     os.close(listening)
     os.close(ready)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ends_with_the_main_process(number: signal.Signals) -> None:
+    listening, alive = os.pipe()  # which ends with the last process that may write to it
+
+    def work(_: int) -> Iterator[int]:
+        os.write(alive, b"1")
+        time.sleep(PATIENCE)  # a long video: it notices by nothing else that no one takes results
+        yield 1
+
+    main = os.fork()
+    if main == 0:
+        try:
+            [*work_in_processes(work, [0], 1)]
+        finally:
+            os._exit(1)
+    os.close(alive)
+    assert os.read(listening, 1) == b"1"
+    os.kill(main, number)
+    os.waitpid(main, 0)
+    assert select.select([listening], [], [], PATIENCE / 2)[0], "the worker is still there"
+    assert os.read(listening, 1) == b""
+    os.close(listening)
 
 
 def results_of(task: int) -> Iterator[int]:

@@ -54,7 +54,7 @@ HEAD = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\n{FORM}\r\n\r\n"
 )
 def test_a_client_that_sends_bytes_slowly_is_disconnected(port: int, start: str) -> None:
     def drip(client: socket.socket) -> None:
-        while True:
+        for _ in range(600):  # a minute
             client.sendall(b"-")
             time.sleep(0.1)
 

@@ -1,10 +1,14 @@
 """How a run ends when something outside of it fails, what a face costs, and bfloat16."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from fer_vit.errors import FerVitError
 from fer_vit.model.attention import has_bf16
 from fer_vit.train.run import describe, multiply_adds, run, with_prefix
 from tests.helpers.models import small_model
@@ -20,6 +24,31 @@ def test_a_run_that_fails_leaves_no_process_behind() -> None:
         run("test", SimpleNamespace(test=fail, strategy=SimpleNamespace(launcher=launcher)), None)
     assert killed == [1]
     assert launcher.procs == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dist.DistBackendError("NCCL communicator was aborted"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"),
+    ],
+)
+def test_a_lost_process_is_one_line_with_the_command_that_resumes(
+    error: Exception, tmp_path: Path
+) -> None:
+    def fail(model: object) -> None:
+        raise error
+
+    last = tmp_path / "last.ckpt"
+    last.touch()
+    trainer = SimpleNamespace(
+        fit=fail,
+        strategy=SimpleNamespace(launcher=None),
+        checkpoint_callbacks=[SimpleNamespace(dirpath=str(tmp_path))],
+    )
+    model = SimpleNamespace(net=small_model("abcde", **SMALL))
+    with pytest.raises(FerVitError, match=re.escape(f"ckpt_path='{last}'")):
+        run("fit", trainer, model)
 
 
 SMALL = {"regions": ("nose", "mouth"), "region_grid": 2, "depth": 3}
