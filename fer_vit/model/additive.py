@@ -21,12 +21,11 @@ class Terms(NamedTuple):
 
 
 class AdditiveHead(nn.Module):
-    """Reads tokens additively: output k is b_k + p_k . mean of all tokens + the sum over regions r
-    of w_rk . x_r.
+    """Reads tokens additively: each output is a bias, a term of the face and terms of regions.
 
-    So each output is the sum of a bias, a term of the whole face and a term of each region. Tokens
-    have exchanged information in the encoder: the term of a region is not what hiding the region
-    would change.
+    Output k is b_k + p_k . mean of all tokens + the sum over regions r of w_rk . x_r. Tokens have
+    exchanged information in the encoder: the term of a region is not what hiding the region would
+    change.
     """
 
     def __init__(self, outputs: int, regions: Sequence[str], layout: TokenLayout, dim: int) -> None:
@@ -35,9 +34,9 @@ class AdditiveHead(nn.Module):
         self.region_names = tuple(regions)
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.by_face = nn.Parameter(0.01 * torch.randn(dim, outputs))
-        weights = {
-            name: 0.01 * torch.randn(layout.tokens_per_region, dim, outputs) for name in regions
-        }
+        weights = {}
+        for name in regions:
+            weights[name] = 0.01 * torch.randn(layout.tokens_per_region, dim, outputs)
         self.by_region = nn.ParameterDict(weights)  # sorted by name
 
     def terms(self, tokens: Tokens) -> Terms:
@@ -47,17 +46,19 @@ class AdditiveHead(nn.Module):
         if tokens.valid is not None:
             present = tokens.valid[:, self.layout.num_prefix :].to(located.dtype)
         present = present[..., None]
-        mean = (located * present).sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
+        located = located * present  # 0 for missing tokens
+        mean = located.sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
         face = mean @ self.by_face  # (B, K)
-
         if not self.region_names:
             return Terms(self.bias, face, face.new_zeros(face.shape[0], 0, face.shape[1]))
-        number, each = len(self.region_names), self.layout.tokens_per_region
-        region_tokens = (located * present)[:, -number * each :]  # (B, R k^2, D)
-        region_tokens = region_tokens.reshape(located.shape[0], number, each, -1)  # (B, R, k^2, D)
+
+        regions = len(self.region_names)
+        per_region = self.layout.tokens_per_region
+        region_tokens = located[:, -regions * per_region :]  # (B, R k^2, D)
+        region_tokens = region_tokens.reshape(located.shape[0], regions, per_region, -1)
         weights = torch.stack([self.by_region[name] for name in self.region_names])
-        regions = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
-        return Terms(self.bias, face, regions)
+        by_region = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
+        return Terms(self.bias, face, by_region)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Returns the raw outputs (B, K) of encoded tokens."""

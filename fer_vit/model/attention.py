@@ -1,5 +1,4 @@
-"""Attention by dot product, additive scores or a Gaussian kernel, and a block with post-norm, for
-timm's encoder.
+"""Attention for timm's encoder by dot product, additive scores or a Gaussian kernel; post-norm.
 
 Then pooling: from encoded tokens to the vectors that are classified, and the weight of each token.
 
@@ -23,27 +22,27 @@ ALL = slice(None)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax of scores (..., T) where the mask, broadcastable to them, is True; 0 elsewhere,
-    even for a whole row.
+    """Softmax of scores (..., T) where a broadcastable mask is True; 0 elsewhere.
+
+    A row without any True is 0 as a whole.
     """
     if mask is None:
         return scores.softmax(-1)
     # The lowest number instead of minus infinity: a row of minus infinities would give NaN, in the
     # gradient too.
-    return (
-        scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
-    )
+    lowest = torch.finfo(scores.dtype).min
+    weights = scores.masked_fill(~mask, lowest).softmax(-1)
+    return weights.masked_fill(~mask, 0.0)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, T, D) -> (B, H, T, d)."""
-    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)
+    batch, tokens = x.shape[:2]
+    return x.reshape(batch, tokens, num_heads, -1).transpose(1, 2)
 
 
 class DotAttention(Attention):
-    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass,
-    to the last bit.
-    """
+    """Scaled dot-product attention (Vaswani et al. 2017), bit for bit timm's layer."""
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
@@ -62,7 +61,8 @@ class DotAttention(Attention):
 
     def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
         """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
-        q, k = self.q_norm(self.project(x[:, queries], 0)), self.k_norm(self.project(x, 1))
+        q = self.q_norm(self.project(x[:, queries], 0))  # (B, H, Q, d)
+        k = self.k_norm(self.project(x, 1))  # (B, H, T, d)
         return masked_softmax(self.score(q, k), relation)
 
     def values(self, x: Tensor) -> Tensor:
@@ -70,11 +70,9 @@ class DotAttention(Attention):
         return self.project(x, 2)
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """The forward pass (B, T, D) -> (B, T, D) by `weights` and `values`;
-        `attn_mask` is the layer's `relation`.
-        """
-        values = self.values(x)
-        weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)
+        """The forward pass (B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`."""
+        values = self.values(x)  # (B, H, T, d)
+        weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)  # (B, H, T, T)
         x = (weights @ values).transpose(1, 2).flatten(2)
         return self.proj_drop(self.proj(self.norm(x)))  # type: ignore[no-any-return]
 
@@ -95,17 +93,17 @@ class AdditiveAttention(DotAttention):
         """As for `DotAttention`."""
         # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are
         # slower on a CPU.
-        heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
-        return torch.cat(
-            [(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1
-        ).movedim(-1, 1)
+        scores = []
+        for q_head, k_head, v in zip(q.unbind(1), k.unbind(1), self.v, strict=True):
+            sums = q_head[:, :, None] + k_head[:, None]  # (B, Q, T, d)
+            scores.append(sums.tanh() @ v)  # (B, Q, T, 1)
+        return torch.cat(scores, dim=-1).movedim(-1, 1)
 
     forward = DotAttention.attend  # no encoder is causal
 
 
 class GaussianAttention(DotAttention):
-    """Nadaraya-Watson regression as attention: the score of two tokens at a distance r is -r^2 / (2
-    w^2).
+    """Nadaraya-Watson regression as attention: tokens at a distance r score -r^2 / (2 w^2).
 
     w is a width in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating
     Regression", and Watson, "Smooth Regression Analysis" (both 1964). Without queries and keys,
@@ -123,9 +121,7 @@ class GaussianAttention(DotAttention):
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor:
-        """Squared distances of the tokens' centres in pixels (B, 1, T, T),
-        infinite to missing ones.
-        """
+        """Squared distances of tokens in pixels (B, 1, T, T), infinite to missing ones."""
         centres = tokens.centres.float()  # squares of pixels are too large for float16
         squared = (centres[:, :, None] - centres[:, None]).square().sum(-1)  # (B, T, T)
         if tokens.valid is not None:
@@ -135,10 +131,11 @@ class GaussianAttention(DotAttention):
     def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
         """As for `DotAttention`."""
         assert relation is not None
-        squared = relation[:, :, queries]
+        squared = relation[:, :, queries]  # (B, 1, Q, T)
         present = squared.isfinite()
-        width = self.log_width.float().exp()[:, None, None]
-        return masked_softmax(squared.masked_fill(~present, 0.0) / (-2 * width.square()), present)
+        width = self.log_width.float().exp()[:, None, None]  # (H, 1, 1)
+        scores = squared.masked_fill(~present, 0.0) / (-2 * width.square())
+        return masked_softmax(scores, present)
 
     def values(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, d)."""
@@ -155,49 +152,42 @@ ATTENTION: dict[str, type[DotAttention]] = {
 
 
 class PostNormBlock(Block):
-    """The block of "Attention Is All You Need": normalisation after each residual sum,
-    ReLU in the feed-forward.
-    """
+    """The block of "Attention Is All You Need": norms after the sums, ReLU in the feed-forward."""
 
     def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **{**options, "act_layer": nn.ReLU})
+        options["act_layer"] = nn.ReLU
+        super().__init__(*args, **options)
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        x = self.norm1(
-            x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal)))
-        )
-        return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
+        change = self.attn(x, attn_mask=attn_mask, is_causal=is_causal)
+        x = self.norm1(x + self.drop_path1(self.ls1(change)))
+        change = self.mlp(x)
+        return self.norm2(x + self.drop_path2(self.ls2(change)))  # type: ignore[no-any-return]
 
 
 def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
-    """Attention of the class token to each token (B, T), averaged over heads,
-    for a block's input x (B, T, D).
-    """
-    x = x if isinstance(block, PostNormBlock) else block.norm1(x)
-    return block.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
+    """Attention of the class token (B, T), the mean over heads, for a block's input (B, T, D)."""
+    if not isinstance(block, PostNormBlock):
+        x = block.norm1(x)
+    weights: Tensor = block.attn.weights(x, relation, slice(0, 1))  # (B, H, 1, T)
+    return weights.mean(1)[:, 0]
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
-    """Switches torch's fused attention, which hides its weights, on or off;
-    returns each layer's previous setting.
-    """
-    before = {
-        name: module.fused_attn
-        for name, module in model.named_modules()
-        if hasattr(module, "fused_attn")
-    }
-    for name in before:
-        setattr(model.get_submodule(name), "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
+    """Switches torch's fused attention, which hides its weights; returns previous settings."""
+    before = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "fused_attn"):
+            before[name] = bool(module.fused_attn)
+            setattr(module, "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
     return before
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
-    """Whether torch's fused attention is faster than explicit products,
-    as docs/results/benchmarks.md measures it.
-    """
+    """Whether torch's fused attention is faster, as docs/results/benchmarks.md measures it."""
     return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)
 
 
@@ -211,9 +201,7 @@ def has_bf16(accelerator: str) -> bool:
 
 
 class Pooled(NamedTuple):
-    """A vector per face or per expression, and the weights of the tokens in it,
-    which sum to 1 or to 0 without any.
-    """
+    """A vector per face or per expression, and its weights of tokens: their sum is 1, or 0."""
 
     x: Tensor  # (B, D), or (B, C, D)
     weights: Tensor  # (B, H, Q, T)
@@ -259,14 +247,13 @@ class AveragePool(Pool):
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
-        weights = located_tokens(tokens, self.num_prefix).to(tokens.x.dtype)
+        weights = located_tokens(tokens, self.num_prefix).to(tokens.x.dtype)  # (B, T)
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1.0)
         return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
 class AdditivePool(Pool):
-    """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x +
-    u).
+    """Takes a weighted mean of the patch and region tokens: weights are softmax(v . tanh(W x + u)).
 
     Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u.
     """
@@ -297,21 +284,21 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (B, Q, D), tokens (B, T, D), which are present (B, T) -> new queries,
-        their weights (B, H, Q, T).
+        """Attends from queries (B, Q, D) to tokens (B, T, D) that are `valid` (B, T).
+
+        Returns new queries (B, Q, D) and their weights (B, H, Q, T).
         """
-        q, k, v = (
-            split_heads(part, self.num_heads)
-            for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1))
-        )
+        keys, values = self.kv(memory).chunk(2, dim=-1)
+        q = split_heads(self.q(x), self.num_heads)  # (B, H, Q, d)
+        k = split_heads(keys, self.num_heads)  # (B, H, T, d)
+        v = split_heads(values, self.num_heads)  # (B, H, T, d)
         weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
-        return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
+        x = (weights @ v).transpose(1, 2).flatten(2)  # (B, Q, D)
+        return self.proj(x), weights
 
 
 class DecoderBlock(nn.Module):
-    """A pre-norm Transformer decoder layer; if `causal`,
-    each query sees only itself and earlier ones.
-    """
+    """A pre-norm Transformer decoder layer; if `causal`, a query sees itself and earlier ones."""
 
     def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
         super().__init__()
@@ -346,8 +333,10 @@ class QueryPool(Pool):
         self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
     ) -> None:
         super().__init__(num_prefix, dim, num_classes, num_heads, causal)
-        most = max(1, dim // 64)  # heads as wide as in every ViT size, or wider
-        num_heads = num_heads or next(heads for heads in range(most, 0, -1) if dim % heads == 0)
+        if num_heads is None:
+            num_heads = max(1, dim // 64)  # heads as wide as in every ViT size, or wider
+            while dim % num_heads:
+                num_heads -= 1
         self.query = nn.Parameter(torch.empty(num_classes, dim))
         self.decoder = DecoderBlock(dim, num_heads, causal)
         self.norm = nn.LayerNorm(dim)
@@ -356,8 +345,9 @@ class QueryPool(Pool):
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools; the weights are the cross-attention."""
-        query = self.query.expand(tokens.x.shape[0], -1, -1)
-        x, weights = self.decoder(query, tokens.x, located_tokens(tokens, self.num_prefix))
+        query = self.query.expand(tokens.x.shape[0], -1, -1)  # (B, C, D)
+        located = located_tokens(tokens, self.num_prefix)  # (B, T)
+        x, weights = self.decoder(query, tokens.x, located)
         return Pooled(self.norm(x), weights)
 
 
@@ -380,10 +370,9 @@ class ExpressionLinear(nn.Linear):
 
 def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:
     """Returns which tokens have a position in the face and are present (B, T)."""
-    located = (
-        tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool)
-        if tokens.valid is None
-        else tokens.valid.clone()
-    )
+    if tokens.valid is None:
+        located = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool)
+    else:
+        located = tokens.valid.clone()
     located[:, :num_prefix] = False
     return located

@@ -26,8 +26,7 @@ RANGES = {
     "dropout": (0, 1),
     "drop_path_rate": (0, 1),
 }
-"""Smallest and largest values: an untrusted file must not take hours before its weights are read.
-"""
+"""Smallest and largest values: an untrusted file must not cost hours before weights are read."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +132,7 @@ class ModelSettings:
 
 
 def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
-    """Converts the plain values in a file, called `name` in messages;
-    raises FerVitError when one has a wrong type.
-    """
+    """Converts the plain values of the file `name`; raises FerVitError for a wrong type."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:

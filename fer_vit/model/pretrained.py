@@ -1,4 +1,4 @@
-"""Pretrained weights of a backbone, from a file of anyone."""
+"""Pretrained weights of a backbone, from an untrusted file."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ OPTION = "(network.pretrained)"
 
 
 def read_weights(file: str) -> dict[str, Tensor]:
-    """Reads weights by name from a file of safetensors, or of `torch.save` within the limits of
-    `pickles`.
+    """Reads weights by name from a safetensors file, or one of `torch.save` (see `pickles`).
 
     Raises FerVitError when there is no file, it does what no checkpoint needs, or it has no
     weights.

@@ -1,5 +1,4 @@
-"""RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens
-together.
+"""RegionViT: a vision transformer over patch tokens and tokens of regions around landmarks.
 
 Encoder, class and register tokens, patch positions and classifier are timm's. Only this file uses
 timm's private names. B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N +
@@ -80,8 +79,9 @@ class RegionViT(nn.Module):
         # computes the mask or distances of tokens
         self.relation = ATTENTION[config.attention].relation
         # patches at first, then after each block
+        rates = config.keep_rate or [1.0] * len(self.vit.blocks)
         self.num_kept = [self.layout.num_patches]
-        for rate in config.keep_rate or (1.0,) * len(self.vit.blocks):
+        for rate in rates:
             # a floating-point error is not a patch
             self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))
         # Hard attention masks patches instead of removing them, for callers that want T tokens in
@@ -113,7 +113,9 @@ class RegionViT(nn.Module):
             Raw outputs by the name of the head: logits (B, C) of `expression`, if the model has
             labels, and (B, K) of each head in `settings.outputs`.
         """
-        return self.forward_heads(self.forward_features(self.tokenize(image, boxes, valid)))
+        tokens = self.tokenize(image, boxes, valid)
+        tokens = self.forward_features(tokens)
+        return self.forward_heads(tokens)
 
     def logits(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
@@ -124,9 +126,9 @@ class RegionViT(nn.Module):
     def forward_heads(self, tokens: Tokens) -> dict[str, Tensor]:
         """Returns the raw outputs of encoded tokens by the name of the head, as `forward` does."""
         outputs = {name: head(tokens) for name, head in self.heads.items()}
-        if not self.settings.labels:
-            return outputs
-        return {EXPRESSION: self.forward_head(tokens), **outputs}
+        if self.settings.labels:
+            outputs = {EXPRESSION: self.forward_head(tokens)} | outputs
+        return outputs
 
     def tokenize(
         self,
@@ -135,12 +137,8 @@ class RegionViT(nn.Module):
         valid: Tensor | None = None,
         cover: Callable[[Tensor], Tensor] | None = None,
     ) -> Tokens:
-        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions,
-        not their positions.
-        """
-        patches, source = self.embed_patches(
-            self.normalize(image)
-        )  # (B, N, D), and what regions are cut from
+        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions."""
+        patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), (B, C', H, W)
         regions = patches[:, :0]
         if self.region_embed is not None:
             boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
@@ -148,36 +146,44 @@ class RegionViT(nn.Module):
         if cover is not None:
             contents = cover(torch.cat([patches, regions], 1))
             patches, regions = contents.tensor_split([patches.shape[1]], 1)
-        x = self.vit._pos_embed(patches)  # (B, prefix + N, D): positions, class and register tokens
-        x = self.vit.pos_drop(x) if self.vit.pos_embed is None else x  # else timm applied dropout
+
+        # positions of patches; class and register tokens
+        x = self.vit._pos_embed(patches)  # (B, prefix + N, D)
+        if self.vit.pos_embed is None:  # else timm applied dropout
+            x = self.vit.pos_drop(x)
         centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
         if self.region_embed is None or boxes is None or valid is None:
             return Tokens(self.vit.norm_pre(x), None, centres)
+
+        # names and positions of regions
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = regions + torch.cat(
-            [self.region_embed.name_embed[name] for name in self.region_embed.names]
-        )
+        regions = regions + self.region_embed.name_codes()
         regions = regions + position_code(self.config, where, self.vit.embed_dim, self.patch_size)
         regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
+
         always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(
-            self.vit.norm_pre(torch.cat([x, regions], dim=1)),  # (B, T, D)
-            torch.cat([always, present], dim=1),  # (B, T)
-            torch.cat([centres, where], dim=1),  # (B, T, 2)
+            x=self.vit.norm_pre(torch.cat([x, regions], dim=1)),  # (B, T, D)
+            valid=torch.cat([always, present], dim=1),  # (B, T)
+            centres=torch.cat([centres, where], dim=1),  # (B, T, 2)
         )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a normalised image's patches (B, N, D), and the source of regions:
-        image or stem features.
+        """Returns a normalised image's patches (B, N, D), and what regions are cut from.
+
+        That is the image itself, or the stem's features (B, C', 2 S/P, 2 S/P), rounded up.
         """
-        embed, stem = self.vit.patch_embed, self.config.region_source == "stem"
-        source = (
-            embed.early(image) if stem else image
-        )  # features: (B, C', 2 S/P, 2 S/P), rounded up
+        embed = self.vit.patch_embed
+        from_stem = self.config.region_source == "stem"
+        source = embed.early(image) if from_stem else image
         if not self.layout.num_patches:
-            return source.new_zeros(image.shape[0], 0, self.vit.embed_dim), source
-        return embed.finish(source) if stem else embed(image), source
+            patches = source.new_zeros(image.shape[0], 0, self.vit.embed_dim)
+        elif from_stem:
+            patches = embed.finish(source)
+        else:
+            patches = embed(image)
+        return patches, source
 
     def fill_regions(
         self, image: Tensor, boxes: Tensor | None, valid: Tensor | None
@@ -186,7 +192,8 @@ class RegionViT(nn.Module):
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
-        valid = torch.ones_like(boxes[..., 0], dtype=torch.bool) if valid is None else valid
+        elif valid is None:
+            valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
         # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would
         # still be NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
@@ -208,9 +215,9 @@ class RegionViT(nn.Module):
         """
         tokens = image if isinstance(image, Tokens) else self.tokenize(image, boxes, valid)
         relation = self.relation(tokens)
-        for block, before, kept in zip(
-            self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False
-        ):
+        for number, block in enumerate(self.vit.blocks):
+            before = self.num_kept[number]
+            kept = self.num_kept[number + 1]
             if kept < before:
                 scores = class_attention(block, tokens.x, relation)  # (B, T')
                 tokens = keep_patches(tokens, scores, self.layout, kept, self.drop_by_mask)
@@ -222,7 +229,10 @@ class RegionViT(nn.Module):
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
-        return self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x  # type: ignore[no-any-return]
+        tokens = self.tokenize(image, boxes, valid)
+        tokens = self.forward_features(tokens)
+        pooled: Tensor = self.pool(tokens).x
+        return pooled
 
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""
@@ -230,17 +240,19 @@ class RegionViT(nn.Module):
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Classifies a vector per face (B, D), or per expression (B, C, D). -> (B, C)."""
-        logits: Tensor = self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))
+        pooled = self.vit.head_drop(self.vit.fc_norm(pooled))
+        logits: Tensor = self.vit.head(pooled)
         offset = self.offset if self.changed_offset is None else self.changed_offset
-        return logits if offset is None else logits + offset
+        if offset is not None:
+            logits = logits + offset
+        return logits
 
     def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
-        """Changes the probabilities to other class shares (C,), and to 0 for classes that are not
-        `possible` (C,).
+        """Adapts the probabilities to other class shares (C,), and to classes `possible` (C,).
 
-        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002).
-        Each call starts from the trained network. With None and all classes possible, nothing is
-        changed.
+        Other classes get 0. Probabilities are divided by the training prior and multiplied by
+        the new one (Saerens et al. 2002). Each call starts from the trained network. With None and
+        all classes possible, nothing is changed.
         """
         if prior is None and all(possible):
             self.changed_offset = None
@@ -255,23 +267,23 @@ class RegionViT(nn.Module):
         self.changed_offset = offset
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
-        """Stores the class shares of the training faces,
-        and subtracts a part of their logarithm from the logits.
-        """
-        self.settings.prior, self.settings.adjustment = tuple(prior), adjustment
-        self.offset = -adjustment * torch.tensor(prior).log() if adjustment else None
+        """Stores the class shares of training, and subtracts a part of their log from logits."""
+        self.settings.prior = tuple(prior)
+        self.settings.adjustment = adjustment
+        self.offset = None
+        if adjustment:
+            self.offset = -adjustment * torch.tensor(prior).log()
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits (B, C), in float32."""
         return (logits.float() / self.settings.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
-        """Patterns of parameters without weight decay,
-        in the form that timm's optimisers expect.
-        """
-        rows = getattr(self.pool, "label_rows", ())  # an encoder has no pooling
+        """Patterns of parameters without weight decay, as timm's optimisers expect them."""
         patterns = {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*"}
-        return patterns | {f"pool.{name}" for name in rows}
+        label_rows = getattr(self.pool, "label_rows", ())  # an encoder has no pooling
+        patterns.update(f"pool.{name}" for name in label_rows)
+        return patterns
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
         """Layers for timm's layer-wise learning rate decay: embeddings, block by block, head."""
@@ -294,8 +306,12 @@ def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any)
     """
     model_settings = ModelSettings(list(labels), **settings)
     vit = create_backbone(config, len(labels))
-    pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
-    normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
+    normalize = Normalize(
+        mean=vit.pretrained_cfg["mean"],
+        std=vit.pretrained_cfg["std"],
+        in_chans=config.in_chans,
+        standardize=config.standardize,
+    )
     if config.pos_embed not in ("learn", "none"):
         fix_positions(vit, config)
 
@@ -321,7 +337,15 @@ def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any)
     heads = nn.ModuleDict()
     for head, outputs in model_settings.outputs.items():
         heads[head] = AdditiveHead(len(outputs), regions, layout, vit.embed_dim)
-    parts = Parts(vit, normalize, region_embed, pool, heads, layout, patch_size)
+    parts = Parts(
+        vit=vit,
+        normalize=normalize,
+        region_embed=region_embed,
+        pool=pool,
+        heads=heads,
+        layout=layout,
+        patch_size=patch_size,
+    )
     return RegionViT(config, model_settings, parts)
 
 
@@ -363,8 +387,7 @@ def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
 
 
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
-    """Creates the timm vision transformer that a configuration describes, with its attention,
-    blocks and classifier.
+    """Creates timm's vision transformer with the configured attention, blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels for another image or patch size.
     Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
@@ -376,10 +399,9 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
             f"{config.backbone}."
         )
     state = read_weights(config.pretrained) if isinstance(config.pretrained, str) else None
+    options = _timm_options(config, state)
     try:
-        vit = timm.create_model(
-            config.backbone, num_classes=num_classes, **_timm_options(config, state)
-        )
+        vit = timm.create_model(config.backbone, num_classes=num_classes, **options)
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if "class token" in reason and config.pool == "token":
@@ -400,33 +422,38 @@ PLAIN = ("vision_transformer", "deit")
 
 
 def _timm_options(config: RegionViTConfig, state: dict[str, Tensor] | None) -> dict[str, object]:
-    """Returns a configuration as arguments of `timm.create_model`; without None,
-    which keeps the backbone's default.
-    """
+    """Returns a configuration as arguments of `timm.create_model`."""
     options: dict[str, object] = {
-        **{
-            name: getattr(config, name)
-            for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")
-        },
-        **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
         "in_chans": config.in_chans,
         "global_pool": "token" if POOLS[config.pool].needs_class_token else "avg",
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
+        "pos_drop_rate": config.dropout,
+        "proj_drop_rate": config.dropout,
+        "attn_drop_rate": config.dropout,
         "drop_path_rate": config.drop_path_rate,
-        "embed_layer": partial(ConvStem, convs=config.stem_convs, last_convs=config.stem_last_convs)
-        if config.stem == "conv"
-        else None,
-        "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
+
+    # None keeps the backbone's default
+    for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens"):
+        value = getattr(config, name)
+        if value is not None:
+            options[name] = value
+
+    if config.stem == "conv":
+        options["embed_layer"] = partial(
+            ConvStem, convs=config.stem_convs, last_convs=config.stem_last_convs
+        )
+    if config.block == "post_norm":
+        options["final_norm"] = False  # every block ends in one
     if _replaces_blocks(config):
-        block = PostNormBlock if config.block == "post_norm" else Block
-        options |= {"attn_layer": ATTENTION[config.attention], "block_fn": block}
+        options["attn_layer"] = ATTENTION[config.attention]
+        options["block_fn"] = PostNormBlock if config.block == "post_norm" else Block
     if state is not None:
         options["pretrained_cfg_overlay"] = {"state_dict": state}
-    return {name: value for name, value in options.items() if value is not None}
+    return options
 
 
 def _replaces_blocks(config: RegionViTConfig) -> bool:
@@ -434,6 +461,7 @@ def _replaces_blocks(config: RegionViTConfig) -> bool:
 
 
 def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
+    """Raises FerVitError when the backbone does not fit the configuration."""
     if hasattr(vit, "head_dist"):
         raise FerVitError(
             f"{config.backbone} has a second classifier, for distillation, that would not be "
@@ -442,30 +470,34 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
     if _replaces_blocks(config):
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]
-        if {type(block), type(block.attn)} != {Block, Attention}:
-            plain = (
-                "Attention, block and keep_rate need a plain one, for example vit_small_patch16_224"
+        if type(block) is not Block or type(block.attn) is not Attention:
+            raise FerVitError(
+                f"{config.backbone} has special blocks. Attention, block and keep_rate need a "
+                "plain one, for example vit_small_patch16_224."
             )
-            raise FerVitError(f"{config.backbone} has special blocks. {plain}.")
-    side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
-    rest = config.img_size % side
-    if config.tokens != "region" and rest and not (rest == 1 and config.stem == "conv"):
+
+    patch_size = vit.patch_embed.patch_size[0]
+    rest = config.img_size % patch_size
+    fits = rest == 0 or (rest == 1 and config.stem == "conv")
+    if config.tokens != "region" and not fits:
         raise FerVitError(
-            f"Expected img_size to be a multiple of the patch size {side}, or one more with stem: "
-            f"conv, but got {config.img_size}."
+            f"Expected img_size to be a multiple of the patch size {patch_size}, or one more with "
+            f"stem: conv, but got {config.img_size}."
         )
-    if rates and len(rates) != depth:
+
+    depth = len(vit.blocks)
+    if config.keep_rate and len(config.keep_rate) != depth:
         raise FerVitError(
             f"Expected network.keep_rate to have {depth} numbers, one per block, but got "
-            f"{len(rates)}."
+            f"{len(config.keep_rate)}."
         )
-    if rates and not vit.has_class_token:
+    if config.keep_rate and not vit.has_class_token:
         raise FerVitError(
             f"network.keep_rate ranks patches by the class token, but {config.backbone} has none."
         )
-    if (
-        config.tokens == "region" and not vit.num_prefix_tokens
-    ):  # a face without landmarks would have no token
+
+    # a face without landmarks would have no token
+    if config.tokens == "region" and not vit.num_prefix_tokens:
         raise FerVitError(
             f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1."
         )
@@ -474,19 +506,19 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
 def _check_loaded(
     vit: VisionTransformer, state: dict[str, Tensor], config: RegionViTConfig
 ) -> None:
-    """Raises FerVitError when a file lacks over a tenth of a backbone's tensors,
-    which timm only logs; or warns.
+    """Warns of tensors that a file lacks; raises FerVitError when over a tenth are missing.
+
+    timm only logs them.
     """
-    file, name = config.pretrained, config.backbone
     given = checkpoint_filter_fn(state, vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
     missing = [key for key in tensors if key not in given]
     if len(missing) > len(tensors) / 10:
-        found = f"only {len(tensors) - len(missing)} of {len(tensors)} tensors"
-        advice = "`--model.init` starts from a model of fer-vit."
         raise FerVitError(
-            f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. "
-            f"{advice}"
+            f"Expected the weights of {config.backbone} in {config.pretrained} "
+            f"(network.pretrained), but got only {len(tensors) - len(missing)} of {len(tensors)} "
+            "tensors. `--model.init` starts from a model of fer-vit."
         )
     if missing:
-        warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)
+        names = ", ".join(missing)
+        warnings.warn(f"Not in {config.pretrained}, so they start at random: {names}", stacklevel=2)

@@ -15,17 +15,14 @@ class Tokens(NamedTuple):
     """Input of the encoder. Class and register tokens lie in the middle of the crop."""
 
     x: Tensor  # embeddings with their positions (B, T, D)
-    valid: (
-        Tensor | None
-    )  # False for the tokens of missing regions (B, T); None: the model has no region tokens
+    # False for the tokens of missing regions (B, T); None: the model has no region tokens
+    valid: Tensor | None
     centres: Tensor  # (B, T, 2), (x, y) in crop pixels
 
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Order of the tokens: prefix tokens, then patches row by row,
-    then regions with k x k tokens each.
-    """
+    """Order of the tokens: prefix tokens, patches row by row, regions with k x k tokens each."""
 
     num_prefix: int  # class and register tokens; the class token, if there is one, comes first
     grid: tuple[int, int]  # rows and columns of patches; (0, 0) without patch tokens
@@ -58,10 +55,9 @@ class TokenLayout:
         return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
 
     def patch_map(self, scores: Tensor) -> Tensor:
-        """Cuts the patches out of scores per token and lays them out:
-        (..., T) -> (..., rows, columns).
-        """
-        return scores[..., self.patches].reshape(*scores.shape[:-1], *self.grid)
+        """Lays the scores of the patches out as a map: (..., T) -> (..., rows, columns)."""
+        rows, columns = self.grid
+        return scores[..., self.patches].reshape(*scores.shape[:-1], rows, columns)
 
 
 def keep_patches(
@@ -82,11 +78,9 @@ def keep_patches(
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
     every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
     if by_mask:
-        present = (
-            torch.ones_like(every, dtype=torch.bool)
-            if tokens.valid is None
-            else tokens.valid.clone()
-        )
+        present = torch.ones_like(every, dtype=torch.bool)
+        if tokens.valid is not None:
+            present = tokens.valid.clone()
         present[:, patches] = False
         return tokens._replace(valid=present.scatter(1, best, True))
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
@@ -96,7 +90,7 @@ def keep_patches(
         return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
-    return Tokens(take(tokens.x), valid, take(tokens.centres))
+    return Tokens(x=take(tokens.x), valid=valid, centres=take(tokens.centres))
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
@@ -107,9 +101,11 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     """
     if tokens.valid is None:
         return tokens
-    batch, device = len(tokens.x), tokens.x.device
-    share = torch.rand(batch, 1, device=device) * (torch.rand(batch, 1, device=device) < rate)
-    keep = torch.rand(batch, layout.num_regions, device=device) >= share
+    batch = len(tokens.x)
+    device = tokens.x.device
+    share = torch.rand(batch, 1, device=device)
+    chosen = torch.rand(batch, 1, device=device) < rate
+    keep = torch.rand(batch, layout.num_regions, device=device) >= share * chosen
     valid = tokens.valid.clone()
     valid[:, layout.regions] &= keep.repeat_interleave(layout.tokens_per_region, dim=1)
     return tokens._replace(valid=valid)
@@ -117,30 +113,34 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
 
 def patch_centres(grid: tuple[int, int]) -> Tensor:
     """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
-    return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)
+    rows, columns = grid
+    y = torch.arange(rows) + 0.5
+    x = torch.arange(columns) + 0.5
+    return torch.cartesian_prod(y, x).flip(1)
 
 
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
-    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row:
-    (..., grid^2, 2).
+    """Returns the centres (..., grid^2, 2) of a box's tokens in pixels, row by row.
+
+    Boxes (..., 4) are xyxy in pixels and have grid x grid tokens.
     """
     fractions = patch_centres((grid, grid)).to(boxes) / grid  # (grid^2, 2), (x, y)
-    corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
+    corner = boxes[..., None, :2]
+    side = boxes[..., None, 2:] - corner
     return corner + side * fractions
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:
-    """Sinusoidal encoding (..., D) of positions (...) in units of a token;
-    D is even (Vaswani et al. 2017).
-    """
+    """Sinusoidal encoding (..., D), D even, of positions in units of a token (Vaswani 2017)."""
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * 10000.0 ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels;
-    D is a multiple of 4. The unit is a patch.
+    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels, in units of a patch.
+
+    D is a multiple of 4.
     """
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
