@@ -211,8 +211,10 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
         *groups,
     ]
     if votes := results.get("by votes"):
-        table = Section("Table", rows=score_table("votes", votes))
-        parts.append(Section("By votes for the label", VOTES, intervals=chart(votes), more=[table]))
+        numbers = Section("Table", rows=score_table("votes", votes))
+        parts.append(
+            Section("By votes for the label", VOTES, intervals=chart(votes), more=[numbers])
+        )
     if robustness := results.get("robustness"):
         table = score_table("images", robustness)
         parts.append(Section("Robustness", ROBUSTNESS, table, intervals=chart(robustness)))
