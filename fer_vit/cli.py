@@ -22,6 +22,7 @@ from fer_vit.errors import (
     FerVitError,
     PrintableStream,
     command_line,
+    describe_option,
     printable,
     suggest,
     suggest_option,
@@ -225,7 +226,8 @@ def run_plain(verb: str, args: list[str]) -> None:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
         hint = suggest_option(words, parser) or name_default(str(error), parser)
-        raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
+        reason = describe_option(str(error))
+        raise FerVitError(f"{reason}{hint} (`fer-vit {verb} --help` lists the options)") from error
     if fit_options is not None:
         values["fit_options"] = fit_options
     result = function(**values)

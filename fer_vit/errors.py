@@ -122,6 +122,36 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def describe_option(error: str) -> str:
+    """Returns an error of jsonargparse about the type of an option in plain words;
+    other errors are returned unaltered.
+    """
+    pattern = (
+        r'Parser key "(?P<option>[\w.]+)":.*?'
+        r"Expected an? (typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>\w+)'>)"
+        r".*?value: (?P<value>.*)"
+    )
+    match = re.fullmatch(pattern, error, re.DOTALL)
+    if match is None:
+        return error
+    choices = match["choices"]
+    expected = choices.replace("'", "") if choices else KINDS.get(match["kind"], match["kind"])
+    if choices:
+        expected = f"one of {expected}"
+    return f"Expected `--{match['option']}` to be {expected}, but got {short(match['value'])}"
+
+
+KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "text",
+    "dict": "names with values, such as {old: new}",
+    "list": "a list",
+}
+"""What an option expects, by the type of its values."""
+
+
 def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
     """Returns a question about the first misspelled option of a command line;
     empty if there is none.

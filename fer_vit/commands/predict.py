@@ -101,6 +101,11 @@ def predict(
     check_number("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
     check_number("threshold", threshold or 0, 0, 1)
+    if threshold is not None and not intervals:
+        raise FerVitError(
+            "`--threshold` adds movements to the table of `--intervals`. Name this table, or leave "
+            "the threshold out."
+        )
     inputs = find_inputs(images, MEDIA_SUFFIXES)  # a wrong input is reported first
     sources = inputs.files
     options = PhotoOptions(**reading)

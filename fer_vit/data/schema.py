@@ -197,7 +197,8 @@ def check_targets(location: str, table: pa.Table) -> None:
                 row = int(wrong.argmax())
                 raise FerVitError(
                     f"{location}, row {row}, column `{name}`: expected a number from {low:g} to "
-                    f"{high:g}, but got {values[row]:g}."
+                    f"{high:g}, but got {values[row]:g}. Correct it, or make it null if it is "
+                    "unknown."
                 )
 
 

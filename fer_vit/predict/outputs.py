@@ -36,12 +36,25 @@ class Outputs(NamedTuple):
 
 
 def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Raises FerVitError when a model lacks a head whose columns are requested."""
+    """Raises FerVitError when a model lacks a head whose columns are requested,
+    or one is requested twice.
+    """
     for head in heads:
         if head not in known:
             raise FerVitError(
                 f"Expected outputs among {', '.join(known)}, which {model} has, but got {head}."
             )
+    if len(set(heads)) < len(heads):
+        raise FerVitError(f"Expected each of the outputs once, but got {', '.join(heads)}.")
+
+
+def check_threshold(outputs: Outputs, known: Sequence[str], model: str) -> None:
+    """Raises FerVitError when intervals of movements are requested of a model without them."""
+    if outputs.threshold is not None and "movements" not in known:
+        raise FerVitError(
+            f"Expected a model with movements for `--threshold`, but {model} has "
+            f"{', '.join(known)}. Leave it out, or choose another model."
+        )
 
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:

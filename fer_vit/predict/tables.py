@@ -23,7 +23,7 @@ from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, Field, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
-from fer_vit.predict.outputs import Outputs, check_heads
+from fer_vit.predict.outputs import Outputs, check_heads, check_threshold
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.reading import Started
@@ -52,6 +52,7 @@ def predict_table(
     `on_faces` gets each photo and frame with its faces.
     """
     check_heads(outputs.heads, model.heads, model.name)
+    check_threshold(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
         model, images, options, {outputs.table: images}, facts, outputs, started, on_faces
@@ -88,6 +89,7 @@ def predict_folder(
     if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
         directory = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     check_heads(outputs.heads, model.heads, model.name)
+    check_threshold(outputs, model.heads, model.name)
     more = {
         "min_confidence": outputs.min_confidence,
         "outputs": ", ".join(outputs.heads),

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.errors import FerVitError, short, suggest_option
+from fer_vit.errors import FerVitError, describe_option, short, suggest_option
 from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
@@ -144,7 +144,8 @@ class TrainCLI(LightningCLI):
         try:
             self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
-            raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
+            reason = describe_option(str(error))
+            raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
             taken = model_settings(folder.read_model(name, pretraining=True)[0])
             self.config = parser.parse_args(args, as_options(taken, taken["network"]))

@@ -75,6 +75,8 @@ def class_recall(confusion: Tensor) -> Tensor:
     return confusion.diagonal() / confusion.sum(1)
 
 
+MOST_WEIGHT = 1e6
+"""Largest weight of the loss of a head."""
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
 """What is logged of the head `expression`, if a face of the split has a label."""
 
@@ -124,7 +126,7 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
     raises FerVitError for one without data.
     """
     for head, weight in weights.items():
-        check_number(f"model.head_weights, {head}", weight, 0)
+        check_number(f"model.head_weights, {head}", weight, 0, MOST_WEIGHT)
         if head not in outputs:
             came = ", ".join(outputs) or "no further head"
             raise FerVitError(
@@ -290,6 +292,14 @@ class FERTask(RegionViTModule):
                 "by `--model.teachers`."
             )
         monitored = {callback.monitor for callback in self.trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
+        for name in monitored:
+            head = str(name).removeprefix("val/").partition("_")[0]
+            if head in HEADS and head not in self.head_weights:
+                came = ", ".join((EXPRESSION, *self.head_weights))
+                raise FerVitError(
+                    f"{name} is monitored, but {head} is not trained, only {came}. Choose another "
+                    "measure by `--checkpoint.monitor`, or add targets."
+                )
         lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
         if lacking and not manifest.split("val").has_labels:
             examples = [

@@ -166,6 +166,27 @@ def test_a_head_that_the_model_lacks_is_refused(
     line = fails(capsys, "predict", tmp_path / "a.png", *CROPS, *words)
     assert "expression, pose" in line
     assert "affect" in line
+    line = fails(capsys, "predict", tmp_path / "a.png", *CROPS, *words, "pose", "pose")
+    assert "affect" in line
+    words = (*words[:-1], "pose", "expression", "pose")
+    assert "once" in fails(capsys, "predict", tmp_path / "a.png", *CROPS, *words)
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_a_threshold_needs_movements_and_a_table_of_intervals(
+    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    write_video(tmp_path / "a.mp4", [draw_face("happiness", 3, 96)[0]] * 2, [0.0, 0.1])
+    words = [tmp_path / "a.mp4", *CROPS, "--output", tmp_path / "t.csv", "--threshold"]
+    intervals = ("--intervals", tmp_path / "i.csv")
+    for value in ("-0.1", "1.1", "nan", "half"):
+        line = fails(capsys, "predict", *words, value, *intervals, "--checkpoint", folder)
+        assert "threshold" in line
+        assert value in line
+    line = fails(capsys, "predict", *words, "0.5", "--checkpoint", folder)
+    assert "--intervals" in line
+    line = fails(capsys, "predict", *words, "0.5", *intervals, "--checkpoint", checkpoint)
+    assert "movements" in line
     assert not (tmp_path / "t.csv").exists()
 
 

@@ -136,6 +136,15 @@ def test_faces_without_labels_need_a_teacher_and_another_measure(
     assert {path.stem for path in logs.glob("val_*.csv")} == {"val_movements"}
 
 
+def test_a_measure_of_a_head_that_is_not_trained_is_an_error(
+    folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    manifest = write(folder, reading, ["pose"])
+    text = refusal(manifest, tmp_path, "--checkpoint.monitor=val/movements_r")
+    assert "val/movements_r" in text
+    assert "expression, pose" in text
+
+
 def test_a_head_without_training_targets_is_an_error(
     folder: Path, reading: Reading, tmp_path: Path
 ) -> None:

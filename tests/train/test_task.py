@@ -481,6 +481,8 @@ def test_a_weight_of_0_leaves_a_head_out_and_a_head_without_targets_is_an_error(
         build(outputs=HEAD_OUTPUTS, head_weights={"affect": 1.0})
     with pytest.raises(FerVitError, match="pose"):
         build(outputs=HEAD_OUTPUTS, head_weights={"pose": -1.0})
+    with pytest.raises(FerVitError, match="head_weights"):
+        build(outputs=HEAD_OUTPUTS, head_weights={"pose": float("inf")})
 
 
 def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
