@@ -128,7 +128,7 @@ def describe_option(error: str) -> str:
     """
     pattern = (
         r'Parser key "(?P<option>[\w.]+)":.*?'
-        r"Expected an? (typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>\w+)'>)"
+        r"Expected (?:an? )?(typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>\w+)'>)"
         r".*?value: (?P<value>.*)"
     )
     match = re.fullmatch(pattern, error, re.DOTALL)
