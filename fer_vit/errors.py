@@ -2,6 +2,7 @@
 and what a terminal may receive.
 """
 
+import logging
 import math
 import re
 from argparse import ArgumentParser
@@ -58,28 +59,59 @@ def command_line() -> Iterator[None]:
         _in_command.reset(token)
 
 
-def as_arguments(message: str) -> str:
-    """Returns a message with arguments instead of options: `--face crop` becomes `face="crop"`."""
-    return re.sub(r"`--([^`]+)`", _arguments, message)
+def for_reader(message: str) -> str:
+    """Returns a message as who reads it now needs it: with options on the command line, else with
+    arguments.
+    """
+    return message if _in_command.get() else as_arguments(message)
 
 
-def _arguments(options: re.Match[str]) -> str:
-    arguments = []
-    for option in options[1].split(" --"):
-        name, _, value = option.partition(" ")
-        literal = re.fullmatch(
-            r"[A-Z]+|-?[\d.]+(e[-+]?\d+)?", value
-        )  # FILE and the like, or a number
-        arguments.append(f"{name}={value if literal else repr(value)}" if value else name)
-    return f"`{', '.join(arguments)}`"
+def as_arguments(message: str, with_groups: bool = False) -> str:
+    """Returns a message with arguments instead of options: `--face crop` becomes `face='crop'`.
+
+    Args:
+        message: The message. Options are in backquotes.
+        with_groups: Whether `--model.lr` becomes `model.lr`, as `fit` takes it, and not `lr`, as
+            the class does.
+    """
+
+    def translate(options: re.Match[str]) -> str:
+        words = options[1].split(" --")
+        return f"`{', '.join(_argument(option, with_groups) for option in words)}`"
+
+    return re.sub(r"`--([^`]+)`", translate, message)
+
+
+def _argument(option: str, with_groups: bool) -> str:
+    """Returns an option without its dashes, such as `face crop`, as an argument."""
+    name, _, value = option.partition(" ")
+    if not with_groups:
+        name = name.rpartition(".")[2]
+    if not value:
+        return name
+    is_literal = re.fullmatch(r"[A-Z]+|-?[\d.]+(e[-+]?\d+)?", value)  # such as FILE, or a number
+    return f"{name}={value if is_literal else repr(value)}"
+
+
+def translate_record(record: logging.LogRecord) -> bool:
+    """Gives a record of the log the words of its reader, like a message of an error."""
+    record.msg = for_reader(record.getMessage())
+    record.args = ()
+    return True
+
+
+logging.getLogger("fer_vit").addFilter(translate_record)
 
 
 class FerVitError(Exception):
     """An error that the user can fix, in one line: expected, found, remedy; the command line prints
     no traceback.
 
-    Messages are written with options (`--face crop`), which Python's users read as arguments.
+    Messages are written with options in backquotes (`--face crop`), which Python's users read as
+    arguments.
     """
+
+    with_groups = False  # see `as_arguments`; `fit` sets it
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
@@ -88,7 +120,7 @@ class FerVitError(Exception):
 
     def __str__(self) -> str:
         message = super().__str__()
-        return message if _in_command.get() else as_arguments(message)
+        return message if _in_command.get() else as_arguments(message, self.with_groups)
 
 
 class ImageError(FerVitError):
@@ -104,10 +136,13 @@ class TableError(FerVitError):
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raises FerVitError when a number is outside [low, high] or NaN."""
+    """Raises FerVitError when the number of an option is outside [low, high] or NaN.
+
+    `name` is the option without dashes, such as `workers` or `data.batch_size`.
+    """
     if not low <= value <= high:
         allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
-        raise FerVitError(f"Expected {name} to be {allowed}, but got {short(value)}.")
+        raise FerVitError(f"Expected `--{name}` to be {allowed}, but got {short(value)}.")
 
 
 def short(value: object) -> str:

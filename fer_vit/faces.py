@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, for_reader
 from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED, Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image, IntArray, Mask
 
@@ -97,7 +97,7 @@ class PhotoInfo:
     def reason(self) -> str:
         """The status without details, or a warning for `taken_whole`."""
         if self.taken_whole:
-            return "taken as a single face (leave out `--face crop`)"
+            return for_reader("taken as a single face (leave out `--face crop`)")
         return self.status.partition(":")[0]
 
 

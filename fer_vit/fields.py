@@ -205,7 +205,7 @@ ORIGIN = (
 sorted and sent on.
 """
 FEATURES = (
-    Field("feature_*", "number", "", "the features before the classifier", "with --features"),
+    Field("feature_*", "number", "", "the features before the classifier", "with `--features`"),
 )
 FACES = (
     *IDENTITY,

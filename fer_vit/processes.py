@@ -204,7 +204,7 @@ def dead_worker(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitEr
         return FerVitError(WORKER_DIED)
     return FerVitError(
         f"A worker process died while it read {read}: its decoder crashed, or memory ended. "
-        "Leave that image out, or try fewer workers (data.num_workers)."
+        "Leave that image out, or try fewer `--data.num_workers`."
     )
 
 

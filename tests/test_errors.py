@@ -1,12 +1,35 @@
 """Errors are one line that no name in it can change."""
 
+import ast
+import logging
+import re
 from argparse import ArgumentError
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from jsonargparse import ArgumentParser
 
-from fer_vit.errors import FerVitError, describe_option, printable, short
+import fer_vit
+from fer_vit.errors import (
+    FerVitError,
+    command_line,
+    describe_option,
+    for_reader,
+    printable,
+    short,
+)
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.train.cli import fit
+from tests.helpers.commands import fails
+
+PACKAGE = Path(fer_vit.__file__).parent
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "cli.py")
+TRANSLATED = r"`--[^`]*`|`?\bfer-vit [^`]*"
+"""Options in backquotes, which become arguments; and commands, which stay."""
+OPTION = re.compile(r"--[a-z]|(?<!=)\b(model|data|trainer|checkpoint|network)\.[a-z_]+\b(?!\()")
+"""An option of the command line, or a setting of a config."""
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\rb", "a\x9bb", "a\u202eb", "a\ud800b", "a\nb"])
@@ -39,3 +62,92 @@ def test_an_option_of_another_type_is_one_plain_line(kind: Any, word: str, expec
     assert text.startswith(f"Expected `--model.part` to be {expected}")
     assert text.endswith(f"but got {word}")
     assert describe_option("unrecognized arguments: --x") == "unrecognized arguments: --x"
+
+
+def constants(path: Path) -> list[str]:
+    """The texts of a file with spaces, without docstrings; values in them are braces."""
+    tree = ast.parse(path.read_text())
+    left_out: set[ast.expr] = set()
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            left_out.add(node.value)
+        if isinstance(node, ast.JoinedStr):
+            left_out |= set(node.values)
+            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            texts.append("".join(map(str, parts)))
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and node not in left_out:
+            texts.append(node.value)
+    return [text for text in texts if " " in text]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_options_in_messages_can_be_translated(path: Path) -> None:
+    for text in constants(path):
+        remaining = re.sub(TRANSLATED, "", text)
+        assert not OPTION.search(remaining), f"write the option in backquotes with dashes: {text}"
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "words", "option"),
+    [
+        (
+            lambda manifest: fer_vit.FaceDataModule(manifest, batch_size=0),
+            "`batch_size`",
+            ["fit", "--data.batch_size=0", "--data.manifest"],
+            "`--data.batch_size`",
+        ),
+        (
+            lambda _: fer_vit.build_model(RegionViTConfig(embed_dim=30), ["a", "b"]),
+            "`embed_dim`",
+            ["fit", "--model.network.embed_dim=30", "--data.manifest"],
+            "`--model.network.embed_dim`",
+        ),
+        (
+            lambda manifest: fer_vit.crossvalidate(manifest, folds=1),
+            "`folds`",
+            ["crossvalidate", "--folds=1"],
+            "`--folds`",
+        ),
+        (
+            lambda manifest: fer_vit.evaluate(manifest, classes=["anger"], merge={"anger": "bad"}),
+            "`classes` and `merge`",
+            ["evaluate", "--classes=anger", "--merge={anger: bad}"],
+            "`--classes` and `--merge`",
+        ),
+    ],
+)
+def test_an_error_names_the_argument_in_python_and_the_option_in_a_command(
+    call: Callable[[Path], object],
+    argument: str,
+    words: list[str],
+    option: str,
+    drawn: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    manifest = drawn / "faces.parquet"
+    with pytest.raises(FerVitError) as error:
+        call(manifest)
+    assert argument in str(error.value)
+    assert "--" not in str(error.value)
+    assert option in fails(capsys, *words, manifest)
+
+
+def test_fit_names_settings_as_it_takes_them(drawn: Path) -> None:
+    settings = {"data.manifest": drawn / "faces.parquet", "model.region_dropout": 2}
+    with pytest.raises(FerVitError, match=r"`model\.region_dropout`"):
+        fit("drawn", **settings)
+
+
+def test_the_log_names_arguments_in_python_and_options_in_a_command(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(2):
+        logging.getLogger("fer_vit").warning("%s: add `--face crop`.", "a.png")
+        with command_line():
+            logging.getLogger("fer_vit").warning("%s: add `--face crop`.", "a.png")
+            assert for_reader("`--a.b 1`") == "`--a.b 1`"
+    in_python, in_command = "a.png: add `face='crop'`.", "a.png: add `--face crop`."
+    assert caplog.messages == [in_python, in_command] * 2

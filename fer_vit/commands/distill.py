@@ -164,7 +164,7 @@ def read_fold(teacher: Path) -> str | None:
             f"started from {short(start)}, which may have learned the faces of the held-out fold"
         )
         raise FerVitError(
-            f"{teacher} {reason}. Train it without `model.init`, or from masked pretraining."
+            f"{teacher} {reason}. Train it without `--model.init`, or from masked pretraining."
         )
     return None if fold is None else str(fold)
 

@@ -128,10 +128,12 @@ def predict(
     check_videos(wanted, sources, in_chunks)
     if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
         raise FerVitError(
-            "Tables of people are made of all columns of a folder. Leave out --outputs."
+            "Tables of people are made of all columns of a folder. Leave out `--outputs`."
         )
     if rank.world_size > 1 and not in_chunks:
-        remedy = f"Name a folder, for example --output {output.stem}, or unset RANK and WORLD_SIZE."
+        remedy = (
+            f"Name a folder, for example `--output {output.stem}`, or unset RANK and WORLD_SIZE."
+        )
         raise FerVitError(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )

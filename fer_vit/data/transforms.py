@@ -87,7 +87,7 @@ class Augment:
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
             highest = HIGHEST.get(field.name, 1)
-            check_number(f"augment.{field.name}", getattr(config, field.name), 0, highest)
+            check_number(f"data.augment.{field.name}", getattr(config, field.name), 0, highest)
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:

@@ -152,12 +152,12 @@ def check_config(c: RegionViTConfig) -> None:
         )
     if c.pool not in POOLS:
         raise FerVitError(
-            f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}."
+            f"Expected `--model.network.pool` to be one of {', '.join(POOLS)}, but got {c.pool}."
         )
     for name, (least, most) in RANGES.items():
         number = getattr(c, name)
         if number is not None:
-            check_number(f"network.{name}", number, least, most)
+            check_number(f"model.network.{name}", number, least, most)
     _check_width(c)
     _check_tokens(c)
     _check_stem(c)
@@ -170,12 +170,12 @@ def _check_width(c: RegionViTConfig) -> None:
         return
     if c.embed_dim % 4:
         raise FerVitError(
-            f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}."
+            f"Expected `--model.network.embed_dim` to be a multiple of 4, but got {c.embed_dim}."
         )
     if c.pos_embed == "mirror" and c.embed_dim % 8:
         raise FerVitError(
-            f"pos_embed: mirror needs a network.embed_dim that is a multiple of 8, "
-            f"not {c.embed_dim}."
+            "`--model.network.pos_embed mirror` needs `--model.network.embed_dim` to be a multiple "
+            f"of 8, but got {c.embed_dim}."
         )
 
 
@@ -183,34 +183,49 @@ def _check_tokens(c: RegionViTConfig) -> None:
     """Raises FerVitError when the tokens do not exist, or cannot be dropped."""
     if not all(0 < rate <= 1 for rate in c.keep_rate):
         raise FerVitError(
-            f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}."
+            "Expected `--model.network.keep_rate` to hold numbers above 0, up to 1, but got "
+            f"{c.keep_rate}."
         )
     if c.tokens != "patch" and not c.regions:
-        raise FerVitError(f"Expected at least one region with tokens: {c.tokens}, but got none.")
+        raise FerVitError(
+            f"Expected at least one region with `--model.network.tokens {c.tokens}`, but got none."
+        )
     if c.tokens == "region" and c.keep_rate:
-        raise FerVitError("network.keep_rate drops patches: use tokens: both or patch.")
+        raise FerVitError(
+            "`--model.network.keep_rate` drops patches: use `--model.network.tokens both` or "
+            "`--model.network.tokens patch`."
+        )
 
 
 def _check_stem(c: RegionViTConfig) -> None:
     """Raises FerVitError when a stem cannot have its settings."""
     if c.stem != "conv":
         if c.region_source == "stem":
-            raise FerVitError("network.region_source: stem needs stem: conv.")
+            raise FerVitError(
+                "`--model.network.region_source stem` needs `--model.network.stem conv`."
+            )
         return
     if c.pretrained:
         raise FerVitError(
-            "Pretrained weights have no convolutional stem: use stem: patch or --model.init."
+            "Pretrained weights have no convolutional stem: use `--model.network.stem patch` or "
+            "`--model.init`."
         )
     powers = [2**exponent for exponent in range(1, 12)]
     if c.patch_size not in powers:
         raise FerVitError(
-            f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}."
+            "Expected a power of two as `--model.network.patch_size` with "
+            f"`--model.network.stem conv`, but got {c.patch_size}."
         )
 
 
 def _check_blocks(c: RegionViTConfig) -> None:
     """Raises FerVitError when blocks or pooling cannot have their settings."""
     if c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"):
-        raise FerVitError("Pretrained weights are for attention: dot and block: pre_norm.")
+        raise FerVitError(
+            "Pretrained weights are for `--model.network.attention dot` and "
+            "`--model.network.block pre_norm`."
+        )
     if c.causal and not POOLS[c.pool].can_be_causal:
-        raise FerVitError(f"Only the decoder of pool: query can be causal, but pool is {c.pool}.")
+        raise FerVitError(
+            f"Only the decoder of `--model.network.pool query` can be causal, but pool is {c.pool}."
+        )

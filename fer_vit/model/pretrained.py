@@ -12,7 +12,7 @@ from fer_vit.pickles import UnsafeError, load_tensors
 
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model")
 """Where timm looks for the weights in a checkpoint, in this order."""
-OPTION = "(network.pretrained)"
+OPTION = "(`--model.network.pretrained`)"
 
 
 def read_weights(file: str) -> dict[str, Tensor]:

@@ -405,7 +405,10 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if "class token" in reason and config.pool == "token":
-            reason = "it has no class token, which pool: token reads. Use network.pool: avg."
+            reason = (
+                "it has no class token, which `--model.network.pool token` reads. "
+                "Use `--model.network.pool avg`."
+            )
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     _check_backbone(vit, config)
     if state is not None:
@@ -481,25 +484,27 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
     fits = rest == 0 or (rest == 1 and config.stem == "conv")
     if config.tokens != "region" and not fits:
         raise FerVitError(
-            f"Expected img_size to be a multiple of the patch size {patch_size}, or one more with "
-            f"stem: conv, but got {config.img_size}."
+            f"Expected `--model.network.img_size` to be a multiple of the patch size {patch_size}, "
+            f"or one more with `--model.network.stem conv`, but got {config.img_size}."
         )
 
     depth = len(vit.blocks)
     if config.keep_rate and len(config.keep_rate) != depth:
         raise FerVitError(
-            f"Expected network.keep_rate to have {depth} numbers, one per block, but got "
+            f"Expected `--model.network.keep_rate` to have {depth} numbers, one per block, but got "
             f"{len(config.keep_rate)}."
         )
     if config.keep_rate and not vit.has_class_token:
         raise FerVitError(
-            f"network.keep_rate ranks patches by the class token, but {config.backbone} has none."
+            "`--model.network.keep_rate` ranks patches by the class token, but "
+            f"{config.backbone} has none."
         )
 
     # a face without landmarks would have no token
     if config.tokens == "region" and not vit.num_prefix_tokens:
         raise FerVitError(
-            f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1."
+            f"{config.backbone} has no class token: with `--model.network.tokens region` add "
+            "`--model.network.reg_tokens 1`."
         )
 
 
@@ -516,8 +521,8 @@ def _check_loaded(
     if len(missing) > len(tensors) / 10:
         raise FerVitError(
             f"Expected the weights of {config.backbone} in {config.pretrained} "
-            f"(network.pretrained), but got only {len(tensors) - len(missing)} of {len(tensors)} "
-            "tensors. `--model.init` starts from a model of fer-vit."
+            f"(`--model.network.pretrained`), but got only {len(tensors) - len(missing)} of "
+            f"{len(tensors)} tensors. `--model.init` starts from a model of fer-vit."
         )
     if missing:
         names = ", ".join(missing)

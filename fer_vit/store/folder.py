@@ -300,7 +300,8 @@ def read_model(
             )
         if not (settings["labels"] or pretraining):
             raise ModelError(
-                f"{name} has no expressions. Train a classifier from it with `--model.init`."
+                f"{name} has no expressions. Train a classifier from it: `fer-vit fit --config "
+                f"finetune --model.init {name} --data.manifest MANIFEST`."
             )
         return settings, state
     folder = find_folder(name, **hub)

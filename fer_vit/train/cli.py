@@ -179,7 +179,7 @@ class TrainCLI(LightningCLI):
             "64",
         ):  # crops and boxes are in float32
             raise FerVitError(
-                "Expected trainer.precision bf16-mixed, 16-mixed or 32, but got "
+                "Expected `--trainer.precision` to be bf16-mixed, 16-mixed or 32, but got "
                 f"{trainer.precision}."
             )
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
@@ -263,13 +263,15 @@ def train(args: list[str]) -> str:
 
 def next_command(cli: TrainCLI, best: str) -> str:
     """Returns a line with the command that uses a checkpoint."""
-    manifest = shlex.quote(str(cli.config.data.manifest))
-    best = shlex.quote(best)
     if cli.task == "pretraining":
-        return f"Next: fer-vit fit --config finetune --model.init {best} --data.manifest MANIFEST"
-    command = f"Next: fer-vit evaluate {manifest} --checkpoint {best}"
-    name = class_name(cli.kind)
-    return f"{command} --model {name}" if name else command
+        command = ["fit", "--config", "finetune", "--model.init", best]
+        command += ["--data.manifest", "MANIFEST"]
+    else:
+        command = ["evaluate", str(cli.config.data.manifest), "--checkpoint", best]
+        name = class_name(cli.kind)
+        if name:
+            command += ["--model", name]
+    return f"Next: fer-vit {shlex.join(command)}"
 
 
 def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
@@ -290,7 +292,11 @@ def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
     for name, value in overrides.items():
         as_json = isinstance(value, dict | list | tuple | bool | None)
         line.append(f"--{name}={json_text(value) if as_json else value}")
-    return train(line)
+    try:
+        return train(line)
+    except FerVitError as error:
+        error.with_groups = True  # names like `model.lr` are what this function takes
+        raise
 
 
 class RunWords(NamedTuple):

@@ -69,7 +69,8 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     settings, _ = folder.unpack_checkpoint(content, path)
     if not settings["labels"]:
         raise ModelError(
-            f"{path} has no expressions. Train a classifier from it with `--model.init`."
+            f"{path} has no expressions. Train a classifier from it: `fer-vit fit --config "
+            f"finetune --model.init {path} --data.manifest MANIFEST`."
         )
     check_size(settings, content["state_dict"], path)
     try:

@@ -58,7 +58,7 @@ class FaceDataModule(L.LightningDataModule):
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
             advice = (
-                "Leave out data.fold and data.balanced (see model.logit_adjust), "
+                "Leave out `--data.fold` and `--data.balanced` (see `--model.logit_adjust`), "
                 "or use a manifest in one file."
             )
             raise FerVitError(f"Shards are streamed, without folds or sampling by class. {advice}")
@@ -182,7 +182,7 @@ class FaceDataModule(L.LightningDataModule):
             path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled
         )
         if len(dataset) < self.batch_size * _processes():
-            size = f"{self.batch_size} for every process: choose a smaller data.batch_size."
+            size = f"{self.batch_size} for every process: choose a smaller `--data.batch_size`."
             raise FerVitError(f"{path} has fewer training rows than one batch of {size}")
         return dataset
 
@@ -193,7 +193,7 @@ class FaceDataModule(L.LightningDataModule):
             advice = (
                 "Use the same: the model must not learn the faces that it predicts in `distill`."
             )
-            before = f"The checkpoint was trained with data.fold {short(position.get('fold'))}"
+            before = f"The checkpoint was trained with `--data.fold` {short(position.get('fold'))}"
             raise FerVitError(f"{before}, but now it is {self.fold}. {advice}")
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         order = self._order()

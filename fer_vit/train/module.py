@@ -107,7 +107,8 @@ class RegionViTModule(L.LightningModule):
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise FerVitError(
-                "The learning rate falls over all steps: set trainer.max_epochs or max_steps."
+                "The learning rate falls over all steps: set `--trainer.max_epochs` or "
+                "`--trainer.max_steps`."
             )
         schedule = warmup_cosine(
             AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"]
@@ -140,12 +141,14 @@ class RegionViTModule(L.LightningModule):
             advice = (
                 "Look at these images"
                 if 0 < len(bad) < len(paths)
-                else "Lower model.lr, or use float32"
+                else "Lower `--model.lr`, or use float32"
             )
             came = (
                 f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step})."
             )
-            advice += ", or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
+            advice += (
+                ", or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a checkpoint."
+            )
             raise FerVitError(f"{came} {advice} Images: {', '.join(bad or paths)}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
@@ -176,8 +179,8 @@ def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
         advice = (
-            "Lower model.lr or set trainer.gradient_clip_val; "
-            "`--ckpt_path` resumes from a checkpoint."
+            "Lower `--model.lr` or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a "
+            "checkpoint."
         )
         raise FerVitError(
             f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}"

@@ -98,7 +98,8 @@ class Recipe:
         if not best:
             raise FerVitError(
                 f"Expected a best checkpoint from the config {self.config}, but it wrote none. It "
-                "needs a validation in every run, checkpoint.monitor and enable_checkpointing."
+                "needs a validation in every run, `--checkpoint.monitor` and "
+                "`--trainer.enable_checkpointing`."
             )
         return best
 

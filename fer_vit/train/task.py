@@ -17,7 +17,7 @@ from torchmetrics import MeanMetric, MetricCollection, classification
 
 from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
 from fer_vit.heads import EXPRESSION, HEADS, in_picture
 from fer_vit.model.config import RegionViTConfig
@@ -126,11 +126,15 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
     raises FerVitError for one without data.
     """
     for head, weight in weights.items():
-        check_number(f"model.head_weights, {head}", weight, 0, MOST_WEIGHT)
+        if not 0 <= weight <= MOST_WEIGHT:
+            raise FerVitError(
+                f"Expected the weight of {head} in `--model.head_weights` to be from 0 to "
+                f"{MOST_WEIGHT:g}, but got {short(weight)}."
+            )
         if head not in outputs:
             came = ", ".join(outputs) or "no further head"
             raise FerVitError(
-                f"Expected targets of {head} in the manifest (model.head_weights), but it has "
+                f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
                 f"{came}."
             )
     chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
@@ -267,7 +271,7 @@ class FERTask(RegionViTModule):
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             if not hasattr(data, "class_counts"):
                 raise FerVitError(
-                    "model.logit_adjust needs data with a method `class_counts`, such as "
+                    "`--model.logit_adjust` needs data with a method `class_counts`, such as "
                     "FaceDataModule. Set it to 0, or add the method."
                 )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
@@ -282,8 +286,7 @@ class FERTask(RegionViTModule):
             if not np.isfinite(targets[head][:, self.shared[head].of_data]).any():
                 raise FerVitError(
                     f"{manifest.path}: expected training faces with targets of {head}, but all its "
-                    "columns are empty there. Leave it out: `--model.head_weights "
-                    f"'{{{head}: 0}}'`."
+                    f"columns are empty there. Give {head} a weight of 0 in `--model.head_weights`."
                 )
         if not (train.has_labels or self.teachers.names):
             raise FerVitError(

@@ -58,7 +58,8 @@ def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
         if _plain(expected) != _plain(came):
             raise FerVitError(
                 f"Expected a teacher with the {what} of the student, {_plain(expected)}, but "
-                f"{name} has {_plain(came)}. Leave it out of model.teachers, or change the student."
+                f"{name} has {_plain(came)}. Leave it out of `--model.teachers`, or change the "
+                "student."
             )
 
 

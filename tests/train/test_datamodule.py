@@ -102,7 +102,7 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
         ),
         (
             {"fold": "0/3", "batches": 0},
-            "trained with data.fold 0/3, but now it is None. Use the same",
+            "trained with `fold` 0/3, but now it is None. Use the same",
         ),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line(name: str) -
     ("name", "remedy"),
     [
         ("deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224"),
-        ("vit_medium_patch16_gap_240", "pool: avg"),
+        ("vit_medium_patch16_gap_240", "pool='avg'"),
     ],
 )
 def test_a_backbone_that_does_not_fit_names_the_remedy(name: str, remedy: str) -> None:

@@ -299,7 +299,7 @@ def test_by_the_command_line(
 def test_it_is_no_classifier(
     pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    with pytest.raises(FerVitError, match=r"`model\.init`"):
+    with pytest.raises(FerVitError, match=r"--model\.init"):
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     line = fails(capsys, "fit", "--task=classification", f"--ckpt_path={pretrained}", manifest)

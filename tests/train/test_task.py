@@ -287,8 +287,8 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lr": -0.1}, "model.lr to be 0 or more, but got -0.1"),
-        ({"region_dropout": 1.1}, "model.region_dropout to be from 0 to 1, but got 1.1"),
+        ({"lr": -0.1}, "`lr` to be 0 or more, but got -0.1"),
+        ({"region_dropout": 1.1}, "`region_dropout` to be from 0 to 1, but got 1.1"),
         ({"labels": None}, "labels"),
         ({"labels": ["a"]}, "two classes, .* 1"),
         ({"network": RegionViTConfig(regions=("ear",))}, "regions from .* got `ear`"),
@@ -306,7 +306,7 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
     with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
         task.training_step(data, 0)
     torch.nn.init.constant_(task.net.vit.norm.weight, torch.inf)
-    with pytest.raises(FerVitError, match=r"Lower model.lr.* Images: 0, 1, 2, 3, 4, 5$"):
+    with pytest.raises(FerVitError, match=r"Lower `lr`.* Images: 0, 1, 2, 3, 4, 5$"):
         task.training_step(batch(), 0)
 
 
