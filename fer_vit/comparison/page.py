@@ -1,7 +1,9 @@
 """Writes a comparison: results in words, the methods for a paper, tables and charts."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,17 +41,20 @@ MOST_DRAWN = 500  # bins of a curve on the page
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
-    """Writes results.json, results.md and index.html, and tables of series;
-    returns methods and warnings.
-    """
+    """Writes results.json, results.md, index.html and series; returns methods and warnings."""
     lines = methods(facts, study, results)
-    tables = course_tables(study, results.courses) if results.courses else {}
-    words = {outcome.kind.title: outcome_lines(study, outcome) for outcome in results.outcomes}
+    words = {}
     missing = []
     for outcome in results.outcomes:
+        words[outcome.kind.title] = outcome_lines(study, outcome)
         missing += missing_lines(outcome.kind.title, outcome.comparisons)
     missing += missing_lines(MIXED, results.mixed or [])
-    json = {**facts, "methods": "\n".join(lines), "sentences": words, **as_json(study, results)}
+    tables = course_tables(study, results.courses) if results.courses else {}
+
+    json: dict[str, Any] = dict(facts)
+    json["methods"] = "\n".join(lines)
+    json["sentences"] = words
+    json |= as_json(study, results)
     _, written = write_files(
         folder,
         "Comparison",
@@ -69,12 +74,14 @@ def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Secti
     parts = [outcome_section(study, outcome) for outcome in results.outcomes]
     if results.courses:
         parts += course_sections(study, results.courses)
-    kind = study.kinds[0]
+    expressions = study.kinds[0]
     if results.mixed is not None:
-        tests = tests_section(f"{kind.title}, mixed model", results.mixed, kind.form)
-        parts.append(fold_table(tests._replace(lines=missing_lines(MIXED, results.mixed))))
-    if any(mean["mean"] is not None for row in results.repeated.values() for mean in row.values()):
-        repeated = means_section(f"{kind.title}: ICC(1)", results.repeated, ".2f", ICC)
+        tests = tests_section(f"{expressions.title}, mixed model", results.mixed, expressions.form)
+        tests = tests._replace(lines=missing_lines(MIXED, results.mixed))
+        parts.append(fold_table(tests))
+    correlations = [mean for row in results.repeated.values() for mean in row.values()]
+    if any(correlation["mean"] is not None for correlation in correlations):
+        repeated = means_section(f"{expressions.title}: ICC(1)", results.repeated, ".2f", ICC)
         parts.append(fold_table(repeated))
     parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     return parts
@@ -83,7 +90,8 @@ def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Secti
 def counts_table(study: Study) -> list[list[str]]:
     """Returns the numbers of persons, photos or clips, and faces by condition."""
     sizes = study.counts()
-    rows = [["", *next(iter(sizes.values()))]]
+    columns = next(iter(sizes.values()))
+    rows = [["", *columns]]
     for name, row in sizes.items():
         rows.append([name, *map(str, row.values())])
     return rows
@@ -98,14 +106,12 @@ def outcome_lines(study: Study, outcome: Outcome) -> list[str]:
 def outcome_section(study: Study, outcome: Outcome) -> Section:
     """Returns the results of one kind of measures: in words, as differences, then the rest."""
     kind = outcome.kind
-    tested = [
-        comparison for comparison in outcome.comparisons if not isinstance(comparison.test, Missing)
-    ]
+    tested = sum(not isinstance(comparison.test, Missing) for comparison in outcome.comparisons)
     text = f"Measured: {kind.phrase}."
     if tested:
         text += (
             " Below, each difference with its 95% interval; a filled dot has p < "
-            f"{ALPHA} after Holm's correction for the {len(tested)} tests of this section."
+            f"{ALPHA} after Holm's correction for the {tested} tests of this section."
         )
     differences = tests_section("Tests", outcome.comparisons, kind.form)
     return Section(
@@ -128,21 +134,28 @@ def fold_table(section: Section) -> Section:
 
 def means_section(title: str, means: Means, form: str, text: str = "") -> Section:
     """Returns the table and the chart of some results."""
-    rows = [["", *next(iter(means.values()))]]
+    conditions = next(iter(means.values()))
+    rows = [["", *conditions]]
     lines = {}
     for name, row in means.items():
-        rows.append([name, *(interval_text(mean, form) for mean in row.values())])
+        cells = []
         for condition, mean in row.items():
+            cells.append(interval_text(mean, form))
             lines[printable(f"{name}, {condition}")] = mean
+        rows.append([name, *cells])
     return Section(title, text, rows, intervals=interval_chart(lines, form))
 
 
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
     """Returns the table and the chart of some tests; a missing one has dashes."""
-    known = [
-        comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
-    ]
-    columns = [name for name in TESTED if known and name in known[0]]
+    known = []
+    for comparison in comparisons:
+        if not isinstance(comparison.test, Missing):
+            known.append(comparison.test)
+    columns = []
+    if known:
+        columns = [name for name in TESTED if name in known[0]]
+
     rows = [["", "difference", *columns]]
     differences = {}
     unclear = []
@@ -172,20 +185,21 @@ def _signed(form: str) -> str:
 
 def course_sections(study: Study, courses: Courses) -> list[Section]:
     """Returns the mean series as curves, and the synchrony."""
-    joined = -(-courses.series.shape[1] // MOST_DRAWN)
+    bins = courses.series.shape[1]
+    joined = math.ceil(bins / MOST_DRAWN)
     drawn: dict[str, dict[str, Course]] = {}
-    for place, label in enumerate(study.labels):
-        drawn[printable(label)] = {}
+    for index, label in enumerate(study.labels):
+        curves = drawn[printable(label)] = {}
         for name, cells in courses.persons.items():
-            mean, low, high, _ = mean_course(join_bins(cells[:, :, place], joined))
-            drawn[printable(label)][printable(name)] = Course(mean, low, high)
+            mean, low, high, _ = mean_course(join_bins(cells[:, :, index], joined))
+            curves[printable(name)] = Course(mean, low, high)
     step = joined * courses.step
-    bins = -(-courses.series.shape[1] // joined)
-    times = step * (np.arange(bins, dtype=float) + 0.5)
+    times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
 
-    filled = np.isfinite(courses.series[:, :, 0])
-    last = courses.series.shape[1] - np.argmax(filled[:, ::-1], axis=1)
-    empty = 1 - filled.sum() / np.where(filled.any(1), last, 0).sum()
+    filled = np.isfinite(courses.series[:, :, 0])  # (O, T)
+    until_last = bins - np.argmax(filled[:, ::-1], axis=1)  # (O,)
+    until_last[~filled.any(1)] = 0
+    empty = 1 - filled.sum() / until_last.sum()
     text = (
         f"{study.kinds[0].title}: the mean over persons in bins of {courses.step:g} s, with its "
         f"95% t interval at each time. {empty:.1%} of the bins up to the last face of each clip "
@@ -193,20 +207,20 @@ def course_sections(study: Study, courses: Courses) -> list[Section]:
     )
     if joined > 1:
         text += f" The curves are drawn in bins of {step:g} s."
-    several = [
-        f"Persons with several clips in {name}, whose series are averaged: {number}."
-        for name, number in courses.several.items()
-        if number
-    ]
-    parts = [
-        Section(
-            title="Over time",
-            text=text,
-            lines=several,
-            plots=series_plots(times, drawn, study.kinds[0].form),
-            curves=[printable(name) for name in courses.persons],
-        )
-    ]
+    several = []
+    for name, number in courses.several.items():
+        if number:
+            several.append(
+                f"Persons with several clips in {name}, whose series are averaged: {number}."
+            )
+    over_time = Section(
+        title="Over time",
+        text=text,
+        lines=several,
+        plots=series_plots(times, drawn, study.kinds[0].form),
+        curves=[printable(name) for name in courses.persons],
+    )
+    parts = [over_time]
     if courses.synchrony:
         note = (
             "Leave-one-out inter-subject correlation: of each person with the mean of all others, "

@@ -1,7 +1,6 @@
-"""The results of a comparison in words: a sentence for each outcome,
-and the methods for a paper.
-"""
+"""The results of a comparison in words: a sentence for each outcome, and methods for a paper."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
@@ -17,9 +16,7 @@ INSTALL = "The mixed model is left out, since statsmodels is missing: install fe
 
 
 def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> list[str]:
-    """Returns a sentence for each measure with a clear difference, and one for each pair of
-    conditions on the measures without.
-    """
+    """Returns a sentence for each measure with a clear difference, and for pairs without one."""
     clear: dict[str, list[str]] = {}
     unclear: dict[tuple[str, str], list[str]] = {}
     for comparison in comparisons:
@@ -42,8 +39,7 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
 
 
 def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
-    """Returns a clear difference in words: size, direction, interval, corrected p, Hedges' g,
-    persons.
+    """Returns a clear difference in words: size, direction, interval, p, Hedges' g, persons.
 
     A word stands between each name and the next number, so that a name that is written from right
     to left does not move the number.
@@ -88,38 +84,40 @@ def _persons(study: Study, comparison: Comparison, test: Test) -> str:
 
 def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
     """Returns a line for each pair of conditions and reason for which tests are missing."""
-    missing = [
-        (f"{comparison.second} - {comparison.first}: {comparison.test.reason}", comparison.measure)
-        for comparison in comparisons
-        if isinstance(comparison.test, Missing)
-    ]
-    measures: dict[str, list[str]] = {}
-    for reason, measure in missing:
-        measures.setdefault(reason, []).append(measure)
-    return [
-        f"Not tested: {title.lower()} of {listed(names)}, {reason}."
-        for reason, names in measures.items()
-    ]
+    measures: dict[str, list[str]] = defaultdict(list)  # by pair and reason
+    for comparison in comparisons:
+        test = comparison.test
+        if isinstance(test, Missing):
+            reason = f"{comparison.second} - {comparison.first}: {test.reason}"
+            measures[reason].append(comparison.measure)
+
+    lines = []
+    for reason, names in measures.items():
+        lines.append(f"Not tested: {title.lower()} of {listed(names)}, {reason}.")
+    return lines
 
 
 def listed(names: Sequence[str]) -> str:
     """Returns names with commas; of many the first ones and the number of the others."""
     text = ", ".join(names[:MOST_NAMES])
     more = len(names) - MOST_NAMES
-    return f"{text} and {more:,} more" if more > 0 else text
+    if more > 0:
+        text += f" and {more:,} more"
+    return text
 
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
     """Returns the methods for a paper, and a line for everything that is left out of all tests."""
-    settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
-    settings = settings or "settings unknown, since the table does not record them"
+    settings = [f"{name} {fact}" for name, fact in facts.items() if name != "data"]
+    if not settings:
+        settings = ["settings unknown, since the table does not record them"]
     text = (
-        f"Expressions were classified with fer-vit ({settings}) and compared with fer-vit "
-        f"{__version__}. Faces were averaged by photo or clip, and these by person and condition. "
-        "Means have 95% t intervals over persons. Conditions were compared by two-sided t tests, "
-        "paired for persons in both and Welch's for different persons, with Holm's correction "
-        "within each table, and by rank tests (Wilcoxon or Mann-Whitney) without correction; g is "
-        "Hedges' g by the pooled standard deviation"
+        f"Expressions were classified with fer-vit ({', '.join(settings)}) and compared with "
+        f"fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
+        "condition. Means have 95% t intervals over persons. Conditions were compared by two-sided "
+        "t tests, paired for persons in both and Welch's for different persons, with Holm's "
+        "correction within each table, and by rank tests (Wilcoxon or Mann-Whitney) without "
+        "correction; g is Hedges' g by the pooled standard deviation"
     )
     if results.mixed is not None:
         text += (
@@ -142,7 +140,8 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     if results.courses:
         text += f". {_course_methods(results.courses)}"
     lines = [f"{text}.", *design_lines(study)]
-    if few := few_persons(study):
+    few = few_persons(study)
+    if few:
         lines.append(f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}.")
     if study.left_out:
         lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
@@ -181,10 +180,8 @@ def design_lines(study: Study) -> list[str]:
         names = study.names(design.left_out)
         if not names:
             continue
-        if design.paired:
-            how, why = "paired", "in one condition only"
-        else:
-            how, why = "different persons", "in both conditions"
+        how = "paired" if design.paired else "different persons"
+        why = "in one condition only" if design.paired else "in both conditions"
         lines.append(
             f"{second} - {first}: {how}, {design.persons.sum():,} persons. Left out of the tests, "
             f"since {why}, {len(names):,}: {listed(names)}."

@@ -1,6 +1,4 @@
-"""The results of a study: means, tests of pairs of conditions,
-repeated measures and series over time.
-"""
+"""The results of a study: means, tests of pairs of conditions, repeated measures and series."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,38 +79,41 @@ class Results:
 
 
 def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
-    """Computes all results; with `grid`, series in bins of this many seconds,
-    and with `sync` their synchrony.
-    """
+    """Computes all results; `grid` are seconds of the bins of series, `sync` their synchrony."""
     courses = compute_courses(study, grid, sync)
     expressions = study.kinds[0].values
-    repeated = {
-        name: {
-            condition: intraclass_correlation(values[rows], study.person[rows])
-            for condition, rows in study.conditions.items()
-        }
-        for name, values in expressions.items()
-    }
+    mixed = None
+    if find_spec("statsmodels"):
+        mixed = mixed_tests(study, expressions)
     return Results(
         outcomes=[compare_kind(study, kind) for kind in study.kinds],
-        repeated=repeated,
-        mixed=mixed_tests(study, expressions) if find_spec("statsmodels") else None,
+        repeated=repeated_measures(study, expressions),
+        mixed=mixed,
         courses=courses,
     )
 
 
+def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Means:
+    """Returns the ICC(1) of measures (O,) by condition."""
+    results: Means = {}
+    for measure, values in measures.items():
+        results[measure] = {}
+        for condition, rows in study.conditions.items():
+            correlation = intraclass_correlation(values[rows], study.person[rows])
+            results[measure][condition] = correlation
+    return results
+
+
 def compare_kind(study: Study, kind: Kind) -> Outcome:
-    """Returns the means of measures and the tests of all pairs of conditions,
-    corrected for their number.
-    """
-    designs = [study.design(*pair) for pair in study.pairs]
+    """Returns the means of measures and the corrected tests of all pairs of conditions."""
+    designs = [study.design(first, second) for first, second in study.pairs]
     means: Means = {}
     comparisons = []
     for measure, values in kind.values.items():
         cells = study.cells(values)
-        means[measure] = {
-            name: person_mean(persons, kind.least, kind.most) for name, persons in cells.items()
-        }
+        means[measure] = {}
+        for condition, persons in cells.items():
+            means[measure][condition] = person_mean(persons, kind.least, kind.most)
         for (first, second), design in zip(study.pairs, designs, strict=True):
             x = np.where(design.persons, cells[first], np.nan)
             y = np.where(design.persons, cells[second], np.nan)
@@ -123,37 +124,35 @@ def compare_kind(study: Study, kind: Kind) -> Outcome:
 
 def mixed_tests(study: Study, measures: Mapping[str, Array]) -> list[Comparison]:
     """Returns the differences of measures (O,) from the first condition by the mixed model."""
-    first, *others = study.conditions
-    condition = np.array([*study.conditions.values()]).argmax(0)
+    baseline, *compared = study.conditions
+    condition = np.array([*study.conditions.values()]).argmax(0)  # (O,)
     comparisons = []
     for measure, values in measures.items():
         tests = mixed_model(values, study.person, condition)
-        for second, test in zip(others, tests, strict=True):
-            comparisons.append(Comparison(measure, first, second, test))
+        for second, test in zip(compared, tests, strict=True):
+            comparisons.append(Comparison(measure, baseline, second, test))
     return correct(comparisons)
 
 
 def correct(comparisons: list[Comparison]) -> list[Comparison]:
-    """Returns the comparisons with p-values corrected for the number of tests;
-    missing ones do not count.
-    """
-    tested = [
-        comparison.test for comparison in comparisons if not isinstance(comparison.test, Missing)
-    ]
-    corrected = iter(holm([test["p"] for test in tested]))
+    """Returns the comparisons with p-values corrected for the number of tests (Holm)."""
+    values = []
+    for comparison in comparisons:
+        if not isinstance(comparison.test, Missing):
+            values.append(comparison.test["p"])
+
+    corrected = iter(holm(values))
     results = []
     for comparison in comparisons:
         test = comparison.test
         if not isinstance(test, Missing):
-            test = {**test, "p corrected": next(corrected)}
+            test = test | {"p corrected": next(corrected)}
         results.append(comparison._replace(test=test))
     return results
 
 
 def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | None:
-    """Returns the series on a common grid, with `sync` also their synchrony;
-    None without a grid.
-    """
+    """Returns the series on a common grid, with `sync` their synchrony; None without a grid."""
     if grid is None:
         if sync:
             raise FerVitError(
@@ -161,29 +160,36 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
             )
         return None
     check_grid(study.seconds, len(study.paths), grid)
-    series = resample(study.probabilities, study.seconds, study.observation, grid)
-    persons, several = {}, {}
+    series = resample(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
+    persons = {}
+    several = {}
     for name, rows in study.conditions.items():
         owner = study.person[rows]
-        persons[name] = average_series(series[rows], owner, len(study.people))
+        persons[name] = average_series(series[rows], owner, len(study.people))  # (P, T, C)
         several[name] = int((np.bincount(owner) > 1).sum())
+
     correlations: dict[str, Array] = {}
+    means: Means = {}
     if sync:
-        correlations = {
-            name: np.column_stack([leave_one_out(values) for values in np.moveaxis(cells, 2, 0)])
-            for name, cells in persons.items()
-        }
-    means = {
-        label: {name: synchrony(values[:, place]) for name, values in correlations.items()}
-        for place, label in enumerate(study.labels)
-    }
-    return Courses(grid, series, persons, several, correlations, means if sync else {})
+        for name, cells in persons.items():
+            columns = [leave_one_out(cells[:, :, index]) for index in range(len(study.labels))]
+            correlations[name] = np.column_stack(columns)  # (P, C)
+        for index, label in enumerate(study.labels):
+            means[label] = {}
+            for name, values in correlations.items():
+                means[label][name] = synchrony(values[:, index])
+    return Courses(
+        step=grid,
+        series=series,
+        persons=persons,
+        several=several,
+        correlations=correlations,
+        synchrony=means,
+    )
 
 
 def as_json(study: Study, results: Results) -> dict[str, Any]:
-    """Returns the results for JSON: means and differences of each kind, null for a missing test,
-    and its reason.
-    """
+    """Returns the results for JSON: means, differences, and the reasons of missing tests."""
     tables: dict[str, Any] = {"conditions": study.counts(), "designs": {}}
     for first, second in study.pairs:
         design = study.design(first, second)
@@ -193,10 +199,8 @@ def as_json(study: Study, results: Results) -> dict[str, Any]:
             "left out": study.names(design.left_out),
         }
     for outcome in results.outcomes:
-        tables[outcome.kind.title] = {
-            "means": outcome.means,
-            **comparisons_json(outcome.comparisons),
-        }
+        table = {"means": outcome.means} | comparisons_json(outcome.comparisons)
+        tables[outcome.kind.title] = table
     tables["ICC(1)"] = results.repeated
     if results.mixed is not None:
         mixed = comparisons_json(results.mixed)
@@ -223,9 +227,7 @@ def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
 
 
 def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
-    """Returns the files with series: of each clip, the mean over persons,
-    and the synchrony of each person.
-    """
+    """Returns files with the series of clips, their means, and the synchrony of each person."""
     tables = {"grid.csv": clip_rows(study, courses), "grid_means.csv": mean_rows(study, courses)}
     if courses.correlations:
         tables["sync.csv"] = sync_rows(study, courses)
@@ -233,20 +235,19 @@ def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
 
 
 def clip_rows(study: Study, courses: Courses) -> Table:
-    """Returns a row for each bin of each clip up to its last face;
-    a bin without a face has empty cells.
-    """
+    """Returns a row for each bin of each clip up to its last face; empty where it has none."""
     columns: dict[str, type] = {"path": str, "condition": str, "person": str, "seconds": float}
     names = [f"p_{label}" for label in study.labels]
     columns |= dict.fromkeys(names, float)
-    condition = _conditions(study)
+    conditions = _conditions(study)
     rows = []
     for index, series in enumerate(courses.series):
-        filled = np.isfinite(series[:, 0])
-        for place in range(np.flatnonzero(filled).max(initial=-1) + 1):
+        filled = np.isfinite(series[:, 0])  # (T,)
+        bins = np.flatnonzero(filled).max(initial=-1) + 1
+        for place in range(bins):
             row: dict[str, Any] = {
                 "path": study.paths[index],
-                "condition": condition[index],
+                "condition": conditions[index],
                 "person": study.people[study.person[index]],
                 "seconds": place * courses.step,
             }
@@ -258,8 +259,9 @@ def clip_rows(study: Study, courses: Courses) -> Table:
 
 def _conditions(study: Study) -> list[str]:
     """Returns the condition of each observation (O,)."""
-    names = [*study.conditions]
-    return [names[index] for index in np.array([*study.conditions.values()]).argmax(0)]
+    names = list(study.conditions)
+    indices = np.array([*study.conditions.values()]).argmax(0)  # (O,)
+    return [names[index] for index in indices]
 
 
 def mean_rows(study: Study, courses: Courses) -> Table:
@@ -275,18 +277,25 @@ def mean_rows(study: Study, courses: Courses) -> Table:
     }
     rows = []
     for condition, cells in courses.persons.items():
-        for place, label in enumerate(study.labels):
-            for time, row in enumerate(zip(*mean_course(cells[:, :, place]), strict=True)):
-                if row[3]:
-                    values = [condition, label, time * courses.step, *map(_number, row)]
-                    rows.append(dict(zip(columns, values, strict=True)))
+        for index, label in enumerate(study.labels):
+            mean, low, high, count = mean_course(cells[:, :, index])
+            for place in np.flatnonzero(count).tolist():
+                rows.append(
+                    {
+                        "condition": condition,
+                        "expression": label,
+                        "seconds": place * courses.step,
+                        "mean": _number(mean[place]),
+                        "low": _number(low[place]),
+                        "high": _number(high[place]),
+                        "persons": int(count[place]),
+                    }
+                )
     return Table(columns, rows)
 
 
 def sync_rows(study: Study, courses: Courses) -> Table:
-    """Returns the leave-one-out correlation of each person, expression and condition;
-    empty if it is undefined.
-    """
+    """Returns the correlation of each person, expression and condition; empty if undefined."""
     columns: dict[str, type] = {
         "condition": str,
         "expression": str,
@@ -296,22 +305,28 @@ def sync_rows(study: Study, courses: Courses) -> Table:
     rows = []
     for condition, values in courses.correlations.items():
         present = np.unique(study.person[study.conditions[condition]])
-        for place, label in enumerate(study.labels):
+        for index, label in enumerate(study.labels):
             for person in present:
-                cells = [condition, label, study.people[person], _number(values[person, place])]
-                rows.append(dict(zip(columns, cells, strict=True)))
+                rows.append(
+                    {
+                        "condition": condition,
+                        "expression": label,
+                        "person": study.people[person],
+                        "correlation": _number(values[person, index]),
+                    }
+                )
     return Table(columns, rows)
 
 
-def _number(value: Any) -> float | int | None:
+def _number(value: np.floating[Any]) -> float | None:
     """Returns a number of numpy, None for NaN."""
-    return value.item() if np.isfinite(value) else None
+    return float(value) if np.isfinite(value) else None
 
 
 def few_persons(study: Study) -> list[str]:
     """Returns the conditions with fewer than `LEAST` persons, and their number."""
-    return [
-        f"{name} ({sizes['persons']})"
-        for name, sizes in study.counts().items()
-        if sizes["persons"] < LEAST
-    ]
+    texts = []
+    for name, sizes in study.counts().items():
+        if sizes["persons"] < LEAST:
+            texts.append(f"{name} ({sizes['persons']})")
+    return texts

@@ -1,6 +1,4 @@
-"""Expressions over time: change from a resting interval, a common grid,
-and synchrony between persons.
-"""
+"""Expressions over time: change from rest, a common grid, and synchrony between persons."""
 
 import math
 import re
@@ -15,9 +13,7 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
 EDGE = 1e-6
-"""Times this fraction of a bin before its start belong to it,
-since 0.6 / 0.2 is less than 3 in binary.
-"""
+"""A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
 MOST_BINS = 1_000_000  # of all clips together
 LEAST_BINS = 3  # fewer bins have no correlation
 RESAMPLES = 2000  # of the bootstrap
@@ -39,15 +35,18 @@ class Rest(NamedTuple):
 
 def parse_rest(text: str) -> Rest:
     """Reads START:END in seconds; raises FerVitError."""
-    found = re.fullmatch(r"([0-9.]+):([0-9.]+)", text.strip(), re.ASCII)
+    error = FerVitError(
+        f"Expected `--rest` as START:END in seconds, such as 0:5, but got {short(text)}."
+    )
+    match = re.fullmatch(r"([0-9.]+):([0-9.]+)", text.strip(), re.ASCII)
+    if match is None:
+        raise error
     try:
-        rest = Rest(float(found[1]), float(found[2])) if found else None
+        rest = Rest(start=float(match[1]), end=float(match[2]))
     except ValueError:  # such as 1.2.3
-        rest = None
-    if rest is None or not rest.start < rest.end < math.inf:
-        raise FerVitError(
-            f"Expected `--rest` as START:END in seconds, such as 0:5, but got {short(text)}."
-        )
+        raise error from None
+    if not rest.start < rest.end < math.inf:
+        raise error
     return rest
 
 
@@ -70,8 +69,7 @@ def change_from_rest(values: Array, seconds: Array, clip: IntArray, rest: Rest) 
 
 
 def check_grid(seconds: Array, clips: int, step: float) -> int:
-    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,) of some
-    clips.
+    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,).
 
     Raises FerVitError without times, for a step that is no positive number, a step longer than all
     clips, and for too many bins.
@@ -105,7 +103,7 @@ def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Arra
     bins = check_grid(seconds, clips, step)
     timed = seconds >= 0
     place = np.floor(seconds[timed] / step + EDGE).astype(int)
-    cell = clip[timed] * bins + place
+    cell = clip[timed] * bins + place  # index into all bins of all clips
     count = np.bincount(cell, minlength=clips * bins)
     sums = np.zeros((clips * bins, values.shape[1]))
     np.add.at(sums, cell, values[timed])
@@ -127,14 +125,15 @@ def average_series(series: Array, group: IntArray, groups: int) -> Array:
 
 
 def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
-    """Returns the mean over persons of series (P, T), its 95 % t interval, and the number of
-    persons (T,) each.
+    """Returns mean (T,), low (T,) and high (T,) over persons of series (P, T), and their number.
 
-    Without a person the mean is NaN, and with fewer than `LEAST` the bounds are.
+    Low and high are the 95 % t interval. Without a person the mean is NaN, and with fewer than
+    `LEAST` the bounds are.
     """
-    count = np.isfinite(series).sum(0)
-    mean = average_series(series, np.zeros(len(series), int), 1)[0]
-    squares = np.where(np.isfinite(series), (series - mean) ** 2, 0.0).sum(0)
+    known = np.isfinite(series)
+    count = known.sum(0)  # (T,)
+    mean = average_series(series, np.zeros(len(series), int), 1)[0]  # (T,)
+    squares = np.where(known, (series - mean) ** 2, 0.0).sum(0)
     reach = np.full(len(mean), np.nan)
     enough = count >= LEAST
     error = np.sqrt(squares[enough] / (count[enough] - 1) / count[enough])
@@ -151,27 +150,26 @@ def leave_one_out(series: Array) -> Array:
     """
     known = np.isfinite(series)
     total = np.where(known, series, 0.0).sum(0)  # (T,)
+    count = known.sum(0)  # (T,)
     correlations = np.full(len(series), np.nan)
     for person, values in enumerate(series):
-        others = known.sum(0) - known[person]
-        shared = known[person] & (others > 0)
+        remaining = count - known[person]  # (T,), persons without this one
+        shared = known[person] & (remaining > 0)
         if shared.sum() < LEAST_BINS:
             continue
         x = values[shared]
-        y = (total[shared] - x) / others[shared]
-        deviations = np.stack([x - x.mean(), y - y.mean()])
+        y = (total[shared] - x) / remaining[shared]
+        deviations = np.stack([x - x.mean(), y - y.mean()])  # (2, bins)
         norms = np.sqrt((deviations**2).sum(1))
         if norms.min() > 1e-9:
-            correlations[person] = np.clip(
-                np.prod(deviations / norms[:, None], axis=0).sum(), -1, 1
-            )
+            standard = deviations / norms[:, None]
+            correlation = np.prod(standard, axis=0).sum()
+            correlations[person] = np.clip(correlation, -1, 1)
     return correlations
 
 
 def synchrony(correlations: Array) -> Interval:
-    """Returns the mean over persons of correlations (P,) by Fisher's z,
-    with the percentile bootstrap over persons.
-    """
+    """Returns the mean of correlations (P,) by Fisher's z, with the bootstrap over persons."""
     known = correlations[np.isfinite(correlations)]
     if not len(known):
         return interval(None, (np.nan, np.nan), 0)
@@ -180,5 +178,6 @@ def synchrony(correlations: Array) -> Interval:
     if len(known) < LEAST:
         return interval(mean, (np.nan, np.nan), len(known))
     draws = np.random.default_rng(0).integers(0, len(z), (RESAMPLES, len(z)))
-    bounds = np.percentile(np.tanh(z[draws].mean(1)), [2.5, 97.5])
+    means = np.tanh(z[draws].mean(1))  # (RESAMPLES,)
+    bounds = np.percentile(means, [2.5, 97.5])
     return interval(mean, bounds, len(known))

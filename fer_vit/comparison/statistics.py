@@ -1,5 +1,4 @@
-"""Statistics over persons: means, differences, intraclass correlation and the mixed model, as
-functions of arrays.
+"""Statistics over persons: means, differences, intraclass correlation and the mixed model.
 
 A test that is impossible is a `Missing` with its reason, never NaN.
 """
@@ -28,14 +27,19 @@ class Missing(NamedTuple):
 
 
 def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
-    """Returns a result with its low and high bound; it counts persons, not faces."""
-    low, high = (float(bound) if np.isfinite(bound) else None for bound in bounds)
-    return Interval(mean=mean, low=low, high=high, persons=persons)
+    """Returns a result with its low and high bound (NaN: none); it counts persons, not faces."""
+    low, high = bounds
+    return Interval(mean=mean, low=_known(low), high=_known(high), persons=persons)
+
+
+def _known(bound: float) -> float | None:
+    return float(bound) if np.isfinite(bound) else None
 
 
 def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> Interval:
-    """Returns the mean over persons (P,) of a measure from `least` to `most`, and its t interval;
-    NaN do not count.
+    """Returns the mean over persons (P,) of a measure, without NaN, and its t interval.
+
+    No value of the measure is below `least` or above `most`.
     """
     known = values[np.isfinite(values)]
     if not len(known):
@@ -48,70 +52,79 @@ def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> 
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
-    """Compares a measure of persons (P,) in two conditions, second minus first; NaN where a person
-    has none.
+    """Compares a measure of persons (P,) in two conditions, second minus first; NaN: no value.
 
     Returns the t test, paired or Welch's, with the interval of the `difference`; `p by ranks`
     (Wilcoxon, or Mann and Whitney); Hedges' `g` by the pooled deviation of the conditions; and the
     number of `persons` in each.
     """
+    first_known = np.isfinite(first)
+    second_known = np.isfinite(second)
     if paired:
-        known = np.isfinite(first) & np.isfinite(second)
-        x, y = first[known], second[known]
-        spread = np.ptp(y - x) if len(x) else 0
-    else:
-        x, y = first[np.isfinite(first)], second[np.isfinite(second)]
-        spread = max(np.ptp(group) if len(group) else 0 for group in (x, y))
+        first_known = second_known = first_known & second_known
+    x = first[first_known]
+    y = second[second_known]
 
     sizes = np.array([len(x), len(y)])
     if sizes.min() < LEAST:
         return Missing(_too_few(sizes, paired))
-    if spread < EQUAL:
-        return Missing("the differences of all persons are equal" if paired else "no variance")
+    if paired and np.ptp(y - x) < EQUAL:
+        return Missing("the differences of all persons are equal")
+    if not paired and max(np.ptp(x), np.ptp(y)) < EQUAL:
+        return Missing("no variance")
 
     with warnings.catch_warnings(action="ignore"):  # one group may be constant
-        test = stats.ttest_rel(y, x) if paired else stats.ttest_ind(y, x, equal_var=False)
-        ranks = stats.wilcoxon(y, x) if paired else stats.mannwhitneyu(y, x)
+        if paired:
+            test = stats.ttest_rel(y, x)
+            ranks = stats.wilcoxon(y, x)
+        else:
+            test = stats.ttest_ind(y, x, equal_var=False)
+            ranks = stats.mannwhitneyu(y, x)
         bounds = test.confidence_interval()
-    deviation = np.sqrt(np.average([x.var(ddof=1), y.var(ddof=1)], weights=sizes - 1))
+
     difference = float(y.mean() - x.mean())
+    deviation = np.sqrt(np.average([x.var(ddof=1), y.var(ddof=1)], weights=sizes - 1))
+    small_sample = 1 - 3 / (4 * sizes.sum() - 9)  # Hedges' correction
     return {
         "difference": interval(difference, bounds, int(sizes.min())),
         "t": float(test.statistic),
         "df": float(test.df),
         "p": float(test.pvalue),
         "p by ranks": float(ranks.pvalue),
-        "g": float(difference / deviation * (1 - 3 / (4 * sizes.sum() - 9))),
+        "g": float(difference / deviation * small_sample),
         "persons": sizes.tolist(),
     }
 
 
 def _too_few(sizes: IntArray, paired: bool) -> str:
-    """Returns the reason that two conditions with values
-    of so many persons (2,) are not compared.
-    """
+    """Returns why two conditions with values of so many persons (2,) are not compared."""
     if paired:
         return f"fewer than {LEAST} persons have values in both conditions ({sizes[0]})"
     return f"fewer than {LEAST} persons have values in a condition ({sizes[0]} and {sizes[1]})"
 
 
 def intraclass_correlation(values: Array, person: IntArray) -> Interval:
-    """Returns ICC(1) of values (O,) of persons (O,): the share of the variance that lies between
-    persons.
+    """Returns ICC(1) of values (O,) of persons (O,): the share of the variance between persons.
 
     Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer
     than `LEAST` persons have several values, or the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
-    sizes = np.array([len(group) for group in groups])
-    if (sizes > 1).sum() < LEAST or sum(map(np.ptp, groups)) < EQUAL:
+    sizes = np.array([len(group) for group in groups])  # (P,)
+    range_within = sum(np.ptp(group) for group in groups)
+    if (sizes > 1).sum() < LEAST or range_within < EQUAL:
         return interval(None, (np.nan, np.nan), len(sizes))
-    between, within = len(sizes) - 1, len(values) - len(sizes)
+
+    # degrees of freedom, the adjusted mean of the sizes, and F with its interval
+    between = len(sizes) - 1
+    within = len(values) - len(sizes)
     size = (len(values) - (sizes**2).sum() / len(values)) / between
     ratio = stats.f_oneway(*groups).statistic
     low = ratio / stats.f.ppf(0.975, between, within)
     high = ratio * stats.f.ppf(0.975, within, between)
-    mean, *bounds = ((x - 1) / (x + size - 1) for x in (ratio, low, high))
+
+    ratios = np.array([ratio, low, high])
+    mean, *bounds = (ratios - 1) / (ratios + size - 1)
     return interval(float(mean), bounds, len(sizes))
 
 
@@ -126,8 +139,7 @@ class Cells(NamedTuple):
 
 
 def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Test | Missing]:
-    """Fits values (O,) by the condition (O,) with random effects of the person (O,), by REML with
-    statsmodels.
+    """Fits values (O,) by condition (O,) with random effects of persons (O,): REML of statsmodels.
 
     Persons with several values in a condition have random slopes besides intercepts: without
     slopes, 19 of 100 simulated studies without a difference, in which persons respond differently,
@@ -141,44 +153,45 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
     Returns for each condition but the first the `difference` from the first with its interval, `t`,
     `df` and `p`.
     """
-    others = range(1, condition.max() + 1)
-    persons = [len(np.unique(person[condition == index])) for index in (0, *others)]
-    total = len(np.unique(person))
-    if len(values) == total:
-        return [Missing("every person has one value only")] * len(others)
+    conditions = range(condition.max() + 1)
+    compared = conditions[1:]  # with the first
+    persons = [len(np.unique(person[condition == index])) for index in conditions]
+    if len(values) == len(np.unique(person)):
+        return [Missing("every person has one value only")] * len(compared)
     if np.ptp(values) < EQUAL:
-        return [Missing("no variance")] * len(others)
+        return [Missing("no variance")] * len(compared)
     if min(persons[0], max(persons[1:])) < LEAST:
-        return [Missing(_few_persons(persons, index)) for index in others]
+        return [Missing(_few_persons(persons, index)) for index in compared]
 
     cells = average_cells(values, person, condition)
     covariance, scale = fit_variances(values, person, condition, cells)
     results = robust_tests(cells, covariance, scale)
-    for index in others:
+    for index in compared:
         if min(persons[0], persons[index]) < LEAST:
             results[index - 1] = Missing(_few_persons(persons, index))
     return results
 
 
 def _few_persons(persons: Sequence[int], index: int) -> str:
-    """Returns the reason that a condition is not compared with the first,
-    by the number of persons in each (C,).
-    """
+    """Returns why a condition is not compared with the first; `persons` has the number in each."""
     return _too_few(np.array([persons[0], persons[index]]), paired=False)
 
 
 def average_cells(values: Array, person: IntArray, condition: IntArray) -> Cells:
     """Averages values (O,) by person (O,) and condition (O,)."""
-    keys = np.column_stack([person, condition])
+    keys = np.column_stack([person, condition])  # (O, 2)
     cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    mean = np.bincount(index, values) / count
-    return Cells(cells[:, 0], cells[:, 1], mean, count.astype(float), _effects(cells[:, 1]))
+    return Cells(
+        person=cells[:, 0],
+        condition=cells[:, 1],
+        mean=np.bincount(index, values) / count,
+        observations=count.astype(float),
+        effects=_effects(cells[:, 1]),
+    )
 
 
 def _effects(condition: IntArray) -> Array:
-    """Returns the intercept and an indicator of each condition but the first (K, C)
-    for conditions (K,).
-    """
+    """Returns (K, C): the intercept, and an indicator of each condition but the first."""
     effects = np.eye(condition.max() + 1)[condition]
     effects[:, 0] = 1
     return effects
@@ -187,8 +200,7 @@ def _effects(condition: IntArray) -> Array:
 def fit_variances(
     values: Array, person: IntArray, condition: IntArray, cells: Cells
 ) -> tuple[Array, float]:
-    """Returns the covariance of the random effects (C, C), 0 where there is none, and the residual
-    variance.
+    """Returns the covariance of the random effects (C, C), or 0, and the residual variance.
 
     Both are relative to the variance of the values (O,). The first model that converges is used:
     with slopes, with intercepts, without random effects. The last is also the estimate where
@@ -226,49 +238,43 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
     independent errors.
     """
     count = cells.effects.shape[1]
-    starts = np.unique(cells.person, return_index=True)[1][1:]
-    designs, targets = [], []
-    for rows in np.split(np.arange(len(cells.mean)), starts):
-        effects = cells.effects[rows]  # (R, C)
-        variance = effects @ covariance @ effects.T + np.diag(scale / cells.observations[rows])
-        root = np.linalg.cholesky(variance)
-        designs.append(np.linalg.solve(root, effects))
-        targets.append(np.linalg.solve(root, cells.mean[rows]))
-    information = sum(design.T @ design for design in designs)
+    persons = _decorrelate(cells, covariance, scale)
+
+    # weighted least squares
+    information = sum(person.design.T @ person.design for person in persons)  # (C, C)
     if np.linalg.cond(information) > 1 / EQUAL:
         return [Missing("the conditions cannot be separated")] * (count - 1)
-    bread = np.linalg.inv(information)  # (C, C)
-    estimate = bread @ sum(
-        design.T @ target for design, target in zip(designs, targets, strict=True)
-    )
+    bread = np.asarray(np.linalg.inv(information), float)  # (C, C)
+    moments = sum(person.design.T @ person.target for person in persons)  # (C,)
+    estimate = bread @ moments  # (C,)
 
-    # The weights of each person's values in the estimate, adjusted by CR2: (P, R, C)
-    weights = [_inverse_root(design @ bread @ design.T) @ design @ bread for design in designs]
-    scores = np.array(
-        [
-            weight.T @ (target - design @ estimate)
-            for weight, target, design in zip(weights, targets, designs, strict=True)
-        ]
-    )  # (P, C)
+    # the weights of each person's values in the estimate, adjusted by CR2, and the residuals
+    weights = []  # P times (R, C)
+    scores = np.empty((len(persons), count))
+    for index, (design, target) in enumerate(persons):
+        weight = _inverse_root(design @ bread @ design.T) @ design @ bread
+        weights.append(weight)
+        scores[index] = weight.T @ (target - design @ estimate)
+
     results: list[Test | Missing] = []
-    persons = len(designs)
-    for index in range(1, count):
-        error = float(np.sqrt((scores[:, index] ** 2).sum()))
+    for effect in range(1, count):
+        error = float(np.sqrt((scores[:, effect] ** 2).sum()))
         if error < EQUAL:
             results.append(Missing("the differences of all persons are equal"))
             continue
-        shares = np.array([weight[:, index] @ weight[:, index] for weight in weights])  # (P,)
-        overlap = np.array(
-            [weight[:, index] @ design for weight, design in zip(weights, designs, strict=True)]
-        )  # (P, C)
+        shares = np.empty(len(persons))
+        overlap = np.empty((len(persons), count))
+        for index, (weight, person) in enumerate(zip(weights, persons, strict=True)):
+            shares[index] = weight[:, effect] @ weight[:, effect]
+            overlap[index] = weight[:, effect] @ person.design
         df = _satterthwaite(shares, overlap, bread)
-        difference = float(estimate[index])
+
+        difference = float(estimate[effect])
         reach = error * stats.t.ppf(0.975, df)
+        bounds = (difference - reach, difference + reach)
         results.append(
             {
-                "difference": interval(
-                    difference, (difference - reach, difference + reach), persons
-                ),
+                "difference": interval(difference, bounds, len(persons)),
                 "t": difference / error,
                 "df": df,
                 "p": float(2 * stats.t.sf(abs(difference) / error, df)),
@@ -277,10 +283,29 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
     return results
 
 
+class Person(NamedTuple):
+    """A person's R cells, divided by the root of their covariance."""
+
+    design: Array  # (R, C)
+    target: Array  # (R,)
+
+
+def _decorrelate(cells: Cells, covariance: Array, scale: float) -> list[Person]:
+    """Divides each person's means and effects by the root of their covariance."""
+    _, starts = np.unique(cells.person, return_index=True)
+    persons = []
+    for rows in np.split(np.arange(len(cells.mean)), starts[1:]):
+        effects = cells.effects[rows]  # (R, C)
+        variance = effects @ covariance @ effects.T + np.diag(scale / cells.observations[rows])
+        root = np.linalg.cholesky(variance)
+        design = np.linalg.solve(root, effects)
+        target = np.linalg.solve(root, cells.mean[rows])
+        persons.append(Person(design, target))
+    return persons
+
+
 def _inverse_root(leverage: Array) -> Array:
-    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2;
-    0 where the fit leaves no residual.
-    """
+    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2; 0 where no residual is left."""
     values, vectors = np.linalg.eigh(np.eye(len(leverage)) - leverage)
     roots = np.zeros(len(values))
     positive = values > EQUAL
@@ -289,11 +314,10 @@ def _inverse_root(leverage: Array) -> Array:
 
 
 def _satterthwaite(shares: Array, overlap: Array, bread: Array) -> float:
-    """Returns trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap', for shares
-    (P,), overlap (P, C).
+    """Returns trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap'.
 
-    The expectation of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey
-    2002.
+    Shares are (P,), overlap (P, C), bread (C, C). The expectation of the squared error is trace(G),
+    and G^2 gives its variance: Bell & McCaffrey 2002.
     """
     inner = bread @ (overlap.T @ overlap)  # (C, C)
     diagonal = ((overlap @ bread) * overlap).sum(1)  # (P,), of overlap bread overlap'

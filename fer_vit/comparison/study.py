@@ -1,12 +1,13 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, product, zip_longest
+from itertools import combinations, groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.comparison.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
@@ -46,9 +47,7 @@ class Design(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """P persons under C conditions, observed O times:
-    in a photo or clip of a person in a condition.
-    """
+    """P persons under C conditions, observed O times: in a photo or clip."""
 
     conditions: dict[str, Mask]  # the observations in each (O,), the baseline first
     pairs: list[tuple[str, str]]  # the conditions to compare, the second minus the first
@@ -73,28 +72,32 @@ class Study:
         return [kind.title for kind in self.kinds if kind.title.split(", ")[0] in titles]
 
     def cells(self, values: Array) -> dict[str, Array]:
-        """Returns the mean of observed values (O,) of each person (P,) by condition;
-        NaN where there is none.
-        """
-        return {
-            name: average(values[rows], self.person[rows], len(self.people))
-            for name, rows in self.conditions.items()
-        }
+        """Returns the mean of observed values (O,) of each person (P,) by condition; NaN: none."""
+        means = {}
+        for name, rows in self.conditions.items():
+            means[name] = average(values[rows], self.person[rows], len(self.people))
+        return means
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Returns the numbers of persons, of photos or clips, and of faces in each condition."""
         counts = {}
         for name, rows in self.conditions.items():
-            persons, faces = len(np.unique(self.person[rows])), int(self.faces[rows].sum())
-            counts[name] = {"persons": persons, "photos or clips": int(rows.sum()), "faces": faces}
+            counts[name] = {
+                "persons": len(np.unique(self.person[rows])),
+                "photos or clips": int(rows.sum()),
+                "faces": int(self.faces[rows].sum()),
+            }
         return counts
 
     def design(self, first: str, second: str) -> Design:
         """Returns how two conditions are compared."""
-        present = np.zeros((2, len(self.people)), bool)
-        present[0, self.person[self.conditions[first]]] = True
-        present[1, self.person[self.conditions[second]]] = True
-        return choose_design(*present)
+        return choose_design(self._persons_in(first), self._persons_in(second))
+
+    def _persons_in(self, condition: str) -> Mask:
+        """Returns which persons (P,) are in a condition."""
+        present = np.zeros(len(self.people), bool)
+        present[self.person[self.conditions[condition]]] = True
+        return present
 
     def names(self, persons: Mask) -> list[str]:
         """Returns the names of some of the persons (P,)."""
@@ -107,22 +110,21 @@ def choose_design(first: Mask, second: Mask) -> Design:
     Within persons if at least as many are in both conditions as only in one, counted in the
     condition that has fewer such persons; else between persons.
     """
-    both = first & second
-    only_one = first ^ second
+    in_both = first & second
+    in_one = first ^ second
     smaller = min((first & ~second).sum(), (second & ~first).sum())
-    if both.any() and both.sum() >= smaller:
-        return Design(True, both, only_one)
-    return Design(False, only_one, both)
+    if in_both.any() and in_both.sum() >= smaller:
+        return Design(paired=True, persons=in_both, left_out=in_one)
+    return Design(paired=False, persons=in_one, left_out=in_both)
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
     """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
     known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(
-            np.bincount(group, np.where(known, values, 0), groups)
-            / np.bincount(group, known, groups)
-        )
+    sums = np.bincount(group, np.where(known, values, 0), groups)
+    counts = np.bincount(group, known, groups)
+    with np.errstate(invalid="ignore"):  # a group without values
+        return np.asarray(sums / counts)
 
 
 def make_study(
@@ -138,18 +140,20 @@ def make_study(
     person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
     baseline, or a face in the interval.
     """
-    used = faces.predicted & (faces.columns[by] != NONE) & (faces.columns[person] != NONE)
+    named = faces.predicted & (faces.columns[person] != NONE)  # (N,)
+    used = named & (faces.columns[by] != NONE)  # (N,)
     left_out = int((faces.predicted & ~used).sum())
     seconds = _seconds(faces)
     probabilities = _smoothed_probabilities(faces)
+
+    # the change from rest
     without_rest: tuple[str, ...] = ()
     clip = np.full(len(used), -1)
     if rest:
-        named = faces.predicted & (faces.columns[person] != NONE)
-        clip[named] = _indices(_text(faces.columns[person][named], faces.paths[named]))
+        clip[named] = _clips(faces.columns[person][named], faces.paths[named])
         probabilities = change_from_rest(probabilities, seconds, clip, rest)
         rested = np.isfinite(probabilities).all(1)
-        without_rest = tuple(sorted({*map(str, faces.paths[used & ~rested])}))
+        without_rest = tuple(sorted({str(path) for path in faces.paths[used & ~rested]}))
         used &= rested & ~rest.contains(seconds)
         if not used.any():
             raise FerVitError(
@@ -157,6 +161,7 @@ def make_study(
                 f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
             )
 
+    # an observation for each person, condition and photo or clip
     known = faces.take(used)
     names = _condition_names(known.columns[by], by, baseline)
     condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
@@ -165,6 +170,7 @@ def make_study(
     keys = np.column_stack([owner, condition, image])  # (N, 3)
     observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
 
+    # the measures of faces, then of clips
     if rest:
         kinds = [_change_kind(faces.labels, probabilities[used], rest)]
     else:
@@ -198,13 +204,15 @@ def make_study(
 
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
     """Returns the conditions in a column in order, the baseline first."""
-    names = sorted({*map(str, cells)}, key=lambda name: (name != baseline, name))
+    names = sorted({str(cell) for cell in cells}, key=lambda name: (name != baseline, name))
     if len(names) < 2 or baseline not in (None, names[0]):
-        expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
-        hint = suggest(baseline, names) if baseline else ""
-        raise FerVitError(
-            f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}"
-        )
+        expected = "two or more conditions"
+        hint = ""
+        if baseline:
+            expected = f"the baseline {baseline} and others"
+            hint = suggest(baseline, names)
+        came = short(", ".join(names)) or "none"
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {came}.{hint}")
     if len(names) > MOST_CONDITIONS:
         raise FerVitError(
             f"Expected at most {MOST_CONDITIONS} conditions in `{by}`, but got {len(names):,}. "
@@ -213,15 +221,13 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
     return names
 
 
-def _text(*columns: Array) -> list[tuple[str, ...]]:
-    """Returns the cells of some columns (N,) as text, row by row."""
-    return [tuple(map(str, cells)) for cells in zip(*columns, strict=True)]
-
-
-def _indices(keys: Sequence[tuple[str, ...]]) -> IntArray:
-    """Returns an index from 0 for each key (N,), equal for equal keys."""
-    places: dict[tuple[str, ...], int] = {}
-    return np.array([places.setdefault(key, len(places)) for key in keys], int)
+def _clips(persons: Array, paths: Array) -> IntArray:
+    """Returns the index of each face's clip (N,): equal for one person in one file."""
+    indices: dict[tuple[str, str], int] = {}
+    clips = np.empty(len(paths), int)
+    for row, (person, path) in enumerate(zip(persons, paths, strict=True)):
+        clips[row] = indices.setdefault((str(person), str(path)), len(indices))
+    return clips
 
 
 def _seconds(faces: EvaluatedFaces) -> Array:
@@ -270,9 +276,7 @@ def _share_kind(values: dict[str, Array]) -> Kind:
 def read_heads(
     faces: EvaluatedFaces, clip: IntArray, rest: Rest | None
 ) -> dict[str, dict[str, Array]]:
-    """Returns the outputs of further heads of all faces by head and name (N,),
-    or their change from rest.
-    """
+    """Returns the outputs of further heads by head and name (N,), or their change from rest."""
     heads: dict[str, dict[str, Array]] = {}
     for head, names in outputs_of([*faces.columns]).items():
         heads[head] = {}
@@ -303,94 +307,119 @@ HEAD_WORDS = {
 def head_kinds(
     heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
 ) -> list[Kind]:
-    """Returns the outputs of each head that any of the `used` faces (N,) has,
-    as measures of these faces.
-    """
+    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value."""
     kinds = []
     for head, outputs in heads.items():
-        values = {name: cells[used] for name, cells in outputs.items()}
-        known = {name: cells for name, cells in values.items() if np.isfinite(cells).any()}
-        if not known:
+        values = {}
+        for name, cells in outputs.items():
+            if np.isfinite(cells[used]).any():
+                values[name] = cells[used]
+        if not values:
             continue
         title, phrase, form, unit = HEAD_WORDS[head]
-        least, most = HEADS[head].low, HEADS[head].high
+        least = HEADS[head].low
+        most = HEADS[head].high
         if rest:
             title = f"{title}, change from rest"
             phrase = f"{phrase}, as the change from rest ({rest} s),"
             form = f"+{form}"
-            least, most = least - most, most - least
-        kinds.append(Kind(title, phrase, form, unit, known, least, most))
+            largest = most - least
+            least = -largest
+            most = largest
+        kinds.append(Kind(title, phrase, form, unit, values, least, most))
     return kinds
 
 
 def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
-    """Returns by label whether each face has it (N,), smoothed where it is of a clip;
-    NaN without a label.
-    """
-    labels = faces.columns.get(
-        "label", np.array(faces.labels, object)[faces.probabilities.argmax(1)]
-    )
+    """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
+    most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
+    labels = faces.columns.get("label", most_likely)
     smoothed = faces.columns.get("label_smoothed", labels)
-    labels = np.where(smoothed == NONE, labels, smoothed)
-    return {
-        name: np.where(labels == NONE, np.nan, labels == name).astype(float)
-        for name in faces.labels
-    }
+    labels = np.where(smoothed == NONE, labels, smoothed)  # (N,)
+
+    shares = {}
+    for name in faces.labels:
+        shares[name] = np.where(labels == NONE, np.nan, labels == name).astype(float)
+    return shares
 
 
-def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[tuple[int, Episode]]:
-    """Returns the uninterrupted expressions in clips,
-    each with the observation (-1: none) of its rows.
+class ObservedEpisode(NamedTuple):
+    """An uninterrupted expression in a clip."""
+
+    observation: int
+    episode: Episode
+
+
+def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[ObservedEpisode]:
+    """Returns the uninterrupted expressions in clips, person by person.
+
+    `observations` (N,) are of the faces; -1: none, and its episodes are left out.
     """
+    # An episode does not continue in another observation: each pair of observation and track counts
+    # as a track.
+    track = [track or 0 for track in faces.columns["track"]]
+    pairs = np.column_stack([observations, track])  # (N, 2)
+    owners, index = np.unique(pairs, axis=0, return_inverse=True)
+    columns = faces.columns | {"track": index}
+    names = ["path", *CLIP, "label_smoothed"]
+    names += [SMOOTHED + label for label in faces.labels]
+
     people = People()
-    track = np.array([track or 0 for track in faces.columns["track"]])
-    tracks = track.max() + 1
-    columns = faces.columns | {"track": observations * tracks + track}
-    names = ["path", *CLIP, "label_smoothed", *(SMOOTHED + label for label in faces.labels)]
-    cells = zip(*(columns[name] for name in names), strict=True)
-    rows = (dict(zip(names, row, strict=True)) for row in cells)
-    for _, frame in groupby(rows, itemgetter("path", "frame")):
-        people.add_rows([*frame])
-    return [
-        (episode.track // tracks, episode) for episode in people.intervals() if episode.track >= 0
-    ]
+    for _, frame in groupby(_rows(columns, names), itemgetter("path", "frame")):
+        people.add_rows(list(frame))
+
+    episodes = []
+    for episode in people.intervals():
+        observation = int(owners[episode.track, 0])
+        if observation >= 0:
+            episodes.append(ObservedEpisode(observation, episode))
+    return episodes
+
+
+def _rows(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields the cells of some columns (N,) row by row."""
+    for cells in zip(*(columns[name] for name in names), strict=True):
+        yield dict(zip(names, cells, strict=True))
 
 
 def clip_kinds(
-    episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int
+    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
 ) -> list[Kind]:
-    """Returns seconds per episode, and episodes and transitions per minute,
-    of a number of observations.
-    """
+    """Returns the measures of clips with episodes, for a number O of observations."""
     seconds = {label: np.zeros(number) for label in labels}
     count = {label: np.zeros(number) for label in labels}
-    passed = {
-        f"{before} to {after}": np.zeros(number) for before, after in product(labels, repeat=2)
-    }
-    for (observation, episode), following in zip_longest(episodes, episodes[1:]):
+    transitions: dict[str, Array] = {}
+    for before in labels:
+        for after in labels:
+            transitions[f"{before} to {after}"] = np.zeros(number)
+
+    for index, (observation, episode) in enumerate(episodes):
         count[episode.label][observation] += 1
         seconds[episode.label][observation] += episode.end - episode.start
-        if following and _touch(episode, following[1]):
-            passed[f"{episode.label} to {following[1].label}"][observation] += 1
+        if index + 1 < len(episodes):
+            following = episodes[index + 1].episode
+            if _touch(episode, following):
+                transitions[f"{episode.label} to {following.label}"][observation] += 1
 
     total = np.sum([*seconds.values()], axis=0)  # (O,)
     measured = np.where(total >= BRIEFEST, 1.0, np.nan)
     minutes = measured * total / 60
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # a label without episodes
         duration = {label: measured * time / count[label] for label, time in seconds.items()}
-        rate = {label: times / minutes for label, times in count.items()}
-        changes = {name: times / minutes for name, times in passed.items() if times.any()}
+    rate = {label: times / minutes for label, times in count.items()}
+    changes = {name: times / minutes for name, times in transitions.items() if times.any()}
     kinds = [
         Kind("Seconds per episode", "the mean duration of an episode", ".2f", " s", duration),
         Kind("Episodes per minute", "the number of episodes", ".2f", " per minute", rate),
-        Kind("Transitions per minute", "the number of transitions", ".2f", " per minute", changes),
     ]
-    return [kind for kind in kinds if kind.values]
+    if changes:
+        phrase = "the number of transitions"
+        kinds.append(Kind("Transitions per minute", phrase, ".2f", " per minute", changes))
+    return kinds
 
 
 def _touch(episode: Episode, following: Episode) -> bool:
-    """Returns whether the second of two episodes begins where the first ends,
-    of the same person.
-    """
-    same = (episode.path, episode.track) == (following.path, following.track)
-    return same and episode.end == following.start
+    """Returns whether an episode of the same person begins where the first ends."""
+    if episode.path != following.path or episode.track != following.track:
+        return False
+    return episode.end == following.start
