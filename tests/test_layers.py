@@ -117,3 +117,12 @@ def test_imports_point_down(path: Path) -> None:
 def test_every_room_is_known() -> None:
     rooms = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
     assert rooms == LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_commands_print(path: Path) -> None:
+    if path.relative_to(PACKAGE).parts[0] in ("cli.py", "commands"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"line {node.lineno}: use the logger fer_vit"

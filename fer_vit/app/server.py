@@ -8,7 +8,6 @@ piles up, and each viewer sees the newest one.
 import asyncio
 import io
 import socket
-import sys
 import time
 from base64 import b64encode
 from collections import Counter, deque
@@ -189,13 +188,16 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
     # stand still, and hundreds of them take gigabytes.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
     address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
-    if host not in HERE:
-        print(
-            f"fer-vit: warning: anyone who reaches {address} can use it: no password, no "
-            "encryption",
-            file=sys.stderr,
-        )
     return server, address
+
+
+def describe_exposure(hosts: Sequence[str], address: str) -> str:
+    """Returns a warning about a server that other machines reach; empty for one that they cannot
+    reach.
+    """
+    if not hosts or hosts[0] in HERE:
+        return ""
+    return f"anyone who reaches {address} can use it: no password, no encryption"
 
 
 class PatientProtocol(H11Protocol):

@@ -49,7 +49,7 @@ def app(
     # only here: the extra may not be installed
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
-    from fer_vit.app.server import create_app, listen, serving
+    from fer_vit.app.server import create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
     models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
@@ -58,6 +58,9 @@ def app(
     with scratch_folder(private) as folder:
         folder.chmod(0o700)
         server, address = listen(host, port)
+        warning = describe_exposure(host, address)
+        if warning:
+            print(f"fer-vit: warning: {warning}", file=sys.stderr)
         with server, closing(Worker(models, work)) as worker:
             ready = worker.wait()
             print(f"Open {address} (Ctrl-C ends it)", flush=True)

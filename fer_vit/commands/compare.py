@@ -1,5 +1,6 @@
 """The command `compare`: statistics of persons under several conditions or in several groups."""
 
+import logging
 from pathlib import Path
 
 from fer_vit.commands import accept_text
@@ -11,6 +12,8 @@ from fer_vit.evaluation.inputs import check_options
 from fer_vit.evaluation.join import add_columns
 from fer_vit.evaluation.predictions import leave_out_uncertain, read_predictions
 from fer_vit.files import check_output
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
@@ -73,4 +76,4 @@ def compare(
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)
     facts = {"data": str(data)} | faces.facts
-    print(write_comparison(output, facts, study, results))
+    LOGGER.info(write_comparison(output, facts, study, results))

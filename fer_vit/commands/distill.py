@@ -1,5 +1,6 @@
 """The command `distill`: mixes the predictions of trained models into the votes of a manifest."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from fer_vit.geometry import Array
 from fer_vit.model.attention import has_bf16
 from fer_vit.predict.recognizer import CHUNK, Recognizer, load
 from fer_vit.store.folder import as_dict, load_checkpoint
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 def distill(
@@ -83,9 +86,9 @@ def distill(
     if added:
         rows = rows.append(add_votes(added, shares[len(train) :], per_class))
     rows.write(output)
-    print(f"{output}: {len(rows):,} rows")
+    LOGGER.info(f"{output}: {len(rows):,} rows")
     if rows.outputs:
-        print(f"Targets of {', '.join(rows.outputs)} are unaltered: only votes are mixed.")
+        LOGGER.info(f"Targets of {', '.join(rows.outputs)} are unaltered: only votes are mixed.")
 
 
 def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
@@ -106,7 +109,7 @@ def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
         raise FerVitError(
             f"Expected training faces with landmarks in {manifest}, but there is none."
         )
-    print(
+    LOGGER.info(
         f"{manifest}: {len(faces):,} training faces; "
         f"{(~detected).sum():,} more were not detected and are left out"
     )
@@ -141,12 +144,12 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         total[rows] += probabilities
         agreed = agreement(probabilities, votes[rows[: len(votes)]])
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
-        print(f"{teacher}: agrees with {agreed} faces {which}")
+        LOGGER.info(f"{teacher}: agrees with {agreed} faces {which}")
         if model.outputs:
             heads = ", ".join(model.net.settings.outputs)
-            print(f"{teacher}: its {heads} are not distilled, only its expressions")
+            LOGGER.info(f"{teacher}: its {heads} are not distilled, only its expressions")
     total /= chosen.sum(0)[:, None]
-    print(f"Together they agree with {agreement(total, votes)} faces")
+    LOGGER.info(f"Together they agree with {agreement(total, votes)} faces")
     return total
 
 
@@ -203,7 +206,7 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
         line = f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces"
         if len(rows):
             line += f", mean confidence {votes[rows, label].mean():.2f}"
-        print(line)
+        LOGGER.info(line)
 
     voted = faces.with_votes("train", votes)
     voted = voted.with_column("label", [faces.names[label] for label in labels])

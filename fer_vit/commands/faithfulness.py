@@ -1,5 +1,6 @@
 """The command `faithfulness`: measures the faithfulness of explanation methods."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
+LOGGER = logging.getLogger("fer_vit")
 Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md")
@@ -84,7 +86,7 @@ def faithfulness(
     else:
         inputs = find_inputs(images)
         for note in inputs.notes:
-            print(note)
+            LOGGER.info(note)
         photos = recognizer.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
         chunks = chain.from_iterable(faces for _, faces in photos)
         batches = limit_faces(chunks, max_faces)
@@ -105,10 +107,10 @@ def faithfulness(
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
-    print(f"{text}\nWritten to {output}: {', '.join(FILES)}")
+    LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FILES)}")
     heads = recognizer.net.settings.outputs
     if heads:
-        print(f"Measured for the expression, not for {', '.join(heads)}.")
+        LOGGER.info(f"Measured for the expression, not for {', '.join(heads)}.")
 
 
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:

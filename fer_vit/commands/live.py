@@ -1,5 +1,6 @@
 """The command `live`: the faces before a camera, on a page and in a table."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -63,7 +64,7 @@ def live(
     check(source, output, overwrite)
     # only here: the extra may not be installed
     from fer_vit.app.guard import public_address
-    from fer_vit.app.server import LivePage, create_app, listen, serving
+    from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
     model = load(checkpoint)
@@ -71,6 +72,9 @@ def live(
     page = LivePage(output.name if output else None)
     with ExitStack() as stack:
         server, address = listen(host, port)
+        warning = describe_exposure(host, address)
+        if warning:
+            print(f"fer-vit: warning: {warning}", file=sys.stderr)
         stack.enter_context(server)
         stack.enter_context(serving(create_app(page, host, behind_proxy), server))
 

@@ -1,5 +1,6 @@
 """The command `predict`: photos and videos in, a table out."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from fer_vit.predict.photos import PhotoOptions, find_inputs
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
 from fer_vit.report.table import SUFFIXES
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 def predict(
@@ -154,11 +157,11 @@ def predict(
 
     if rank.rank == 0:
         for note in inputs.notes:
-            print(note)
+            LOGGER.info(note)
     if in_chunks:
-        print(predict_folder(recognizer, sources, options, wanted, part_size, rank))
+        LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
     else:
-        print(predict_table(recognizer, sources, options, wanted, started))
+        LOGGER.info(predict_table(recognizer, sources, options, wanted, started))
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:

@@ -350,7 +350,7 @@ def test_wrong_arguments(
             ["--intervals", tmp_path / "i.TextGrid"],
             "there are 4",
         ),
-        (".", ["--annotate", tmp_path / "a.mp4"], "t.csv and 4 videos"),
+        (".", ["--annotate", tmp_path / "a.mp4"], "t.csv` and 4 videos"),
     ):
         assert expected in fails(capsys, "predict", folder / images, *options, *words)
     assert (list(tmp_path.iterdir()), mine.read_text()) == ([mine], "mine")
