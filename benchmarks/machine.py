@@ -36,7 +36,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     names = [
         line.partition(": ")[2]
-        for line in info.read_text().splitlines()
+        for line in info.read_text("utf-8").splitlines()
         if line.startswith("model name")
     ]
     processor = names[0] if names else platform.processor() or platform.machine()

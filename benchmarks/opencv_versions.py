@@ -61,7 +61,7 @@ def predict(inputs: list[str], table: Path, other: Path | None) -> tuple[str, li
     version = subprocess.run(
         [sys.executable, "-c", VERSION], env=variables, check=True, capture_output=True, text=True
     )
-    with table.open(newline="") as file:
+    with table.open(encoding="utf-8", newline="") as file:
         return version.stdout.strip(), list(csv.DictReader(file))
 
 

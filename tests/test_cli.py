@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import fer_vit
 import fer_vit.cli
 from fer_vit import cli
 from fer_vit.explain import methods

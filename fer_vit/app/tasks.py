@@ -61,7 +61,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     and sends each event to the pipe.
     """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
     tqdm.set_lock(
         RLock()
     )  # its usual one is the system's: it stays there when this process is killed

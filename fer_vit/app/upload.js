@@ -154,12 +154,14 @@ async function start() {
   running = new AbortController();
   toggle(true);
   status.value = 'Sending …';
+  status.classList.remove('wrong');
   try {
     const response = await fetch('api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
     if (!response.ok) throw new Error(await reason(response));
     for await (const event of lines(response)) follow(event);
   } catch (error) {
     clear();
+    status.classList.toggle('wrong', error.name !== 'AbortError');
     status.value = error.name === 'AbortError' ? 'Cancelled.' : error instanceof TypeError ? 'The server does not answer.' : error.message;
   }
   running = null;

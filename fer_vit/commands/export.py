@@ -116,7 +116,7 @@ def read_faithfulness(path: Path) -> dict[str, list[float]]:
     """
     gains: dict[str, list[float]] = {}
     try:
-        differences = json.loads(path.read_text())["differences"]
+        differences = json.loads(path.read_text("utf-8"))["differences"]
         for method, measures in differences.items():
             interval = measures[GAIN]
             ends = [interval["mean"], interval["low"], interval["high"]]

@@ -105,7 +105,7 @@ def faithfulness(
     text = faithfulness_table(table, differences, BETTER)
     with atomic_write(output) as folder:
         folder.mkdir()
-        (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n")
+        (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FILES)}")
     heads = recognizer.net.settings.outputs

@@ -16,7 +16,7 @@ from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_counts, write_faces
-from fer_vit.report.draw import mark, percent
+from fer_vit.report.draw import mark, probability_text
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -100,7 +100,7 @@ def describe_faces(faces: Faces) -> str:
     people = []
     for face in faces:
         marked = mark(face)
-        people.append(f"{marked.track} {marked.label} {percent(marked.probability)}")
+        people.append(f"{marked.track} {marked.label} {probability_text(marked.probability)}")
     return ", ".join(people) or "no face"
 
 

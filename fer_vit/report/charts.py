@@ -144,7 +144,7 @@ def prediction_figure(view: FaceView) -> Figure:
     ranked = draw.ranked(view.probabilities)[:BARS]
     rows = range(len(ranked))
     values = [value for _, value in ranked]
-    percentages = [draw.percent(value) for value in values]
+    percentages = [draw.probability_text(value) for value in values]
     names = [draw.fitted(label, 13, 95) for label, _ in ranked]
     colours = [FAINT_COLOUR for _ in rows]
     colours[0] = ACCENT_COLOUR
@@ -157,7 +157,7 @@ def prediction_figure(view: FaceView) -> Figure:
     bars.spines[:].set_visible(False)
 
     label, value = ranked[0]
-    title = draw.fitted(f"{label} {draw.percent(value)}", 24, 260)
+    title = draw.fitted(f"{label} {draw.probability_text(value)}", 24, 260)
     figure.text(0.03, 0.9, title, fontsize=16, parse_math=False)
     source = f"{draw.fitted(view.name, 13, 160)}  {view.where}"
     figure.text(0.97, 0.9, source, fontsize=9, ha="right", parse_math=False)
@@ -370,7 +370,8 @@ def attention_figure(
 
     # What is drawn, in words.
     label, confidence = draw.ranked(view.probabilities)[0]
-    text = f"{printable(label)} {draw.percent(confidence)}: how regions exchange information.\n"
+    result = f"{printable(label)} {draw.probability_text(confidence)}"
+    text = f"{result}: how regions exchange information.\n"
     text += "Discs: attention from a region to the output.\nArcs: attention between two regions"
     if pairs:
         names = f"{regions[pairs[0].first]} and {regions[pairs[0].second]}".replace("_", " ")

@@ -156,6 +156,12 @@ def percent(value: float, digits: int = 0) -> str:
     return f"{round(value, digits + 2) + 0.0:.{digits}%}"
 
 
+def probability_text(value: float) -> str:
+    """Returns a probability as a percentage; only a certain one is 100%, also after rounding."""
+    text = percent(value)
+    return ">99%" if text == "100%" and value < 0.9995 else text
+
+
 def fitted(text: str, size: int, width: float) -> str:
     """Returns printable text that is truncated at its start to a width in pixels.
 
@@ -211,7 +217,7 @@ def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:
         draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
 
         # The text on a plate, which lies inside the box where there is no room above it.
-        text = f"{face.label}  {percent(face.probability)}"
+        text = f"{face.label}  {probability_text(face.probability)}"
         if face.track is not None:
             text = f"{face.track}  {text}"
         text = fitted(text, size, width - 2 * pad)

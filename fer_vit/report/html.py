@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fer_vit.errors import printable
 from fer_vit.files import json_text
-from fer_vit.report.draw import expression_colour, percent
+from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.faces import data_uri
 
 GENERATOR = "fer-vit visualize"
@@ -46,7 +46,7 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.policies["json.dumps_function"] = json_text  # of the filter `tojson`
 _ENVIRONMENT.filters |= {"data_uri": data_uri, "printable": printable}
-_ENVIRONMENT.filters |= {"percent": percent, "colour": expression_colour}
+_ENVIRONMENT.filters |= {"probability": probability_text, "colour": expression_colour}
 
 
 def render(path: Path, name: str, **values: object) -> None:

@@ -17,7 +17,7 @@ function makeCard(face, number) {
   // A page that was sent without its folder has the pictures of its first faces inside.
   photo.addEventListener('error', () => { photo.src = pictures(face).photo; }, {once: true});
   const card = element('button', {type: 'button', class: 'card', title: face.name}, photo,
-    element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${percent(face.probabilities[label])}`),
+    element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${probability(face.probabilities[label])}`),
     element('bdi', {class: 'name'}, file(face.name)));
   if (face.track !== null) {
     card.append(element('span', {class: 'where'}, face.where),
@@ -86,9 +86,11 @@ function faceBox(number, numbers) {
   const face = faces[number];
   const label = face.order[0];
   const [left, top, right, bottom] = face.box.map(edge => Math.min(1, Math.max(0, edge)));
-  const title = `${face.where}: ${labels[label]} ${percent(face.probabilities[label])}`;
+  const title = `${face.where}: ${labels[label]} ${probability(face.probabilities[label])}`;
+  // The name stays inside the photo.
+  const sides = [top < .08 ? 'high' : '', left > .75 ? 'late' : ''];
   const box = element('button', {
-    type: 'button', '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
+    type: 'button', class: sides.join(' '), '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
     'aria-label': title, title,
   }, element('span', {}, labels[label]));
   box.addEventListener('click', () => openFace(number, () => numbers, () => box));

@@ -321,7 +321,7 @@ def read_words(words: list[str]) -> RunWords:
     settings: dict[str, Any] = {}
     for config in given.config:
         with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
-            settings |= yaml.safe_load(Path(config).read_text())
+            settings |= yaml.safe_load(Path(config).read_text("utf-8"))
     model = settings.get("model")
     if isinstance(model, dict) and "class_path" in model:
         raise FerVitError(

@@ -142,7 +142,7 @@ def write_report(
     render(
         folder / "index.html",
         "page",
-        title="Why each prediction?",
+        title="Expressions, and what drives their prediction",
         generator=GENERATOR,
         facts=facts,
         warnings=warnings,

@@ -91,7 +91,7 @@ CHARTS.movements = (data, shared, face) => {
   const weak = groups.filter(group => group.value < WEAK);
   const parts = [
     element('div', {class: 'onface'}, movementPicture(data, shared, face)),
-    element('div', {class: 'numbers'}, movementTable('intensity from 0 to 1; left and right are the person\u2019s', strong, data)),
+    element('div', {class: 'numbers'}, movementTable('estimated intensity from 0 to 1, no FACS coding; left and right are the person\u2019s', strong, data)),
   ];
   if (weak.length) {
     parts[1].append(element('details', {}, element('summary', {}, `${weak.length} more below ${WEAK}`), movementTable('', weak, data)));

@@ -77,6 +77,7 @@ function attentionLegend(face, {pairs, output, patches}, state) {
       ? `patches above an equal share, up to ${times.toFixed(1)} times`
       : 'all patches have about an equal share'));
   }
+  parts.push(element('span', {}, 'attention is no reason for the prediction'));
   return parts;
 }
 
@@ -129,7 +130,7 @@ function makePanel() {
   panel.showFace = face => {
     shown = face;
     const top = face.order[0];
-    panel.querySelector('h2').replaceChildren(element('b', {}, labels[top]), ` ${percent(face.probabilities[top])}`);
+    panel.querySelector('h2').replaceChildren(element('b', {}, labels[top]), ` ${probability(face.probabilities[top])}`);
     panel.querySelector('.name').textContent = face.name;
     panel.querySelector('.number').textContent = face.where;
     panel.querySelector('.flags').replaceChildren(...face.warnings.map(text => element('li', {}, text)));
@@ -146,7 +147,7 @@ const figureName = face => `${file(face.name)}-${face.where}`.replaceAll(' ', '-
 function probabilities(face) {
   const likely = face.order.filter((label, rank) => rank === 0 || face.probabilities[label] >= .005);
   return table('expression', ['expression', 'size', 'probability'],
-    likely.map(label => [labels[label], bar(face.probabilities[label]), percent(face.probabilities[label])]));
+    likely.map(label => [labels[label], bar(face.probabilities[label]), probability(face.probabilities[label])]));
 }
 
 function charts(face) {

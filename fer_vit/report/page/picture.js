@@ -80,8 +80,15 @@ function drawAttribution(canvas, target, state) {
     drawArcs(canvas, pairs.slice(0, ARCS));
   }
   if (state.regions) {
-    drawNames(canvas, named.map(r => ({at: canvas.middle[r], name: `${regions[r]} ${signedPercent(target.shares[r])}`})));
+    drawNames(canvas, named.map(r => ({at: above(canvas, r), name: `${regions[r]} ${signedPercent(target.shares[r])}`})));
   }
+}
+
+/* A place on the upper edge of a region, so that its name covers little of it. */
+function above({face, place, text}, index) {
+  const [left, top, right] = face.boxes[index];
+  const [x, y] = place((left + right) / 2, top);
+  return [x, y + .35 * text];
 }
 
 const together = (a, b, logits) => `${regions[a]} and ${regions[b]}: ${signed(logits)} logits`;

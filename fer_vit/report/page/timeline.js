@@ -121,7 +121,7 @@ function showPerson(person) {
     const face = faces[number];
     const label = face.order[0];
     block.place(number);
-    now.value = `${clock(face.seconds)}  ${labels[label]} ${percent(face.probabilities[label])}`;
+    now.value = `${clock(face.seconds)}  ${labels[label]} ${probability(face.probabilities[label])}`;
     block.setAttribute('aria-valuenow', face.seconds);
     block.setAttribute('aria-valuetext', now.value);
   };
