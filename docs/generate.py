@@ -137,6 +137,8 @@ def command_section(verb: str) -> list[str]:
         lines.append("\n".join(f"    {command}" for command in commands))
     if actions:
         lines.append(settings_table("option", map(command_setting, actions)))
+    if parser.epilog:
+        lines.append("[Columns](columns.md) lists the columns of the tables.")
     return lines
 
 
@@ -242,8 +244,7 @@ def columns_table(fields: Iterable[Field]) -> str:
     """Returns a table of columns; what only some tables have is in the meaning."""
     rows = []
     for field in fields:
-        condition = f"; only {field.when}" if field.when else ""
-        rows.append((f"`{field.name}`", field.type, field.unit, field.meaning + condition))
+        rows.append((f"`{field.name}`", field.type, field.unit, field.description))
     return table(("column", "type", "unit", "meaning"), rows)
 
 

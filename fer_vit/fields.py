@@ -5,6 +5,7 @@ A name with an asterisk stands for several columns: one for each expression, mov
 """
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 from typing import NamedTuple, TypeAlias
 
 Cell: TypeAlias = str | int | float | None
@@ -27,6 +28,9 @@ FORMATS = {
 CellType: TypeAlias = type
 TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
 """The types of cells, by the names that JSON has for them. Any cell may be empty."""
+
+HELP_WIDTH = 100
+"""Characters in a line of `describe_fields`."""
 
 PROBABILITY = "p_"
 SMOOTHED = "smoothed_"
@@ -63,6 +67,11 @@ class Field(NamedTuple):
     def format(self) -> str:
         """How a number of the column is written as text."""
         return FORMATS[self.unit]
+
+    @property
+    def description(self) -> str:
+        """What a cell contains, and when a table has the column."""
+        return f"{self.meaning}; only {self.when}" if self.when else self.meaning
 
     def named(self, name: str) -> "Field":
         """Returns one of the columns that an asterisk stands for."""
@@ -306,6 +315,29 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
         else:
             fields += _expand([field], labels)
     return fields
+
+
+def describe_fields(fields: Iterable[Field]) -> str:
+    """Returns a list of columns with what they contain, for the help of a command.
+
+    A column without a meaning is named beside the column before it.
+    """
+    names: list[str] = []
+    descriptions: list[str] = []
+    for field in fields:
+        if field.meaning:
+            names.append(field.name)
+            descriptions.append(field.description)
+        else:
+            names[-1] += f", {field.name}"
+
+    width = max(map(len, names))
+    lines = []
+    for name, description in zip(names, descriptions, strict=True):
+        start = f"  {name:<{width}}  "
+        indent = " " * len(start)
+        lines.append(fill(description, HELP_WIDTH, initial_indent=start, subsequent_indent=indent))
+    return "\n".join(lines)
 
 
 def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:

@@ -4,11 +4,14 @@ from itertools import chain
 
 import pytest
 
+from fer_vit.cli import verb_parser
+from fer_vit.commands.predict import add_options, predict
 from fer_vit.data.schema import SCHEMA
 from fer_vit.faces import Origin, Scheme, no_faces
 from fer_vit.fields import (
     FACES,
     FORMATS,
+    HELP_WIDTH,
     INTERVALS,
     MANIFEST,
     ORIGIN,
@@ -17,6 +20,7 @@ from fer_vit.fields import (
     POSE,
     TYPES,
     Field,
+    describe_fields,
     face_fields,
     output_field,
     people_fields,
@@ -85,3 +89,13 @@ def test_landmarks_have_two_columns_each() -> None:
 
 def test_the_manifest_has_these_columns() -> None:
     assert SCHEMA.names == [field.name for field in MANIFEST]
+
+
+def test_the_help_of_predict_lists_every_column() -> None:
+    parser = verb_parser("predict", predict)
+    add_options(parser)
+    text = parser.format_help()
+    assert describe_fields(FACES) in text
+    words = text.replace(",", " ").split()
+    assert {field.name for field in FACES} <= set(words)
+    assert max(map(len, describe_fields(FACES).splitlines())) <= HELP_WIDTH

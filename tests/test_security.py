@@ -67,7 +67,7 @@ def test_a_checkpoint_with_code_is_refused(
         f"--model.network.pretrained={tmp_path / 'bad.pth'}",
         "--model.network.backbone=vit_tiny_patch16_224",
     ]
-    assert "bad.pth (network.pretrained) cannot be read safely" in fails(
+    assert "bad.pth (`--model.network.pretrained`) cannot be read safely" in fails(
         capsys, "fit", *words, faces
     )
     assert not harm.exists()

@@ -1,6 +1,7 @@
 """The command `predict`: photos and videos in, a table out."""
 
 import logging
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.fields import FACES, describe_fields
 from fer_vit.files import check_output
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
@@ -45,17 +47,6 @@ def predict(
     """Finds and classifies every face in photos and videos.
 
     The table has one row for each face, and one for each image without a face.
-
-    Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the
-    photo), label, confidence, ambiguous (the prediction set does not have exactly one expression),
-    warning (small face, turned head, uncertain face), p_NAME, the probability of each expression,
-    yaw, pitch and roll of the head in degrees, prediction_set (90 % of the sets contain the true
-    expression, for faces like the calibration faces), entropy, size and blur of the face, outside
-    (regions outside the photo), detection score, box and landmarks in the photo's pixels, then the
-    origin: model, detector, fer_vit_version, predicted_on. Videos also have frame (its index),
-    seconds (in the file) and track (the number of the person) before the face, and label_smoothed
-    and smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was
-    found and the full image was used.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work
     (torchrun, SLURM), and the same command resumes an interrupted run. The last process checks that
@@ -162,6 +153,11 @@ def predict(
         LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
     else:
         LOGGER.info(predict_table(recognizer, sources, options, wanted, started))
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Adds the columns of the table to the help; `*` stands for several columns."""
+    parser.epilog = f"columns of the table:\n{describe_fields(FACES)}"
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
