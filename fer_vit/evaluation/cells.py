@@ -4,10 +4,10 @@ All functions work on whole columns, Arrow arrays of N cells; null is a missing 
 """
 
 import datetime
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 from unicodedata import combining, normalize
 
@@ -38,10 +38,10 @@ names: `none`, -99.
 The pattern is one for Python's `re` and for Arrow.
 """
 _MISSING_CELL = re.compile(MISSING)
-SPACES = "".join(char for char in map(chr, range(0x3001)) if char.isspace()) + "\u200b\u2060\ufeff"
-WHOLE = re.compile(
-    r"-?(0|[1-9]\d*)\.0+"
-)  # a whole number as pandas writes it beside missing values
+_UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
+SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
+# a whole number as pandas writes it beside missing values
+WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0+")
 TRUTH = {
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
@@ -77,11 +77,11 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns a typed cell as text: whole numbers without a fraction, days without a time;
-    None for NaN.
-    """
+    """Returns a cell as text: whole numbers without fraction, days without time; NaN as None."""
+    if cell is None:
+        return None
     if isinstance(cell, float):
-        if cell != cell:
+        if math.isnan(cell):
             return None
         return str(int(cell)) if cell.is_integer() else repr(cell)
     if isinstance(cell, datetime.datetime):
@@ -89,22 +89,19 @@ def cell_text(cell: Any) -> str | None:
         return cell.date().isoformat() if midnight else cell.isoformat(" ")
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "backslashreplace")
-    return None if cell is None else str(cell)
+    return str(cell)
 
 
 def text_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns a column as text."""
     if is_text(cells.type):
         return cells
-    return pa.chunked_array(
-        [pa.array([cell_text(cell) for cell in cells.to_pylist()], pa.string())]
-    )
+    texts = [cell_text(cell) for cell in cells.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
 
 
 def encode(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Returns the distinct cells of a column, the last of which is None,
-    and their index for each cell (N,).
-    """
+    """Returns the distinct cells of a column, the last is None, and an index for each cell (N,)."""
     text = text_column(cells)
     if not pa.types.is_dictionary(text.type):
         text = pc.dictionary_encode(text)
@@ -116,8 +113,7 @@ def encode(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
 
 
 def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str]]:
-    """Returns a column of a user as names (N,): trimmed, accents composed, `1.0` as `1`, None where
-    missing.
+    """Returns a column as names (N,): trimmed, accents composed, `1.0` as `1`, None where missing.
 
     Also returns how often each word for a missing value occurs; empty cells are not counted.
     """
@@ -126,47 +122,54 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
     names: list[str | None] = []
     words: Counter[str] = Counter()
     for cell, count in zip(distinct, counts.tolist(), strict=True):
-        name = None if cell is None else normalize("NFC", cell).strip(SPACES)
-        if name is None or _MISSING_CELL.fullmatch(name):
+        if cell is None:
+            names.append(None)
+            continue
+        name = normalize("NFC", cell).strip(SPACES)
+        if _MISSING_CELL.fullmatch(name):
             if name:
                 words[name] += count
-            name = None
-        if name and WHOLE.fullmatch(name):
-            name = name.partition(".")[0]
-        names.append(name)
+            names.append(None)
+        elif WHOLE.fullmatch(name):
+            names.append(name.partition(".")[0])
+        else:
+            names.append(name)
     return objects(names)[index], words
 
 
 def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of paths (N,), unaltered: a file may be called NA or - as well;
-    None where empty.
-    """
+    """Returns a column of paths (N,), None where empty; a file may be called NA or - as well."""
     distinct, index = encode(cells)
-    paths = [cell if cell and cell.strip(SPACES) else None for cell in distinct]
+    paths: list[str | None] = []
+    for cell in distinct:
+        empty = cell is None or not cell.strip(SPACES)
+        paths.append(None if empty else cell)
     return objects(paths)[index]
 
 
 def normal_path(path: str) -> str:
-    """Returns a path in the spelling by which paths are compared: slashes, composed accents, no
-    spaces around.
+    """Returns a path as paths are compared: slashes, composed accents, no spaces around.
 
     `./` and doubled slashes mean nothing; accents come apart on macOS.
     """
     text = normalize("NFC", path.replace("\\", "/")).strip(SPACES)
-    return re.sub(r"(^|/)(\./)+", r"\1", re.sub("/+", "/", text))
+    text = re.sub("/+", "/", text)
+    return re.sub(r"(^|/)(\./)+", r"\1", text)
 
 
 def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of truth values (N,), None where missing;
-    raises BadCellError for another word.
-    """
+    """Returns a column of truth values (N,), None: missing; raises BadCellError for other words."""
     names, _ = read_names(cells)
-    values = {word: value for value, words in TRUTH.items() for word in words}
-    truth = {name: values.get(name.lower()) for name in {*names} - {None}}
-    for name, value in truth.items():
-        if value is None:
+    truth: dict[str | None, bool | None] = {None: None}
+    for name in names:
+        if name in truth:
+            continue
+        for value, words in TRUTH.items():
+            if name.lower() in words:
+                truth[name] = value
+        if name not in truth:
             raise BadCellError(int((names == name).argmax()), name, "TRUE or FALSE")
-    return objects([truth.get(name) for name in names])
+    return objects([truth[name] for name in names])
 
 
 def objects(values: Sequence[object]) -> NDArray[np.object_]:
@@ -184,9 +187,7 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
-    """Returns a column of numbers (N,), NaN where missing;
-    raises BadCellError for a cell that is no finite number.
-    """
+    """Returns numbers (N,), NaN: missing; raises BadCellError for a cell that is not finite."""
     kind = cells.type
     if is_text(kind):
         values = _parse(plain_text(cells), mark)
@@ -198,7 +199,8 @@ def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
         except pa.ArrowException as error:  # dates and times
             raise BadCellError(0, cells[0].as_py(), "a number") from error
     else:
-        raise BadCellError(0, cells[0].as_py() if len(cells) else kind, "a number")
+        example = cells[0].as_py() if len(cells) else kind
+        raise BadCellError(0, example, "a number")
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())
         raise BadCellError(row, cells[row].as_py(), "a finite number")
@@ -210,35 +212,39 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark; thousands need no ambiguity: `1.234,5` is read,
-    `1.234` is not.
+    """Parses trimmed text with a decimal mark, and thousands where they are no ambiguity.
+
+    With a comma as the mark, `1.234,5` is read, and `1.234` is an error.
     """
     if mark == ".":
         try:
             return _floats(cells.cast(pa.float64()))
         except pa.ArrowException:
             pass  # thousands, or no number
-    group = (
-        r"[.\x{20}\x{A0}\x{202F}'\x{2019}]" if mark == "," else r"[,\x{20}\x{A0}\x{202F}'\x{2019}]"
-    )
-    tens = "." if mark == "," else ","
-    exponent = r"([eE][+-]?\d+)?"
+    thousands = "." if mark == "," else ","
+    spaces = r"\x{20}\x{A0}\x{202F}'\x{2019}"  # between thousands
+    group = rf"[{thousands}{spaces}]"
     decimal = re.escape(mark)
+
     # A single group after the other mark could be a fraction: 1.234.
     grouped = rf"\d{{1,3}}({group}\d{{3}})+{decimal}\d+|\d{{1,3}}({group}\d{{3}}){{2,}}"
-    spaced = r"\d{1,3}([\x{20}\x{A0}\x{202F}'\x{2019}]\d{3})+"
+    spaced = rf"\d{{1,3}}([{spaces}]\d{{3}})+"
+    exponent = r"([eE][+-]?\d+)?"
     valid = rf"^[+-]?({grouped}|{spaced}|\d+({decimal}\d*)?|{decimal}\d+){exponent}$"
     correct = pc.fill_null(pc.match_substring_regex(cells, valid), True)
     if not pc.all(correct, min_count=0).as_py():
         row = pc.index(correct, False).as_py()
         raise BadCellError(row, cells[row].as_py(), "a number")
-    bare = pc.replace_substring_regex(cells, rf"[\x{{20}}\x{{A0}}\x{{202F}}'\x{{2019}}{tens}]", "")
-    return _floats(pc.replace_substring(bare, mark, ".").cast(pa.float64()))
+
+    bare = pc.replace_substring_regex(cells, group, "")
+    pointed = pc.replace_substring(bare, mark, ".")
+    return _floats(pointed.cast(pa.float64()))
 
 
 def _proof(mark: str, group: str) -> str:
     """Returns the pattern of numbers in which only `mark` can be the decimal mark."""
-    mark, group = re.escape(mark), re.escape(group)
+    mark = re.escape(mark)
+    group = re.escape(group)
     forms = (
         rf"0*{mark}\d+",
         rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",
@@ -255,24 +261,23 @@ UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # a thousand or a fraction
 
 
 def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
-    """Returns the decimal mark of columns of numbers;
-    raises AmbiguousMarkError when it is unclear.
-    """
+    """Returns the decimal mark of columns of numbers; raises AmbiguousMarkError if unclear."""
     texts = [plain_text(cells) for cells in columns if is_text(cells.type)]
     try:
         for cells in texts:
             cells.cast(pa.float64())
+        return "."
     except pa.ArrowException:
         pass
-    else:
-        return "."
-    proofs = {mark: _example(texts, proof) for mark, proof in PROOFS.items()}
-    if proofs["."] and proofs[","]:
-        raise AmbiguousMarkError(proofs["."], proofs[","])
+
+    point = _example(texts, PROOFS["."])
+    comma = _example(texts, PROOFS[","])
+    if point and comma:
+        raise AmbiguousMarkError(point, comma)
     unclear = _example(texts, UNCLEAR)
-    if unclear and not any(proofs.values()):
+    if unclear and not point and not comma:
         raise AmbiguousMarkError(unclear)
-    return "," if proofs[","] else "."
+    return "," if comma else "."
 
 
 def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
@@ -302,15 +307,15 @@ def check_size(values: Array, most: float) -> None:
 
 
 def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | None]:
-    """Returns the order of rows by their keys, the first key first, and two equal rows if there are
-    any.
+    """Returns the order of rows by their keys, the first key first, and two rows that are equal.
 
     Keys are (N,) each; NaN comes first and equals NaN.
     """
     filled = [np.where(np.isnan(key), -np.inf, key) for key in keys]
     order = np.lexsort(filled[::-1])
-    same = [key[order[1:]] == key[order[:-1]] for key in filled]
-    equal = reduce(np.logical_and, same)
+    equal = np.ones(max(len(order) - 1, 0), bool)  # whether a row equals the one before
+    for key in filled:
+        equal &= key[order[1:]] == key[order[:-1]]
     if not equal.any():
         return order, None
     place = int(equal.argmax())
@@ -319,8 +324,7 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
 
 
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one: `P-01`, `p1` and `P_1`; `Rest` and
-    `rest.`.
+    """Returns groups of names that a reader takes for one, such as `P-01`, `p1` and `P_1`.
 
     They differ in case, accents, width, spaces, punctuation or leading zeros.
     """
@@ -336,5 +340,9 @@ _PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
 
 def _skeleton(name: str) -> tuple[str, ...]:
     letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
-    parts = _PARTS.findall(letters.casefold())
-    return tuple(part.lstrip("0") or "0" if part.isdigit() else part for part in parts) or (name,)
+    parts = []
+    for part in _PARTS.findall(letters.casefold()):
+        if part.isdigit():
+            part = part.lstrip("0") or "0"
+        parts.append(part)
+    return tuple(parts) or (name,)

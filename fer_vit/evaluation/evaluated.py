@@ -25,9 +25,7 @@ Columns: TypeAlias = dict[str, Objects]
 
 @dataclass(frozen=True, eq=False)
 class HeadOutputs:
-    """The K outputs of a head beside the expression,
-    of which a model has values and the data targets.
-    """
+    """The K outputs of a further head: a model's values, and the targets of the data."""
 
     names: list[str]
     values: Array  # (N, K); NaN for an image without a face
@@ -42,21 +40,21 @@ def pair_outputs(
     values: Mapping[str, Array], targets: Mapping[str, Array]
 ) -> dict[str, HeadOutputs]:
     """Returns by head the outputs that have values and targets, (N,) each, by column."""
+    shared = [column for column in targets if column in values]
     heads = {}
-    for head, names in outputs_of([name for name in targets if name in values]).items():
+    for head, names in outputs_of(shared).items():
         columns = [target_column(head, name) for name in names]
         heads[head] = HeadOutputs(
-            names,
-            np.column_stack([values[name] for name in columns]),
-            np.column_stack([targets[name] for name in columns]),
+            names=names,
+            values=np.column_stack([values[column] for column in columns]),
+            targets=np.column_stack([targets[column] for column in columns]),
         )
     return heads
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedFaces:
-    """N faces of a manifest or table: the probabilities of C expressions, and what they are
-    compared with.
+    """N faces of a manifest or table: probabilities of C expressions, labels and columns.
 
     Not `fer_vit.faces.Faces`, which has what a detector and a model found in photos: these have
     labels, the columns that make groups, and perhaps come from another program.

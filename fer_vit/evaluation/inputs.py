@@ -34,32 +34,32 @@ class Conditions:
             )
 
     def read(self, path: Path) -> Manifest:
-        """Reads the split of a manifest, with merged labels and without the faces
-        of impossible classes.
-        """
+        """Reads the split of a manifest, with merged labels, without faces of other classes."""
         rows = Manifest.read(path, [self.split]).split(self.split)
-        merge = self.merge or {name: name if name in self.classes else None for name in rows.names}
-        return rows.merge_labels(merge) if self.merge or self.classes else rows
+        if self.merge:
+            return rows.merge_labels(self.merge)
+        if self.classes:
+            kept = {name: name if name in self.classes else None for name in rows.names}
+            return rows.merge_labels(kept)
+        return rows
 
     def predict(
         self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
     ) -> tuple[EvaluatedFaces, Recognizer]:
-        """Predicts a manifest; probabilities are merged,
-        unless the model was trained with the merged labels.
-        """
+        """Predicts a manifest; probabilities are merged as `merge_for` returns it."""
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         faces = predict_manifest(model, rows, self.split, self.merge_for(model, rows))
         facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
-        if changes := [
-            f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new
-        ]:
+        changes = []
+        for old, new in (self.merge or {}).items():
+            if old != new:
+                changes.append(f"{old}: {new or 'left out'}")
+        if changes:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts), model
 
     def merge_for(self, model: Recognizer, rows: Manifest) -> Merge | None:
-        """Returns how the labels of a model are merged; None if it was trained with the labels of
-        the manifest, or nothing is merged.
-        """
+        """Returns how a model's labels are merged; None if it has the manifest's labels."""
         if not self.merge or model.labels == list(rows.names):
             return None
         return self.merge
@@ -82,21 +82,22 @@ def read_faces(
                 "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
             )
         faces = read_predictions(data)
-        return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
+        if labels:
+            faces = add_labels(faces, labels, conditions.split)
+        return faces, None, None
     if labels is not None:
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
     rows = conditions.read(data)
-    return *conditions.predict(checkpoint, rows, network), rows
+    faces, model = conditions.predict(checkpoint, rows, network)
+    return faces, model, rows
 
 
 def read_other(
     faces: EvaluatedFaces, against: str, rows: Manifest | None, conditions: Conditions
 ) -> tuple[Array, Recognizer | None]:
-    """Returns the probabilities of another table, or of another model for the same rows (N, C),
-    and the model.
-    """
+    """Returns the probabilities (N, C) of another table, or another model, and the model."""
     if is_predictions(Path(against)):
         return align_probabilities(faces, read_predictions(Path(against)), against), None
     if rows is None:
@@ -113,11 +114,13 @@ def check_options(
     """Raises FerVitError when a column is missing, or the labels or images that an option needs."""
     if not faces.predicted.any():
         raise FerVitError("No image has a face with a prediction. Name a table with faces.")
-    if missing := [column for column in by if column not in faces.columns]:
-        known, hint = ", ".join(faces.columns), suggest(missing[0], faces.columns)
-        raise FerVitError(
-            f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table."
-        )
+    for column in by:
+        if column not in faces.columns:
+            known = ", ".join(faces.columns)
+            hint = suggest(column, faces.columns)
+            raise FerVitError(
+                f"There is no column `{column}`, only {known}.{hint} `--columns` adds a table."
+            )
     if needs_labels and faces.targets is None:
         raise FerVitError(
             "`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels."

@@ -1,6 +1,4 @@
-"""Joins predictions with tables of labels and other columns by the paths of images,
-and describes groups.
-"""
+"""Joins predictions with tables of labels and other columns by paths, and describes groups."""
 
 import re
 from collections import Counter
@@ -39,25 +37,29 @@ SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 
 
 def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFaces:
-    """Returns the predictions of labelled images with the labels; of each image only the first face
-    of `predict`.
+    """Returns the first face of each labelled image with its label.
 
     Labels are in a split of a manifest, or in a table with the column path, and label or outputs of
     heads (`move_*`, `yaw`, `valence` ...), or both. Raises FerVitError when the model lacks a
     label, or its predictions lack an image.
     """
-    truth = (
-        _read_truth(faces, labels) if is_table(labels) else _manifest_truth(faces, labels, split)
-    )
+    if is_table(labels):
+        truth = _read_truth(faces, labels)
+    else:
+        truth = _manifest_truth(faces, labels, split)
     known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))
+
     notes = list(truth.notes)
-    without = len({*faces.paths.tolist()}) - len({*known.paths.tolist()})
+    without = len(set(faces.paths)) - len(set(known.paths))
     if without:
         notes.append(f"{labels.name}: {format_count(without, 'image')} without a label left out.")
-    values = {
-        name: known.columns[name].astype(float) for name in truth.outputs if name in known.columns
-    }
-    lacking = [printable(name) for name in truth.outputs if name not in values]
+    values = {}
+    lacking = []
+    for name in truth.outputs:
+        if name in known.columns:
+            values[name] = known.columns[name].astype(float)
+        else:
+            lacking.append(printable(name))
     if lacking:
         notes.append(f"{labels.name}: the predictions have no {short(', '.join(lacking))}.")
     return replace(
@@ -95,35 +97,47 @@ def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
     table = read_table(labels)
     outputs = [name for name in table.names if is_output(name)]
     has_labels = "label" in table.names or not outputs
-    columns, notes = _read_joinable(labels, *(["label"] if has_labels else []))
+    needed = ["label"] if has_labels else []
+    columns, notes = _read_joinable(labels, *needed)
+
     targets = None
     if has_labels:
-        names = [
-            name if name in faces.labels else canonical(name) for name in map(str, columns["label"])
-        ]
-        indices = [find_label(name, faces.labels, labels) for name in names]
+        indices = []
+        for name in columns["label"]:
+            label = name if name in faces.labels else canonical(name)
+            indices.append(find_label(label, faces.labels, labels))
         targets = np.eye(len(faces.labels))[indices]  # (M, C)
 
-    owned = [name for name in columns if name != PATH and is_owned(name, faces.labels)]
-    ignored = [printable(name) for name in owned if name not in ("label", *outputs)]
+    joined: Columns = {}
+    ignored = []
+    for name, cells in columns.items():
+        if name in outputs:
+            continue
+        joined[name] = cells
+        if name not in (PATH, "label") and is_owned(name, faces.labels):
+            ignored.append(printable(name))
     if ignored:
         notes.append(
             f"{labels.name}: `predict` has columns of the same name, so that "
             f"{short(', '.join(ignored))} are not used. Rename them to use them."
         )
-    others = {name: cells for name, cells in columns.items() if name not in outputs}
-    return Truth(columns[PATH], targets, read_outputs(table, outputs), others, notes)
+    return Truth(
+        paths=columns[PATH],
+        labels=targets,
+        outputs=read_outputs(table, outputs),
+        columns=joined,
+        notes=notes,
+    )
 
 
 def read_outputs(table: Table, names: Sequence[str]) -> dict[str, Array]:
-    """Returns the targets in columns of a table (M,), NaN where empty;
-    raises FerVitError when one is out of range.
-    """
+    """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
     mark = find_mark([table[name] for name in names])
     targets = {}
     for name in names:
         (head,) = outputs_of([name])
-        low, high = HEADS[head].low, HEADS[head].high
+        low = HEADS[head].low
+        high = HEADS[head].high
         expected = f"a number from {low:g} to {high:g}"
         try:
             cells = read_numbers(table[name], mark)
@@ -151,35 +165,32 @@ def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
     manifest that is empty may be filled.
     """
     columns, notes = _read_joinable(path)
+    paths = columns.pop(PATH)
     none = np.array(None)
-    filled = {name for name, cells in faces.columns.items() if (cells != none).any()}
-    taken = [
-        name
-        for name in columns
-        if name != PATH and (name in filled or is_owned(name, faces.labels))
-    ]
-    if taken:
-        raise FerVitError(
-            f"{path} has the column `{printable(short(taken[0]))}`, which the predictions have as "
-            "well. Rename it."
-        )
-    row = match_paths(faces.paths, columns[PATH], path, some=True)
-    added = {
-        name: np.where(row >= 0, cells[row], none)
-        for name, cells in columns.items()
-        if name != PATH
-    }
-    alone = {*faces.paths[row < 0].tolist()}
-    if alone:
-        count = f"{len(alone):,} of {len({*faces.paths.tolist()}):,} images"
-        example = printable(short(min(alone)))
+    for name in columns:
+        taken = name in faces.columns and (faces.columns[name] != none).any()
+        if taken or is_owned(name, faces.labels):
+            raise FerVitError(
+                f"{path} has the column `{printable(short(name))}`, which the predictions have as "
+                "well. Rename it."
+            )
+
+    row = match_paths(faces.paths, paths, path, some=True)  # (N,); -1: none
+    added = {}
+    for name, cells in columns.items():
+        added[name] = np.where(row >= 0, cells[row], none)
+
+    without_row = set(faces.paths[row < 0])
+    if without_row:
+        count = f"{len(without_row):,} of {len(set(faces.paths)):,} images"
+        example = printable(short(min(without_row)))
         notes.append(f"{path.name}: no row for {count}, for example {example}.")
-    unused = np.setdiff1d(np.arange(len(columns[PATH])), row)
+    unused = np.setdiff1d(np.arange(len(paths)), row)
     if len(unused):
-        example = printable(short(columns[PATH][unused[0]]))
+        example = printable(short(paths[unused[0]]))
         notes.append(
-            f"{path.name}: {len(unused):,} of {len(columns[PATH]):,} rows name no predicted image, "
-            f"for example {example}."
+            f"{path.name}: {len(unused):,} of {len(paths):,} rows name no predicted image, for "
+            f"example {example}."
         )
     return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
 
@@ -226,12 +237,11 @@ def refuse_twice(table: Table, paths: Sequence[str]) -> None:
         first[name] = row
 
 
-def align_probabilities(faces: EvaluatedFaces, other: EvaluatedFaces, path: object) -> Array:
-    """Returns another model's probabilities of the same faces (N, C),
-    with the labels in the order of `faces`.
-    """
-    order = [find_label(label, other.labels, "The first model") for label in faces.labels]
-    probabilities = other.probabilities[match_paths(faces.paths, other.paths, path)][:, order]
+def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:
+    """Returns a second model's probabilities of the same faces and labels (N, C)."""
+    order = [find_label(label, second.labels, "The first model") for label in faces.labels]
+    rows = match_paths(faces.paths, second.paths, path)
+    probabilities = second.probabilities[rows][:, order]
     if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
         raise FerVitError(
             f"No face was found both by the first model and in {path}. Choose another."
@@ -242,8 +252,7 @@ def align_probabilities(faces: EvaluatedFaces, other: EvaluatedFaces, path: obje
 def match_paths(
     paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
 ) -> IntArray:
-    """Returns the first row of `known` for each path: equal paths, or paths of which one ends in
-    the other.
+    """Returns the first row of `known` for each path: they are equal, or one ends in the other.
 
     Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or
     two have the same.
@@ -256,7 +265,8 @@ def match_paths(
         raise FerVitError(
             f"Expected all images in {where}, but {lost}. Is it about the same photos?"
         )
-    if len({*rows.values()} - {-1}) < len(rows) - len(missing):
+    matched = [row for row in rows.values() if row >= 0]
+    if len(set(matched)) < len(matched):
         raise FerVitError(
             f"Two images match one row of {where}. Name each by a longer part of its path."
         )
@@ -264,30 +274,33 @@ def match_paths(
 
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path, as `match_paths` does;
-    -1 for a path without one or with several.
-    """
+    """Returns the row of each path, as `match_paths` does; -1: it has none or several."""
+    first_spelled: dict[str, int] = {}
+    for row, path in enumerate(known):
+        first_spelled.setdefault(str(path), row)
     first: dict[str, int] = {}
-    for row, path in enumerate(map(str, known)):
-        first.setdefault(path, row)
-    exact = {normal_path(path): row for path, row in reversed(first.items())}
-    ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
-    exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
+    for path, row in first_spelled.items():
+        first.setdefault(normal_path(path), row)
+
+    # rows by an end of their path, and by their path without `../`; -1: several rows
+    ends: dict[str, int] = {}
+    undotted: dict[str, int] = {}
+    for path, row in first.items():
+        for end in _ends(path):
+            ends[end] = -1 if end in ends else row
+        name = _without_dots(path)
+        undotted[name] = -1 if name in undotted else row
+
+    exact = undotted | first
     rows = {}
     for path in paths:
         name = normal_path(path)
-        rows[path] = next(
-            (exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1)
-        )
+        rows[path] = ends.get(_without_dots(name), -1)  # a longer path may end in this one
+        for end in _ends(name):  # a shorter path may be the end of this one, which has priority
+            if end in exact:
+                rows[path] = exact[end]
+                break
     return rows
-
-
-def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Returns the row of each name, -1 for a name of several."""
-    found: dict[str, int] = {}
-    for name, row in rows:
-        found[name] = -1 if name in found else row
-    return found
 
 
 def _without_dots(path: str) -> str:
@@ -315,8 +328,10 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
         if missing:
             notes.append(f"`{column}` is missing for {missing:,} of {len(cells):,} faces.")
         for group in look_alikes(counts):
-            sizes = format_counts(Counter({f"`{printable(name)}`": counts[name] for name in group}))
-            notes.append(f"`{column}` has similar names, which count as different: {sizes}.")
+            sizes = Counter({f"`{printable(name)}`": counts[name] for name in group})
+            notes.append(
+                f"`{column}` has similar names, which count as different: {format_counts(sizes)}."
+            )
     return notes
 
 

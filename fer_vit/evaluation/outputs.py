@@ -69,9 +69,7 @@ def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Ar
 
 
 def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face (N,) is drawn in some bootstrap resamples of units,
-    (R, N) at a time.
-    """
+    """Yields how often each face is drawn in bootstrap resamples of units, (R, N) at a time."""
     count = int(units.max(initial=-1)) + 1
     if count < 2:
         return

@@ -1,5 +1,6 @@
 """Tables of `predict` as faces: checked, typed, and in the order of photos, frames and faces."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -72,8 +73,7 @@ def is_feature(name: str) -> bool:
 
 
 def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
-    """Reads a table, or a folder of tables, of `predict`, with `videos` also of frames; checks that
-    it is complete.
+    """Reads a table, or a folder of tables, of `predict`; with `videos` also of frames.
 
     Faces are in the order of path, frame and face, not of the rows. Raises FerVitError when the
     table is incomplete, has a row twice, or a cell that does not fit its column.
@@ -85,6 +85,8 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     files = tables or [path]
     table = read_table(*files)
     table.require(PATH, "confidence")
+
+    # columns as types
     labels = find_labels(table)
     numbers, mark = _read_columns(table, labels)
     if not videos and not np.isnan(numbers.get("frame", np.nan)).all():
@@ -95,7 +97,9 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     _refuse_empty(table, PATH, paths)
     paths = _one_spelling(paths)
     probabilities = _join_probabilities(table, numbers, labels)  # (N, C)
-    columns, words = _read_others(table, labels, numbers)
+    columns, word_notes = _read_others(table, labels, numbers)
+
+    # rows in order
     _check_complete(table, columns, numbers, labels)
     if videos and SMOOTHED_LABEL in columns:
         _check_clips(table, columns, labels)
@@ -107,10 +111,12 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     probabilities = probabilities[order]
     predicted = np.isfinite(probabilities[:, 0])
     score = numbers.get("score", np.full(len(table), np.nan))[order]
+
+    # what was assumed and left out
     decimal = ["decimal commas"] if mark == "," else []
-    notes = [*table.assumption(*decimal), *words]
+    notes = [*table.assumption(*decimal), *word_notes]
     notes += _describe_rows(path, columns, probabilities, labels)
-    uncertain = sum(map(is_uncertain, score.tolist()))
+    uncertain = sum(is_uncertain(number) for number in score.tolist())
     if uncertain:
         notes.append(
             f"{uncertain:,} of {predicted.sum():,} faces are uncertain (score below {SURE})."
@@ -130,18 +136,19 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
 
 
 def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
-    """Returns the faces without the uncertain ones in photos that have a certain face as well;
-    frames of videos stay.
+    """Returns the faces without uncertain ones in photos that have a certain face as well.
 
-    Such a face is often none, and a mean over both would count it as much as the other.
+    Such a face is often none, and a mean over both would count it as much as the certain one.
+    Frames of videos stay.
     """
-    nothing = objects([None] * len(faces.paths))
-    uncertain = np.array(
-        [is_uncertain(score) for score in faces.columns.get("score", nothing)], bool
-    )
-    photos = np.array([frame is None for frame in faces.columns.get("frame", nothing)], bool)
-    certain = {*faces.paths[faces.predicted & ~uncertain]}
-    dropped = uncertain & photos & np.array([path in certain for path in faces.paths], bool)
+    unknown = objects([None] * len(faces.paths))
+    scores = faces.columns.get("score", unknown)
+    frames = faces.columns.get("frame", unknown)
+    uncertain = np.array([is_uncertain(score) for score in scores], bool)
+    photos = np.array([frame is None for frame in frames], bool)
+    certain = set(faces.paths[faces.predicted & ~uncertain])
+    with_certain = np.array([path in certain for path in faces.paths], bool)
+    dropped = uncertain & photos & with_certain
     if not dropped.any():
         return faces
     note = (
@@ -152,13 +159,13 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
 
 
 def _facts(path: Path, columns: Columns) -> dict[str, str]:
-    """Returns how a table was made, by the metadata of its file or else by the rows,
-    on printable lines.
-    """
+    """Returns how a table was made, by its metadata or else its rows, on printable lines."""
     with readable(path):
         facts = read_facts(metadata(path))
     if not facts:
-        facts = {name: " and ".join(values) for name, values in _origins(columns).items() if values}
+        for name, values in _origins(columns).items():
+            if values:
+                facts[name] = " and ".join(values)
     return {printable(short(name)): printable(short(fact)) for name, fact in facts.items()}
 
 
@@ -174,33 +181,42 @@ def find_labels(table: Table) -> list[str]:
     A column such as `p_id` of a participant is no probability: an expression has a common name,
     occurs in the table as a label, or is needed for the sum of 1.
     """
-    candidates = table_labels(table.names)
-    known = {*EXPRESSIONS, *SYNONYMS, *_labels_in(table)}
-    known |= {name.removeprefix(SMOOTHED) for name in table.names if name.startswith(SMOOTHED)}
-    sure = [label for label in candidates if label in known]
-    labels = candidates
-    if len(sure) < len(candidates):
-        mark = _find_mark(table, [PROBABILITY + label for label in sure])
-        everything = _spread(table, candidates, mark)
-        fewer = _spread(table, sure, mark)
-        if everything > EXACT and fewer <= ROUNDED:
-            labels = sure
-        else:
-            labels = [label for label in candidates if label in sure or _occurs(table, label, mark)]
+    labels = _choose_labels(table, table_labels(table.names))
     if len(labels) < 2:
-        expected = (
-            "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
-        )
         came = short(", ".join(map(printable, table.names)))
-        raise TableError(f"Expected {expected}, but {table.path} has {came}.")
+        raise TableError(
+            "Expected a table of `fer-vit predict` with path, confidence and, for each expression, "
+            f"p_NAME, but {table.path} has {came}."
+        )
     return labels
+
+
+def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
+    """Returns which candidates are expressions."""
+    known = {*EXPRESSIONS, *SYNONYMS} | _labels_in(table)
+    for name in table.names:
+        if name.startswith(SMOOTHED):
+            known.add(name.removeprefix(SMOOTHED))
+    sure = [label for label in candidates if label in known]
+    if len(sure) == len(candidates):
+        return candidates
+
+    mark = _find_mark(table, [PROBABILITY + label for label in sure])
+    spread_of_all = _spread(table, candidates, mark)
+    spread_of_sure = _spread(table, sure, mark)
+    if spread_of_all > EXACT and spread_of_sure <= ROUNDED:
+        return sure
+    return [label for label in candidates if label in sure or _occurs(table, label, mark)]
 
 
 def _labels_in(table: Table) -> set[str]:
     """Returns the labels that faces have."""
-    columns = [name for name in ("label", SMOOTHED_LABEL) if name in table.names]
-    names = [read_names(table[column])[0] for column in columns]
-    return {name for cells in names for name in cells if name is not None}
+    labels: set[str] = set()
+    for column in ("label", SMOOTHED_LABEL):
+        if column in table.names:
+            names, _ = read_names(table[column])
+            labels.update(name for name in names if name is not None)
+    return labels
 
 
 def _find_mark(table: Table, names: Sequence[str]) -> str:
@@ -223,9 +239,7 @@ def _occurs(table: Table, label: str, mark: str) -> bool:
 
 
 def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
-    """Returns how far the probabilities of any face are from a sum of 1;
-    infinite if one is no probability.
-    """
+    """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid."""
     if not labels:
         return np.inf
     try:
@@ -269,9 +283,7 @@ def _bad_cell(table: Table, name: str, error: BadCellError) -> FerVitError:
 def _read_others(
     table: Table, labels: Sequence[str], numbers: dict[str, Array]
 ) -> tuple[Columns, list[str]]:
-    """Returns the columns that are not probabilities or features,
-    and notes about words for missing values.
-    """
+    """Returns columns but probabilities and features, and notes about words for missing values."""
     types = _column_types(table, labels)
     columns: Columns = {}
     notes = []
@@ -296,7 +308,7 @@ def _read_others(
 
 def _number_cells(values: Array, kind: type) -> NDArray[np.object_]:
     """Returns numbers (N,) as cells of a type, None where missing."""
-    return objects([None if value != value else kind(value) for value in values.tolist()])
+    return objects([None if math.isnan(value) else kind(value) for value in values.tolist()])
 
 
 def missing_note(table: Table, name: str, words: Counter[str]) -> list[str]:
@@ -346,10 +358,9 @@ def _join_probabilities(table: Table, numbers: dict[str, Array], labels: Sequenc
 def _check_complete(
     table: Table, columns: Columns, numbers: dict[str, Array], labels: Sequence[str]
 ) -> None:
-    """Raises FerVitError for a row that `predict` did not write: without confidence or status
-    beside probabilities.
+    """Raises FerVitError for probabilities without confidence or status.
 
-    Spreadsheets add rows of totals, which are no photos.
+    `predict` writes no such row. Spreadsheets add rows of totals, which are no photos.
     """
     shares = np.column_stack([numbers[PROBABILITY + label] for label in labels])
     face = np.isfinite(shares).any(1)
@@ -366,24 +377,24 @@ def _check_complete(
 
 
 def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Returns paths (N,) in which all spellings of a file are the first one,
-    such as `./a.png` and `a.png`.
-    """
+    """Returns paths (N,) in one spelling for each file: `./a.png` and `a.png` become the first."""
     first: dict[str, str] = {}
-    spelled = {path: first.setdefault(normal_path(path), path) for path in dict.fromkeys(paths)}
+    spelled = {}
+    for path in dict.fromkeys(paths):
+        spelled[path] = first.setdefault(normal_path(path), path)
     return objects([spelled[path] for path in paths.tolist()])
 
 
 def _order(
     table: Table, paths: NDArray[np.object_], numbers: dict[str, Array], labels: Sequence[str]
 ) -> IntArray:
-    """Returns the order of rows by path, frame or seconds, and face; raises FerVitError for a row
-    that is there twice.
+    """Returns the order of rows by path, frame or seconds, and face.
 
     Without the column `face`, faces are ordered by confidence, and equal ones are taken for one.
+    Raises FerVitError for a face that has two rows.
     """
-    ranks = {path: float(rank) for rank, path in enumerate(sorted({*paths.tolist()}))}
-    place = np.array([ranks[path] for path in paths.tolist()])
+    ranks = {path: float(rank) for rank, path in enumerate(sorted(set(paths)))}
+    photo = np.array([ranks[path] for path in paths])  # (N,)
     time = "frame" if "frame" in numbers else "seconds"
     moment = numbers.get(time, np.full(len(paths), np.nan))
     if time == "frame" and "seconds" in numbers:
@@ -394,20 +405,28 @@ def _order(
                 "are seconds, but it is empty. Restore it, or remove the column `frame`."
             )
     if "face" in numbers:
-        faces = [numbers["face"]]
+        face = [numbers["face"]]
     else:
-        faces = [-numbers["confidence"], *(numbers[PROBABILITY + label] for label in labels)]
-    order, twice = distinct_rows([place, moment, *faces])
+        face = [-numbers["confidence"]]
+        face += [numbers[PROBABILITY + label] for label in labels]
+    order, twice = distinct_rows([photo, moment, *face])
+
+    # a track has one face in a frame
     if twice is None and "track" in numbers:
         tracked = np.flatnonzero(~np.isnan(numbers["track"]))
-        _, places = distinct_rows([key[tracked] for key in (place, moment, numbers["track"])])
-        twice = places and (int(tracked[places[0]]), int(tracked[places[1]]))
+        keys = [photo[tracked], moment[tracked], numbers["track"][tracked]]
+        _, twice_tracked = distinct_rows(keys)
+        if twice_tracked:
+            first, second = twice_tracked
+            twice = (int(tracked[first]), int(tracked[second]))
     if twice:
         first, second = twice
-        number = f", {time} {moment[first]:g}" if not np.isnan(moment[first]) else ""
+        name = printable(short(paths[first]))
+        if not np.isnan(moment[first]):
+            name += f", {time} {moment[first]:g}"
         raise TableError(
-            f"{table.row_name(second)}: {printable(short(paths[first]))}{number} repeats the face "
-            f"or track of row {first + 1}. Delete the rows that are there twice."
+            f"{table.row_name(second)}: {name} repeats the face or track of row {first + 1}. "
+            "Delete the rows that are there twice."
         )
     return order
 
@@ -421,10 +440,15 @@ def _check_times(
     """
     if not {"frame", "seconds"} <= numbers.keys():
         return
-    rows = order[~np.isnan(numbers["frame"][order]) & ~np.isnan(numbers["seconds"][order])]
+    timed = ~np.isnan(numbers["frame"]) & ~np.isnan(numbers["seconds"])
+    rows = order[timed[order]]
+    frame = numbers["frame"][rows]
     seconds = numbers["seconds"][rows]
-    before, after = rows[:-1], rows[1:]
-    within = (paths[before] == paths[after]) & (numbers["frame"][before] != numbers["frame"][after])
+
+    # neighbouring rows of different frames of one clip
+    before = rows[:-1]
+    after = rows[1:]
+    within = (paths[before] == paths[after]) & (frame[:-1] != frame[1:])
     falls = within & (seconds[1:] < seconds[:-1] - FALL)
     if falls.any():
         place = int(falls.argmax())
@@ -445,7 +469,7 @@ def _check_times(
 
 def _check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:
     """Raises FerVitError when durations of expressions cannot be computed."""
-    needed = (*CLIP, *(SMOOTHED + label for label in labels))
+    needed = [*CLIP, *(SMOOTHED + label for label in labels)]
     missing = [name for name in needed if name not in columns]
     if missing:
         raise TableError(
@@ -482,16 +506,16 @@ def _describe_rows(
             shown = printable(short(", ".join(values)))
             notes.append(f"{path.name}: its rows have {len(values)} values of `{name}`: {shown}.")
     if "label" in columns and predicted.any():
-        label = columns["label"]
-        index = {name: place for place, name in enumerate(labels)}
-        place = np.array([index.get(name, -1) for name in label])
-        chosen = np.take_along_axis(probabilities, place.clip(0)[:, None], 1)[:, 0]
-        with np.errstate(invalid="ignore"):
-            other = predicted & (place >= 0) & (chosen < probabilities.max(1) - ROUNDED)
-        if other.any():
+        chosen = np.full(len(predicted), np.nan)  # the probability of the label
+        for index, label in enumerate(labels):
+            with_label = columns["label"] == label
+            chosen[with_label] = probabilities[with_label, index]
+        with np.errstate(invalid="ignore"):  # rows without a face or label
+            less_probable = chosen < probabilities.max(1) - ROUNDED
+        if less_probable.any():
             notes.append(
-                f"{path.name}: in {other.sum():,} of {predicted.sum():,} rows `label` is not the "
-                "most probable expression. Labels of people need another column."
+                f"{path.name}: in {less_probable.sum():,} of {predicted.sum():,} rows `label` is "
+                "not the most probable expression. Labels of people need another column."
             )
     return notes
 

@@ -1,5 +1,4 @@
-"""Reads tables that come back from people and other programs: text, workbooks, JSON Lines and
-Parquet.
+"""Reads tables of users and other programs: text, workbooks, JSON Lines and Parquet.
 
 Every table of a user goes through `read_table`. It finds out encoding and separator, and
 `Table.assumed` states them where they are not UTF-8 and commas.
@@ -71,16 +70,23 @@ class Table:
         missing = [name for name in names if name not in self.names]
         if not missing:
             return
+        hint = suggest(missing[0], self.names)
+        for name in self.names:
+            if name.casefold() == missing[0].casefold():
+                hint = f" Rename `{name}`."
+                break
+        columns = "columns" if len(names) > 1 else "column"
         came = short(", ".join(map(printable, self.names))) or "no column"
-        similar = [name for name in self.names if name.casefold() == missing[0].casefold()]
-        hint = f" Rename `{similar[0]}`." if similar else suggest(missing[0], self.names)
-        expected = f"columns {' and '.join(names)}" if len(names) > 1 else f"column {names[0]}"
-        raise TableError(f"Expected the {expected} in {self.path}, but got {came}.{hint}")
+        raise TableError(
+            f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {came}.{hint}"
+        )
 
     def assumption(self, *more: str) -> list[str]:
         """Returns a line with what was assumed in reading; none for the plain case."""
         assumed = [*self.assumed, *more]
-        return [f"{self.path.name}: {', '.join(assumed)}."] if assumed else []
+        if not assumed:
+            return []
+        return [f"{self.path.name}: {', '.join(assumed)}."]
 
 
 def _row_name(path: Path, row: int) -> str:
@@ -88,22 +94,22 @@ def _row_name(path: Path, row: int) -> str:
 
 
 def read_table(*paths: Path) -> Table:
-    """Reads a table, or several Parquet tables of a folder as one. Raises FerVitError
-    when it cannot be read.
-    """
+    """Reads a table, or several of a folder as one; raises FerVitError if one is not readable."""
     first = paths[0]
     read = READERS[first.suffix.lower()]
     tables = []
+    rows = {}
     for path in paths:
         with readable(path):
             cells, assumed = read(path)
-            tables.append(_check_head(path, cells))
+            table = _check_head(path, cells)
+        tables.append(table)
+        rows[path] = table.num_rows
     if len(tables) == 1:
-        return Table(first, tables[0], tuple(assumed), {first: tables[0].num_rows})
+        return Table(first, tables[0], assumed=tuple(assumed), parts=rows)
     with readable(first.parent):
-        cells = pa.concat_tables(tables, promote_options="permissive")
-    rows = {path: table.num_rows for path, table in zip(paths, tables, strict=True)}
-    return Table(first.parent, cells, (), rows)
+        joined = pa.concat_tables(tables, promote_options="permissive")
+    return Table(first.parent, joined, parts=rows)
 
 
 @contextmanager
@@ -153,52 +159,52 @@ def check_size(path: Path, rows: int, columns: int) -> None:
 
 
 def read_text(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads cells that are separated by commas, semicolons or tabs;
-    returns them without blank rows.
-    """
+    """Reads cells that are separated by commas, semicolons or tabs, without blank rows."""
     encoding = find_encoding(path)
     with path.open(encoding=encoding, newline="") as file:
         start = file.read(SNIFFED)
     separator, begin = find_separator(start)
-    skipped = 1 if begin else 0
+    skipped = 1 if begin else 0  # lines
+
+    # the names of the columns
     rows = _first_rows(start[begin:], separator)
     if not rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
     _check_first(path, ((line + skipped, row) for line, row in rows))
     _, head = rows[0]
     check_size(path, 1, len(head))
+
+    # all cells as text; names may be equal, so columns are read by number
     numbers = [str(index) for index in range(len(head))]
+    reading = pa_csv.ReadOptions(
+        encoding=encoding.removesuffix("-sig"),
+        skip_rows=skipped,
+        column_names=numbers,
+        block_size=1 << 24,
+    )
+    parsing = pa_csv.ParseOptions(
+        delimiter=separator, newlines_in_values=True, invalid_row_handler=_skip_blank
+    )
+    conversion = pa_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()))
     try:
-        cells = pa_csv.read_csv(
-            path,
-            pa_csv.ReadOptions(
-                encoding="utf-8" if encoding == "utf-8-sig" else encoding,
-                skip_rows=skipped,
-                column_names=numbers,
-                block_size=1 << 24,
-            ),
-            pa_csv.ParseOptions(
-                delimiter=separator,
-                newlines_in_values=True,
-                invalid_row_handler=_skip_blank,
-            ),
-            pa_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string())),
-        )
+        cells = pa_csv.read_csv(path, reading, parsing, conversion)
     except pa.ArrowInvalid:
         _name_ragged_line(path, encoding, separator, skipped)
         raise
     check_size(path, cells.num_rows, cells.num_columns)
-    cells = cells.slice(1).rename_columns([csv_value(name) for name in head])
-    columns = [_unescape_column(column) for column in _without_blank_rows(cells).columns]
+    cells = _without_blank_rows(cells.slice(1))  # the first row is the head
+    columns = [_unescape_column(column) for column in cells.columns]
+    names = [csv_value(name) for name in head]
+
     assumed = []
     if encoding != "utf-8-sig":
         assumed.append(f"read as {ENCODINGS[encoding]}")
     if separator != ",":
         assumed.append(f"separated by {SEPARATORS[separator]}")
-    unnamed = [name for name, column in zip(head, columns, strict=True) if not name.strip(SPACES)]
+    unnamed = sum(not name.strip(SPACES) for name in head)
     if unnamed:
-        assumed.append(f"without {len(unnamed)} of {len(head)} columns, which have no name")
-    return pa.table(columns, names=cells.column_names), assumed
+        assumed.append(f"without {unnamed} of {len(head)} columns, which have no name")
+    return pa.table(columns, names=names), assumed
 
 
 ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}
@@ -230,9 +236,7 @@ def find_encoding(path: Path) -> str:
 
 
 def find_separator(start: str) -> tuple[str, int]:
-    """Returns the separator of a text, and where the table begins: below a line `sep=;`,
-    as Excel reads it.
-    """
+    """Returns the separator of a text, and where its table begins: below Excel's line `sep=;`."""
     named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', start)
     if named:
         return named[1], named.end()
@@ -240,13 +244,14 @@ def find_separator(start: str) -> tuple[str, int]:
 
 
 def _fit(start: str, separator: str) -> tuple[bool, int, int]:
-    """Returns how well a separator fits: it makes a cell `path`, lines as long as the head,
-    and many cells.
-    """
+    """Returns how well a separator fits: for a cell `path`, equal lines, and many cells."""
     rows = [row for _, row in _first_rows(start, separator)]
     width = len(rows[0]) if rows else 0
-    named = any(PATH in map(_tidy, row) for row in rows if len(row) > 1)
-    return named, sum(len(row) == width for row in rows) * (width > 1), width
+    named = any(len(row) > 1 and PATH in map(_tidy, row) for row in rows)
+    equal = 0
+    if width > 1:
+        equal = sum(len(row) == width for row in rows)
+    return named, equal, width
 
 
 def _tidy(name: str) -> str:
@@ -270,17 +275,16 @@ def _filled_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
-    """Raises FerVitError when the names of the columns are not in the first
-    of some numbered rows.
-    """
+    """Raises FerVitError when the names of the columns are in a later row than the first."""
     for index, (number, row) in enumerate(rows):
-        if PATH in [_tidy(cell) for cell in row if isinstance(cell, str)]:
-            if index:
-                raise TableError(
-                    f"Expected the names of the columns in the first row of {path}, but row "
-                    f"{number} has them. Delete the rows above."
-                )
+        has_names = any(isinstance(cell, str) and _tidy(cell) == PATH for cell in row)
+        if has_names and index == 0:
             return
+        if has_names:
+            raise TableError(
+                f"Expected the names of the columns in the first row of {path}, but row "
+                f"{number} has them. Delete the rows above."
+            )
 
 
 def _skip_blank(row: Any) -> str:
@@ -358,8 +362,10 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
             raise TableError(f"Expected a sheet in {path}, but got none. Save it as .csv.")
         cells = _read_sheet(path, _sheet_rows(path, sheets[0]))
         title = printable(short(sheets[0].title))
-    assumed = f"read from `{title}`, the first of {len(sheets)} sheets"
-    return cells, [assumed] if len(sheets) > 1 else []
+    assumed = []
+    if len(sheets) > 1:
+        assumed.append(f"read from `{title}`, the first of {len(sheets)} sheets")
+    return cells, assumed
 
 
 def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -380,10 +386,13 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
         raise TableError(f"Expected a table in {path}, but it is empty.")
     _check_first(path, first)
     _, names = first[0]
-    width = max(index + 1 for index, cell in enumerate(names) if not _is_blank(cell))
+    width = len(names)
+    while _is_blank(names[width - 1]):
+        width -= 1
     head = ["" if _is_blank(cell) else csv_value(str(cell)) for cell in names[:width]]
     check_size(path, 1, width)
-    batches = []
+
+    chunks: list[list[pa.Array]] = [[] for _ in head]  # of each column
     count = 0
     below = chain(first[1:], rows)
     while batch := list(islice(below, BATCH)):
@@ -395,9 +404,10 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
                 )
         count += len(batch)
         check_size(path, count, width)
-        batches.append([_typed([_cell(row, index) for _, row in batch]) for index in range(width)])
-    columns = [_join_chunks([batch[index] for batch in batches]) for index in range(width)]
-    return pa.table([_unescape_text(column) for column in columns], names=head)
+        for index, column in enumerate(chunks):
+            column.append(_typed([_cell(row, index) for _, row in batch]))
+    columns = [_unescape_text(_join_chunks(column)) for column in chunks]
+    return pa.table(columns, names=head)
 
 
 def _unescape_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -450,30 +460,30 @@ def _join_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
 
 def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads an object on each line."""
-    batches: list[dict[str, pa.Array]] = []
-    sizes: list[int] = []
-    names: dict[str, None] = {}
+    chunks: dict[str, list[pa.Array]] = {}  # of each column
+    count = 0
     with path.open(encoding="utf-8-sig", newline="\n") as file:
-        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-        while rows := [_json_row(path, *line) for line in islice(lines, BATCH)]:
-            fresh = dict.fromkeys(chain.from_iterable(rows))
-            names |= fresh
-            sizes.append(len(rows))
-            check_size(path, sum(sizes), len(names))
-            batches.append({name: _typed([row.get(name) for row in rows]) for name in fresh})
-    columns = [
-        _join_chunks(
-            [
-                batch[name] if name in batch else pa.nulls(size)
-                for batch, size in zip(batches, sizes, strict=True)
-            ]
-        )
-        for name in names
-    ]
-    return pa.table(columns, names=list(names)), []
+        objects = _json_rows(file)
+        while rows := list(islice(objects, BATCH)):
+            for name in chain.from_iterable(rows):
+                if name not in chunks:  # null in the rows above
+                    chunks[name] = [pa.nulls(count)] if count else []
+            count += len(rows)
+            check_size(path, count, len(chunks))
+            for name, column in chunks.items():
+                column.append(_typed([row.get(name) for row in rows]))
+    columns = [_join_chunks(column) for column in chunks.values()]
+    return pa.table(columns, names=list(chunks)), []
 
 
-def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
+def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yields the cells of each line that is not blank."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _json_row(number, line)
+
+
+def _json_row(number: int, line: str) -> dict[str, Any]:
     expected = "an object with the cells by column"
     try:
         row = json.loads(line, object_pairs_hook=_distinct_names)
@@ -527,7 +537,5 @@ def metadata(path: Path) -> dict[bytes, bytes]:
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a path names a table rather than a manifest,
-    which may be a Parquet file as well.
-    """
+    """Returns whether a path names a table; a manifest may be a Parquet file as well."""
     return path.suffix.lower() in READERS and b"fer_vit" not in metadata(path)
