@@ -278,8 +278,10 @@ def near_duplicates(
         for view, vectors in ((pictures, plain_vectors), (mirrored, mirrored_vectors)):
             correlations = plain_vectors[rows] @ vectors[start:].T
             candidates = matters & ~same & (correlations >= CORRELATION)
-            candidates &= _faces_overlap(pictures.squares[rows], view.squares[start:])
-            for i, j in np.argwhere(candidates).tolist():
+            pairs = np.argwhere(candidates)  # (K, 2), few of all pairs
+            first_squares = pictures.squares[start + pairs[:, 0]]
+            second_squares = view.squares[start + pairs[:, 1]]
+            for i, j in pairs[_faces_overlap(first_squares, second_squares)].tolist():
                 first = start + i
                 second = start + j
                 # A crop that is also in another split must not be learned, also by another label.
@@ -293,23 +295,21 @@ def near_duplicates(
 
 
 def _faces_overlap(first: Array, second: Array) -> Mask:
-    """Returns for which pairs of faces (M, 4) and (N, 4) each centre is near the other (M, N).
+    """Returns for which of K pairs of faces (K, 4) and (K, 4) each centre is near the other (K,).
 
     A face without a square fills its picture: it overlaps with others like it, and with large
     faces.
     """
-    large = _fills(first)[:, None] & _fills(second)  # (M, N)
+    large = _fills(first) & _fills(second)
 
-    first_centres = (first[:, :2] + first[:, 2:]) / 2  # (M, 2)
-    second_centres = (second[:, :2] + second[:, 2:]) / 2  # (N, 2)
-    first_sides = first[:, 2:] - first[:, :2]  # (M, 2)
-    second_sides = second[:, 2:] - second[:, :2]  # (N, 2)
-    near = np.ones_like(large)
-    for axis in (0, 1):
-        distance = np.abs(first_centres[:, None, axis] - second_centres[:, axis])
-        smaller = np.minimum(first_sides[:, None, axis], second_sides[:, axis])
-        near &= distance < smaller / 2  # False for NaN
-    return np.asarray(large | near)
+    first_centres = (first[:, :2] + first[:, 2:]) / 2  # (K, 2)
+    second_centres = (second[:, :2] + second[:, 2:]) / 2
+    first_sides = first[:, 2:] - first[:, :2]
+    second_sides = second[:, 2:] - second[:, :2]
+
+    distances = np.abs(first_centres - second_centres)
+    near = distances < np.minimum(first_sides, second_sides) / 2  # False for NaN
+    return np.asarray(large | near.all(1))
 
 
 def _fills(squares: Array) -> Mask:
