@@ -23,8 +23,54 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH")))
 )
 
+TESTS = Path(__file__).parent
+LONG = (
+    "attacks/test_app.py",
+    "test_docs.py",
+    "app/test_attacks.py",
+    "comparison/test_statistics.py",
+    "test_crashes.py",
+    "sources/test_ferplus.py",
+    "explain/test_ground_truth.py",
+    "commands/test_predict.py",
+    "visualization/test_arcs.py",
+    "train/test_distributed.py",
+    "commands/test_app.py",
+    "commands/test_live.py",
+    "commands/test_hostile.py",
+    "attacks/test_decode.py",
+    "train/test_heads.py",
+    "commands/test_export.py",
+    "train/test_resume.py",
+    "commands/test_finetune.py",
+    "test_readme.py",
+    "report/test_html.py",
+    "commands/test_distill.py",
+    "commands/test_crossvalidate.py",
+    "commands/test_repeat.py",
+    "app/test_tasks.py",
+    "test_cli.py",
+    "report/test_panels.py",
+    "report/test_hostile_names.py",
+)
+"""Files that take longest. They start first: of two processes, the other one would wait for a long
+file at the end.
+"""
 Maker = Callable[[str, Callable[[Path], None]], Path]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets xdist start files in the order of collection, not by their number of tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Moves the tests of long files to the front."""
+    if gone := [name for name in LONG if not (TESTS / name).is_file()]:
+        raise pytest.UsageError(f"LONG names files that do not exist: {', '.join(gone)}")
+    order = {TESTS / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def outside(variable: str, usual: Path, what: str) -> Path:

@@ -1,5 +1,6 @@
 """Attacks on the app with a stub worker, and on real `fer-vit app` processes."""
 
+import csv
 import io
 import json
 import re
@@ -212,11 +213,17 @@ def test_no_field_reads_a_file_or_an_address(
         data = {"files": place}
         assert requests.post(f"{server.address}/api/{route}", data=data).status_code == 422
     # a report reads the same file as a table, and explains it
-    for place, name in product(places, ("", "a.m3u8", "a.mp4", "a.jpg")):
-        for text in (playlist.format(place), f"ffconcat version 1.0\nfile '{place}'\n"):
-            answer = post(server, name or place, text, "report")
-            assert answer.status_code == 200
-            check(answer.content)
+    playlists = (playlist, "ffconcat version 1.0\nfile '{}'\n")
+    for place, text in product(places, playlists):
+        content = text.format(place)
+        files = [("files", (name, content)) for name in (place, "a.m3u8", "a.mp4", "a.jpg")]
+        answer = requests.post(f"{server.address}/api/report", files=files, timeout=PATIENCE)
+        assert answer.status_code == 200, answer.text
+        check(answer.content)
+        table = f"{server.address}/results/{answer.json()['id']}/faces.csv"
+        rows = csv.DictReader(io.StringIO(requests.get(table, timeout=PATIENCE).text))
+        assert [row["label"] for row in rows] == [""] * len(files)
+        assert requests.delete(table.removesuffix("/faces.csv")).status_code == 204
     kept = requests.post(f"{server.address}/api/report", files={"files": ("a.jpg", photo)}).json()[
         "id"
     ]

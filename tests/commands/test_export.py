@@ -2,6 +2,9 @@ import json
 import os
 import subprocess
 import venv
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
-from fer_vit.exporting.formats import ExportOptions, example_inputs, find_format, write_onnx
+from fer_vit.exporting.formats import ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.heads import POSE_UNIT
@@ -25,7 +28,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
-from tests.helpers.commands import fails, main
+from tests.helpers.commands import fails, main, run
 
 SMALL = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose")
@@ -75,15 +78,44 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(
         )
 
 
+OUTPUTS = {
+    "movements": ["smileLeft", "smileRight"],
+    "pose": ["yaw", "roll"],
+    "affect": ["valence"],
+}
+Export = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def model_of_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny network with all heads, whose weights are random."""
+    torch.manual_seed(0)
+    config = replace(SMALL, regions=DEFAULT_REGIONS)
+    net = build_model(config, "abc", outputs=OUTPUTS, temperature=1.3)
+    for value in net.heads.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    folder = tmp_path_factory.mktemp("heads") / "model"
+    save_network(net, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(model_of_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """Exports the model by the command, each form once: to ONNX it takes seconds."""
+
+    @cache
+    def export(name: str) -> Path:
+        output = tmp_path_factory.mktemp("exported") / "deep" / name
+        run("export", output, "--checkpoint", model_of_heads)
+        return output
+
+    return export
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "v1.2"])
-def test_every_form_of_a_model(
-    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    output = tmp_path / "deep" / name
-    command = ["export", str(output), "--checkpoint", str(checkpoint)]
-    main(command)
-    assert str(output) in capsys.readouterr().out
-    model = load(checkpoint, "cpu")
+def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path) -> None:
+    output = exported(name)
+    model = load(model_of_heads, "cpu")
     inputs = example_inputs(model, 4)
     if name == "v1.2":
         assert {file.name for file in output.iterdir()} == {
@@ -103,29 +135,23 @@ def test_every_form_of_a_model(
         assert regions["mouth"] == {"anchors": [3, 4], "offset": [0.0, 0.05], "side": 0.95}
     else:
         files = {"fer_vit.json": ""}
-        found = torch.export.load(output, extra_files=files).module()(*inputs)
+        found = torch.export.load(output, extra_files=files).module()(*inputs)[0]
         assert json.loads(files["fer_vit.json"])["labels"] == model.labels
     assert torch.allclose(found, model(*inputs), atol=1e-4)
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
 
 
-OUTPUTS = {
-    "movements": ["smileLeft", "smileRight"],
-    "pose": ["yaw", "roll"],
-    "affect": ["valence"],
-}
+def test_the_place_of_an_export_is_printed(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run("export", tmp_path / "v1.2", "--checkpoint", checkpoint)
+    assert str(tmp_path / "v1.2") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
-def test_all_heads_are_outputs(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    net = build_model(SMALL, "abc", outputs=OUTPUTS, temperature=1.3).eval()
-    for value in net.heads.parameters():
-        torch.nn.init.normal_(value, std=0.3)
-    model = Recognizer(net)
-    path = tmp_path / name
-    chosen = find_format(path)
-    chosen.write(model, path, ExportOptions(["a model"], path))
+def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path) -> None:
+    path = exported(name)
+    model = load(model_of_heads, "cpu")
     for faces in (1, 4):
         inputs = example_inputs(model, faces)
         if name == "model.onnx":
@@ -142,7 +168,7 @@ def test_all_heads_are_outputs(name: str, tmp_path: Path) -> None:
             files = {"fer_vit.json": ""}
             found = torch.export.load(path, extra_files=files).module()(*inputs)
             text = files["fer_vit.json"]
-        raw = net(*inputs)
+        raw = model.net(*inputs)
         expected = [model(*inputs), raw["movements"].sigmoid(), POSE_UNIT * raw["pose"]]
         expected.append(raw["affect"].tanh())
         for values, wanted in zip(found, expected, strict=True):

@@ -268,7 +268,7 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("persons", "studies"), [(6, 1000), (30, 500)])
+@pytest.mark.parametrize(("persons", "studies"), [(6, 400), (30, 150)])
 def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.Generator) -> None:
     """In studies of persons who differ in their response to the condition,
     with one to five photos.

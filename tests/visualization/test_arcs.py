@@ -5,17 +5,17 @@ the label of a drawn face depends on two regions together.
 from collections.abc import Callable, Iterator
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.charts import strongest_pairs
 from fer_vit.sources.drawn import TABLE, Parameters, draw_face
+from tests.helpers.training import Faces, Schedule, train_on_faces
 
 pytestmark = pytest.mark.slow  # three models are trained
 TRAININGS = 3  # whose results are averaged: one depends on the seed and on how OpenCV draws
@@ -32,8 +32,6 @@ CONFIG = RegionViTConfig(
     region_grid=1,
     pool="avg",
 )
-EPOCHS, BATCH, LR, HIDDEN = 50, 40, 3e-3, 0.3
-Faces = tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def movements() -> Iterator[None]:
 
 @cache
 def drawn_faces(seeds: range, covered: float) -> Faces:
-    """Draws crops (B, 3, S, S), boxes (B, R, 4) and labels (B,).
+    """Draws faces.
 
     The label is whether brow and mouth moved alike. With a covered mouth it is whether the brow was
     raised.
@@ -71,37 +69,17 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
         crops.append(crop)
         boxes.append(box)
         labels.append(face & 1 if hide else (face & 1) ^ (face >> 2 & 1))
-    image = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).float() / 255
-    return image, torch.from_numpy(np.stack(boxes)), torch.tensor(labels)
-
-
-def train(seed: int) -> RegionViT:
-    """Trains a model that must combine brow and mouth; other regions are hidden at random."""
-    torch.manual_seed(seed)
-    net = build_model(CONFIG, ("alike", "different"))
-    image, boxes, label = drawn_faces(range(1600), 0.5)
-    optimizer = torch.optim.AdamW(net.parameters(), LR, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LR, total_steps=EPOCHS * len(label) // BATCH
-    )
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(label)).split(BATCH):
-            valid = torch.rand(BATCH, len(REGIONS)) >= HIDDEN
-            valid[:, [BROW, MOUTH]] = True
-            loss = nn.functional.cross_entropy(
-                net.logits(image[rows], boxes[rows], valid), label[rows]
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-    return net.eval()
+    return Faces.of(crops, boxes, labels)
 
 
 @pytest.fixture(scope="module")
 def nets(movements: None) -> list[RegionViT]:
-    return [train(seed) for seed in range(TRAININGS)]
+    """Models that must combine brow and mouth; other regions are hidden at random."""
+    schedule = Schedule(
+        epochs=50, batch=40, lr=3e-3, hidden=0.3, shown=(BROW, MOUTH), weight_decay=0.05
+    )
+    names, faces = ("alike", "different"), drawn_faces(range(1600), 0.5)
+    return [train_on_faces(CONFIG, names, faces, schedule, seed) for seed in range(TRAININGS)]
 
 
 def first_pairs(

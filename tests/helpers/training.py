@@ -1,0 +1,66 @@
+"""Small models, trained without Lightning on faces in memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fer_vit.geometry import Float32Array, Image
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT, build_model
+
+
+class Faces(NamedTuple):
+    """Crops (B, 3, S, S) in [0, 1], boxes of their regions (B, R, 4) and labels (B,)."""
+
+    image: Tensor
+    boxes: Tensor
+    label: Tensor
+
+    @classmethod
+    def of(
+        cls, crops: Sequence[Image], boxes: Sequence[Float32Array], labels: Sequence[int]
+    ) -> "Faces":
+        """Stacks crops (S, S, 3) of bytes, boxes (R, 4) and labels."""
+        image = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).float() / 255
+        return cls(image, torch.from_numpy(np.stack(boxes)), torch.tensor(labels))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a small model is trained."""
+
+    epochs: int
+    batch: int
+    lr: float
+    hidden: float  # share of regions that are hidden at random
+    shown: Sequence[int] = ()  # regions that are never hidden
+    weight_decay: float = 0.01  # AdamW's own default
+
+
+def train_on_faces(
+    config: RegionViTConfig, names: Sequence[str], faces: Faces, schedule: Schedule, seed: int
+) -> RegionViT:
+    """Trains a model that predicts `names`, with regions hidden at random."""
+    torch.manual_seed(seed)
+    net = build_model(config, names)
+    steps = schedule.epochs * len(faces.label) // schedule.batch
+    optimizer = torch.optim.AdamW(net.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, schedule.lr, total_steps=steps)
+
+    for _ in range(schedule.epochs):
+        for rows in torch.randperm(len(faces.label)).split(schedule.batch):
+            valid = torch.rand(len(rows), faces.boxes.shape[1]) >= schedule.hidden
+            valid[:, list(schedule.shown)] = True
+            logits = net.logits(faces.image[rows], faces.boxes[rows], valid)
+            loss = nn.functional.cross_entropy(logits, faces.label[rows])
+
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            one_cycle.step()
+    return net.eval()
