@@ -19,14 +19,14 @@ from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
-from fer_vit.exporting.formats import ExportOptions, example_inputs, write_onnx
+from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.heads import POSE_UNIT
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.store.folder import save_network
+from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
 from tests.helpers.commands import fails, main, run
 
@@ -83,6 +83,10 @@ OUTPUTS = {
     "pose": ["yaw", "roll"],
     "affect": ["valence"],
 }
+NAMES = {"": "v1.2", ".onnx": "model.onnx", ".pt2": "model.pt2"}
+"""A name that gives each format."""
+READERS = {"": load_network, ".onnx": onnx.load, ".pt2": torch.export.load}
+"""An independent reader of each format: it rejects the files of every other one."""
 Export = Callable[[str], Path]
 
 
@@ -112,7 +116,7 @@ def exported(model_of_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return export
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "v1.2"])
+@pytest.mark.parametrize("name", NAMES.values())
 def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path) -> None:
     output = exported(name)
     model = load(model_of_heads, "cpu")
@@ -139,6 +143,18 @@ def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path
         assert json.loads(files["fer_vit.json"])["labels"] == model.labels
     assert torch.allclose(found, model(*inputs), atol=1e-4)
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_are_written_as_what_they_are_named(suffix: str, exported: Export) -> None:
+    path = exported(NAMES[suffix])
+    READERS[suffix](path)
+    if path.is_dir():
+        assert {file.name for file in path.iterdir()} == set(FORMATS[suffix].files)
+    for other, read in READERS.items():
+        if other != suffix:
+            with pytest.raises(Exception):  # noqa: B017, PT011 - of three libraries
+                read(path)
 
 
 def test_the_place_of_an_export_is_printed(

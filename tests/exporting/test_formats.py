@@ -1,44 +1,9 @@
 from pathlib import Path
 
-import onnx
 import pytest
-import torch
 
 from fer_vit.errors import FerVitError
 from fer_vit.exporting.formats import FORMATS, ExportOptions, Format, find_format
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import build_model
-from fer_vit.predict.recognizer import Recognizer
-from fer_vit.store.folder import load_network
-
-READERS = {"": load_network, ".onnx": onnx.load, ".pt2": torch.export.load}
-"""An independent reader of each format: it rejects the files of every other one."""
-
-
-@pytest.fixture(scope="module")
-def model() -> Recognizer:
-    config = RegionViTConfig(
-        img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2, regions=("mouth", "nose")
-    )
-    return Recognizer(build_model(config, "abc").eval())
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_formats_are_written_as_what_they_are_named(
-    suffix: str, model: Recognizer, tmp_path: Path
-) -> None:
-    path = tmp_path / f"model{suffix}"
-    options = ExportOptions(["model.ckpt", "other.ckpt"], tmp_path / "final")
-    chosen = find_format(path)
-    chosen.check(options)
-    chosen.write(model, path, options)
-    READERS[suffix](path)
-    if path.is_dir():
-        assert {file.name for file in path.iterdir()} == set(chosen.files)
-    for other, read in READERS.items():
-        if other != suffix:
-            with pytest.raises(Exception):  # noqa: B017, PT011 - of three libraries
-                read(path)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

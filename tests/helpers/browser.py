@@ -7,7 +7,11 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
+
+SCREENS = [(1280, "light"), (390, "dark"), *slow((1280, "dark"), (390, "light"))]
+"""Widths and colour schemes of pages; the default tests have each width and each scheme once."""
 
 
 @contextmanager

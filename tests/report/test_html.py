@@ -23,7 +23,7 @@ from fer_vit.report.faces import (
     save_face,
 )
 from fer_vit.report.table import Interval
-from tests.helpers.browser import loaded, opened
+from tests.helpers.browser import SCREENS, loaded, opened
 from tests.helpers.processes import PATIENCE
 from tests.helpers.reports import (
     ATTENTION,
@@ -294,9 +294,8 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(
     assert wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_no_violation(scheme: str, width: int, chrome: Browser, file: Path) -> None:
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
     context = chrome.new_context(
         color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
     )

@@ -8,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.faces import save_face
-from tests.helpers.browser import opened
+from tests.helpers.browser import SCREENS, opened
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 FIXED = {
@@ -78,9 +78,8 @@ def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -
     assert wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_no_violation(scheme: str, width: int, chrome: Browser, file: Path) -> None:
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
     context = chrome.new_context(
         color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
     )
