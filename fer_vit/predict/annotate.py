@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -25,24 +25,19 @@ from fer_vit.report.draw import Marked, draw_faces
 
 LOGGER = logging.getLogger("fer_vit")
 
-CODECS = (
-    "libx264",
-    "libopenh264",
-    "mpeg4",
-)  # the best first: H.264 plays everywhere, but FFmpeg may not contain it
-TICK = Fraction(
-    1, 60000
-)  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+# the best first: H.264 plays everywhere, but FFmpeg may not contain it
+CODECS = ("libx264", "libopenh264", "mpeg4")
+# seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+TICK = Fraction(1, 60000)
 LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
+BEFORE_ALL = -(2**63)  # a time before all others, in any unit
 X264 = {"tune": "zerolatency", "refs": "1"}
 """No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
 MOST = 4096 * 2304  # pixels of a frame in the copy, as most players show; larger frames are reduced
-PRIMING = (
-    0.1  # seconds of sound before the first frame that are kept, because decoders may need them
-)
-EXACT = (
-    Interpolation.BILINEAR | Interpolation.ACCURATE_RND
-)  # otherwise colours become darker by up to 3 levels
+# seconds of sound before the first frame that are kept, because decoders may need them
+PRIMING = 0.1
+# otherwise colours become darker by up to 3 levels
+EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
 Packet: TypeAlias = "av.Packet[Any]"
 
 
@@ -61,7 +56,8 @@ def annotate_video(
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
     try:
         first = next(frames)
-        begin, end = first.seconds - PRIMING, first.seconds + options.end - max(options.start, 0)
+        begin = first.seconds - PRIMING
+        end = first.seconds + options.end - max(options.start, 0)
         # By default the start is rounded to milliseconds.
         exact = {
             "movie_timescale": str(TICK.denominator),
@@ -73,32 +69,31 @@ def annotate_video(
             av.open(path, "w", format="mp4", options=exact) as file,
         ):
             video = _add_video(file, stream, first)
-            pictures = _encode(video, zip(marks, chain([first], frames), strict=False))
-            for packet in merge(pictures, _copy_sound(file, container, begin, end), key=_time):
+            marked_frames = zip(marks, chain([first], frames), strict=False)
+            pictures = _encode(video, marked_frames)
+            sound = _copy_sound(file, container, begin, end)
+            for packet in merge(pictures, sound, key=_time):
                 file.mux(packet)
-            size = copy_size(first.image)
-            if math.prod(size) < first.image.shape[0] * first.image.shape[1]:
-                LOGGER.info(f"The copy is reduced to {size[1]} x {size[0]} pixels.")
-            sound = "with its sound" if file.streams.audio else "without sound that MP4 can contain"
-    except (
-        ImageError
-    ) as error:  # as which `open_video` raises errors of FFmpeg, of the output as well
+            has_sound = bool(file.streams.audio)
+    # `open_video` raises it for errors of FFmpeg, of the output as well
+    except ImageError as error:
         raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
-    LOGGER.info(f"Video: {output} ({video.codec_context.name}, {sound})")
+    height, width = copy_size(first.image)
+    if height * width < first.image.shape[0] * first.image.shape[1]:
+        LOGGER.info(f"The copy is reduced to {width} x {height} pixels.")
+    contents = "with its sound" if has_sound else "without sound that MP4 can contain"
+    LOGGER.info(f"Video: {output} ({video.codec_context.name}, {contents})")
 
 
 def _add_video(
     file: av.container.OutputContainer, source: av.VideoStream, first: Frame
 ) -> av.VideoStream:
-    """Adds a stream for frames like `first`; its colours have the tags of `source`,
-    or else the usual ones.
-    """
+    """Adds a stream for frames like `first`, with the colour tags of `source` or the usual ones."""
     name = next(name for name in CODECS if name in av.codecs_available)
     height, width = copy_size(first.image)
     rate = source.guessed_rate or 25
-    video = cast(
-        av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p")
-    )
+    stream = file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p")
+    video = cast(av.VideoStream, stream)
     codec = video.codec_context
     codec.time_base = TICK
     codec.thread_count = 1  # each thread holds frames
@@ -121,36 +116,30 @@ def _add_video(
 
 
 def copy_size(image: Image) -> tuple[int, int]:
-    """Returns height and width of an image in the copy: even, for the codecs,
-    and at most `MOST` pixels.
-    """
+    """Returns an image's height and width in the copy: even, and at most `MOST` pixels."""
     height, width = image.shape[:2]
     scale = math.sqrt(MOST / (height * width))
-    if scale < 1:
-        return max(2, int(height * scale) // 2 * 2), max(2, int(width * scale) // 2 * 2)
-    return height + height % 2, width + width % 2
+    if scale >= 1:
+        return height + height % 2, width + width % 2
+    even_height = int(height * scale) // 2 * 2
+    even_width = int(width * scale) // 2 * 2
+    return max(2, even_height), max(2, even_width)
 
 
 def _encode(
     video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]
 ) -> Iterator[Packet]:
     """Yields the packets of frames with marked faces, padded to even sides."""
-    matrix, ticks = "ITU709" if video.height >= HD else "SMPTE170M", -(2**63)
+    matrix = "ITU709" if video.height >= HD else "SMPTE170M"
+    ticks = BEFORE_ALL
     for marked, (image, _, seconds) in frames:
         if marked:
             image = draw_faces(image, marked)
-        height, width = copy_size(image)
-        if height * width < image.shape[0] * image.shape[1]:
-            image = np.asarray(
-                cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8
-            )
-        if image.shape[:2] != (height, width):
-            image = np.pad(image, [(0, side % 2) for side in image.shape[:2]] + [(0, 0)], "edge")
-        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+        frame = av.VideoFrame.from_ndarray(_fit(image), format="rgb24")
         frame = frame.reformat(
             format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT
         )
-        ticks = max(round(seconds / TICK), ticks + 1)
+        ticks = max(round(seconds / TICK), ticks + 1)  # times rise
         if ticks > LAST_TICK:
             raise ImageError(f"MP4 cannot contain its time of {seconds:.3g} s")
         frame.pts = ticks
@@ -159,33 +148,55 @@ def _encode(
     yield from video.encode()
 
 
+def _fit(image: Image) -> Image:
+    """Returns an image in the size of the copy, reduced or padded."""
+    height, width = copy_size(image)
+    if height * width < image.shape[0] * image.shape[1]:
+        reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        image = np.asarray(reduced, np.uint8)
+    below = height - image.shape[0]
+    right = width - image.shape[1]
+    if below or right:
+        image = np.pad(image, [(0, below), (0, right), (0, 0)], "edge")
+    return image
+
+
 def _copy_sound(
     file: av.container.OutputContainer,
     source: av.container.InputContainer,
     begin: float,
     end: float,
 ) -> Iterator[Packet]:
-    """Yields the packets of the first sound that the file can contain
-    between two times in seconds.
-    """
-    known = (
-        s
-        for s in source.streams.audio
-        if s.codec_context and s.codec_context.name in file.supported_codecs
-    )
-    for audio in islice(known, 1):
-        stream = file.add_stream_from_template(audio)
-        last, length, shift = -(2**63), 0, 0
-        for packet in source.demux(audio):
-            if packet.dts is None:
-                continue
-            if packet.dts + shift <= last:  # times start again where files were joined
-                shift = last + length - packet.dts
-            last, length = packet.dts + shift, packet.duration or 1
-            packet.pts = packet.dts = last
-            if begin <= _time(packet) <= end:
-                packet.stream = stream
-                yield packet
+    """Yields the packets of the first sound that MP4 can contain, between two times in seconds."""
+    audio = _choose_sound(file, source)
+    if audio is None:
+        return
+    stream = file.add_stream_from_template(audio)
+    last = BEFORE_ALL  # the time of the packet before, in its ticks
+    length = 0
+    shift = 0
+    for packet in source.demux(audio):
+        if packet.dts is None:
+            continue
+        if packet.dts + shift <= last:  # times start again where files were joined
+            shift = last + length - packet.dts
+        last = packet.dts + shift
+        length = packet.duration or 1
+        packet.pts = packet.dts = last
+        if begin <= _time(packet) <= end:
+            packet.stream = stream
+            yield packet
+
+
+def _choose_sound(
+    file: av.container.OutputContainer, source: av.container.InputContainer
+) -> av.AudioStream | None:
+    """Returns the first sound whose codec the file supports."""
+    for audio in source.streams.audio:
+        codec = audio.codec_context
+        if codec and codec.name in file.supported_codecs:
+            return audio
+    return None
 
 
 def _time(packet: Packet) -> float:

@@ -35,19 +35,19 @@ FORMATS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe"
 )
-"""Containers that are read, with any suffix. Others, such as playlists,
-may name files and addresses to open.
+"""Containers that are read, with any suffix.
+
+Others, such as playlists, may name files and addresses to open.
 """
-LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
-"""Further formats and the protocols for addresses, without `file`,
-because playlists could name files.
-"""
+LIVE_FORMATS = "rtsp,hls,mpjpeg"
+"""Further formats for addresses."""
+PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
+"""Protocols for addresses, without `file`, because playlists could name files."""
 PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"
 MAX_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
-MAX_BYTES = (
-    108_000_000  # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
-)
+# of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
+MAX_BYTES = 108_000_000
 ABSOLUTE = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
 HEAD = 2**16  # bytes at the start of a file in which its size is looked for
@@ -112,17 +112,14 @@ def read_frames(
 
 
 def start_of(path: Path) -> float:
-    """Returns the time in seconds at which a video starts, with its sound;
-    0 if it cannot be read.
-    """
+    """Returns when a video starts in seconds, with its sound; 0 if it cannot be read."""
     with suppress(ImageError), open_video(path) as (container, _):
         return (container.start_time or 0) / av.time_base
     return 0.0
 
 
 def count_pixels(path: Path, end: float, most: int) -> int:
-    """Returns the pixels of all frames of a video together, up to `end` seconds after the first
-    one.
+    """Returns the pixels of all frames together, up to `end` seconds after the first one.
 
     Counting stops beyond `most`. Only key frames are decoded: they can have another size than the
     frames before. 0 if the video cannot be read.
@@ -138,7 +135,8 @@ def count_pixels(path: Path, end: float, most: int) -> int:
                     packet.decode()
             if packet.pts is not None and packet.time_base is not None:
                 seconds = float(packet.pts * packet.time_base)
-                first = seconds if first is None else first
+                if first is None:
+                    first = seconds
                 if seconds - first > end:
                     break
             pixels += codec.width * codec.height
@@ -158,22 +156,29 @@ def play(source: Path | str) -> Iterator[Frame]:
         converter = _Converter(stream)
         live = not isinstance(source, Path) and container.duration is None
         frames = _decode(container, stream, lost)
-        timed = ((frame, 0.0) for frame in frames) if live else _time_frames(frames, stream)
-        for number, (frame, seconds) in enumerate(timed):
-            if number == 0:
-                start = time.perf_counter() - seconds
-            elapsed = time.perf_counter() - start
-            time.sleep(max(0, seconds - elapsed))
-            yield Frame(converter.to_rgb(frame), number, elapsed if live else seconds)
+        if live:
+            for number, frame in enumerate(frames):
+                if number == 0:
+                    start = time.perf_counter()
+                arrived = time.perf_counter() - start
+                yield Frame(converter.to_rgb(frame), number, arrived)
+        else:
+            for number, (frame, seconds) in enumerate(_time_frames(frames, stream)):
+                if number == 0:
+                    start = time.perf_counter() - seconds
+                elapsed = time.perf_counter() - start
+                time.sleep(max(0, seconds - elapsed))
+                yield Frame(converter.to_rgb(frame), number, seconds)
     _check(lost)
     if live:
         raise ImageError("the stream ended")
 
 
 def _check(lost: Counter[str]) -> None:
-    damage = ", ".join(f"{number:,} {name}" for name, number in lost.items() if number > 0)
+    """Raises ImageError when anything is lost."""
+    damage = [f"{number:,} {name}" for name, number in lost.items() if number > 0]
     if damage:
-        raise ImageError(f"damaged: {damage}")
+        raise ImageError(f"damaged: {', '.join(damage)}")
 
 
 def _decode(
@@ -197,9 +202,7 @@ def _decode(
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
-    """Returns the time in seconds at which a file ends by its header;
-    where it can be read in two ways, the earlier.
-    """
+    """Returns when a file ends by its header in seconds; of two readings, the earlier."""
     start = (file.start_time or 0) / av.time_base
     length = (file.duration or 0) / av.time_base
     if file.format.name in ABSOLUTE:
@@ -208,14 +211,13 @@ def _claimed_end(file: av.container.InputContainer) -> float:
 
 
 def _missing_bytes(path: Path, format_name: str) -> int:
-    """Returns how many bytes a file lacks of the size that its header claims;
-    0 if it claims none.
-    """
+    """Returns how many bytes a file lacks of the size in its header; 0 if that has none."""
     if format_name not in CLAIMED_SIZES:
         return 0
     with path.open("rb") as file:
         head = file.read(HEAD) + bytes(HEAD)
-    return max(0, CLAIMED_SIZES[format_name](head) - path.stat().st_size)
+    claimed = CLAIMED_SIZES[format_name](head)
+    return max(0, claimed - path.stat().st_size)
 
 
 def _matroska_size(head: bytes) -> int:
@@ -229,19 +231,17 @@ def _matroska_size(head: bytes) -> int:
 
 
 def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the size of an element (RFC 8794), 0 if it is unknown,
-    and the offset of its contents.
-    """
+    """Returns the size of an element (RFC 8794), 0: unknown, and the offset of its contents."""
     width = 9 - head[at].bit_length()
     most = (1 << 7 * width) - 1
     size = int.from_bytes(head[at : at + width], "big") & most
-    return (0 if size == most else size), at + width
+    if size == most:
+        size = 0
+    return size, at + width
 
 
 def _asf_size(head: bytes) -> int:
-    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream,
-    which has none.
-    """
+    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream."""
     properties = head.find(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365"))
     if properties < 0:
         return 0
@@ -251,11 +251,11 @@ def _asf_size(head: bytes) -> int:
 
 
 def _avi_size(head: bytes) -> int:
-    """Returns the size of an AVI by its header, of the first part of a large one;
-    0 if it is unknown.
-    """
+    """Returns the size of an AVI, or its first part, by its header; 0 if it is unknown."""
     (size,) = unpack_from("<I", head, 4)
-    return 0 if size in (0, 2**32 - 1) else 8 + int(size)
+    if size in (0, 2**32 - 1):
+        return 0
+    return 8 + int(size)
 
 
 CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
@@ -263,26 +263,31 @@ CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
     "asf": _asf_size,
     "avi": _avi_size,
 }
-"""The size of a file by its first bytes, padded with zeros, for formats that claim one;
-0 if it is unknown.
-"""
+"""Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown."""
 
 
 def _time_frames(
     frames: Iterator[av.VideoFrame], stream: av.VideoStream
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with their seconds in order:
-    FFmpeg guesses swapped times for B-frames in AVI files.
+    """Yields frames with their seconds, in order.
+
+    FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait.
     """
-    waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
+    waiting = deque[av.VideoFrame]()
+    times: list[float] = []  # a heap
+    newest = -math.inf
+    offset = 0.0  # added to times after a joint
     rate = float(stream.guessed_rate or 25)
     for number, frame in enumerate(frames):
-        seconds = offset + (
-            number / rate if frame.time is None else frame.time
-        )  # bare streams have no times
+        seconds = number / rate  # bare streams have no times
+        if frame.time is not None:
+            seconds = frame.time
+        seconds += offset
         if seconds < newest - JOINT - MOST_SWAPPED / rate:
-            offset, seconds = offset + newest + 1 / rate - seconds, newest + 1 / rate
+            offset = offset + newest + 1 / rate - seconds
+            seconds = newest + 1 / rate
         newest = max(newest, seconds)
+
         waiting.append(frame)
         heappush(times, seconds)
         if len(waiting) > MOST_SWAPPED:
@@ -296,12 +301,17 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
     if isinstance(source, Path):
         if source.exists() and not source.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
-        url, patience = f"file:{os.path.abspath(source)}", None
+        url = f"file:{os.path.abspath(source)}"
+        patience = None
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     else:
-        url, patience = source, PATIENCE
-        options = {"format_whitelist": f"{FORMATS},{LIVE_FORMATS}", "protocol_whitelist": PROTOCOLS}
-        options["rtsp_flags"] = "prefer_tcp"  # UDP loses parts of frames
+        url = source
+        patience = PATIENCE
+        options = {
+            "format_whitelist": f"{FORMATS},{LIVE_FORMATS}",
+            "protocol_whitelist": PROTOCOLS,
+            "rtsp_flags": "prefer_tcp",  # UDP loses parts of frames
+        }
     try:
         # Metadata such as the title need not be Unicode.
         with av.open(
@@ -317,15 +327,13 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
     except ExitError as error:
         raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
-        raise ImageError(
-            UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)
-        ) from error
+        unreadable = isinstance(error, ValueError | EOFError)
+        reason = UNREADABLE if unreadable else str(error.strerror)
+        raise ImageError(reason) from error
 
 
 def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
-    """Returns the stream that players show: the first one marked as the default,
-    or else the first one.
-    """
+    """Returns the stream that players show: the first marked as default, or else the first."""
     videos = [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
     if not videos:
         raise ImageError("no video in the file")
@@ -336,23 +344,22 @@ def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
 
 
 def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
-    """Raises ImageError for the width, height and pixel format of a frame
-    that takes a decoder too much memory.
-    """
+    """Raises ImageError for a size (width, height) and format that need too much memory."""
     check_size(size, MAX_PIXELS)
     if form is None:
         return
-    taken = size[0] * size[1] * form.padded_bits_per_pixel // 8
+    width, height = size
+    taken = width * height * form.padded_bits_per_pixel // 8
     if taken > MAX_BYTES:
-        came = f"{size[0]:,} x {size[1]:,} pixels ({form.name}) take {taken // 10**6:,} MB"
-        raise ImageError(f"too large: {came}, the limit of a frame is {MAX_BYTES // 10**6} MB")
+        raise ImageError(
+            f"too large: {width:,} x {height:,} pixels ({form.name}) take {taken // 10**6:,} MB, "
+            f"the limit of a frame is {MAX_BYTES // 10**6} MB"
+        )
 
 
 @dataclass
 class _Converter:
-    """Converts the frames of a stream to upright RGB in SDR with square pixels,
-    which faces need.
-    """
+    """Converts the frames of a stream to upright RGB in SDR with square pixels."""
 
     stream: av.VideoStream
     orientations: dict[float, int] = field(default_factory=dict)  # by PyAV's angle of a frame
@@ -373,9 +380,7 @@ class _Converter:
         return rotate_upright(image, self._orientation(frame))
 
     def _reduce_depth(self, frame: av.VideoFrame, width: int) -> Image:
-        """Returns a frame of 16 bits as RGB uint8 (H, W, 3),
-        by the bits that the frames so far have used.
-        """
+        """Returns a frame of 16 bits as RGB uint8 (H, W, 3), by the bits used so far."""
         deep = frame.to_ndarray(format="rgb48le", width=width, height=frame.height)
         image = np.asarray(deep, np.uint16)
         self.bits = max(self.bits, used_bits(image))
@@ -406,7 +411,10 @@ def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
     """
     a, b, _, c, d = matrix[:5].tolist()
     transposed = abs(b) + abs(c) > abs(a) + abs(d)
-    across, down = (c, b) if transposed else (a, d)
-    reflections = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
-    orientation = reflections[across < 0, down < 0]
-    return orientation + 4 if transposed else orientation
+    if transposed:
+        return 4 + REFLECTIONS[c < 0, b < 0]
+    return REFLECTIONS[a < 0, d < 0]
+
+
+REFLECTIONS = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
+"""The EXIF orientation by whether a picture is mirrored across and down."""

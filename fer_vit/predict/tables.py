@@ -1,17 +1,18 @@
-"""The output of `predict`: one table, or a folder of tables that several processes write
-and later runs resume.
+"""The output of `predict`: one table, or a folder of tables that several processes write.
+
+A later run completes a folder.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +36,13 @@ from fer_vit.version import __version__
 
 NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
-Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
+
+
+class Checked(NamedTuple):
+    """What a complete table contains."""
+
+    statuses: Counter[str]  # number of images and frames by status
+    faces: int
 
 
 def predict_table(
@@ -46,10 +53,10 @@ def predict_table(
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
 ) -> str:
-    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a
-    summary.
+    """Writes a table of the faces in photos and videos; returns a summary.
 
-    `on_faces` gets each photo and frame with its faces.
+    `on_faces` gets each photo and frame with its faces. The table is complete even if the marked
+    copy fails.
     """
     check_heads(outputs.heads, model.heads, model.name)
     check_threshold(outputs, model.heads, model.name)
@@ -61,10 +68,9 @@ def predict_table(
     if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
+        video = next(path for path in images if is_video(path))
         try:
-            annotate_video(
-                next(filter(is_video, images)), outputs.copy, marks, options, outputs.overwrite
-            )
+            annotate_video(video, outputs.copy, marks, options, outputs.overwrite)
         except FerVitError as error:
             raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
     return f"{report}\nTable: {outputs.table}"
@@ -85,44 +91,63 @@ def predict_folder(
     appear when they are complete, so a missing table is work to do. Raises FerVitError when the
     folder contains other files, or a table of other images, options or another model.
     """
-    directory = ""
-    if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
-        directory = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     check_heads(outputs.heads, model.heads, model.name)
     check_threshold(outputs, model.heads, model.name)
-    more = {
-        "min_confidence": outputs.min_confidence,
-        "outputs": ", ".join(outputs.heads),
-        "features": outputs.features,
-        "directory": directory,
-    }
-    facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
-    facts |= {name: str(value) for name, value in more.items() if value}
+    facts = _folder_facts(model, images, options, outputs)
     remove_stale_below(outputs.table)  # of finished tables, too
-    plan, checked = plan_tables(outputs.table, images, size), dict[Path, Checked]()
-    check_tables(plan, facts, checked)
-    share = {
-        path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked
-    }
+
+    # this process's share of the missing tables
+    plan = plan_tables(outputs.table, images, size)
+    checked: dict[Path, Checked] = {}
+    checked |= check_tables(plan, facts, checked)
+    share = {}
+    for path in list(plan)[rank.rank :: rank.world_size]:
+        if path not in checked:
+            share[path] = plan[path]
     report = "Nothing to do: all tables of this process exist."
     if share:
-        again = outputs._replace(
-            overwrite=True
-        )  # a table that another process wrote in the meantime is the same
+        # a table that another process wrote in the meantime is the same
+        again = outputs._replace(overwrite=True)
         report, *_ = _write_tables(model, images, options, share, facts, again)
-    if left := sum(not path.exists() for path in plan):
-        exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
-        rest = "Other processes, or the same command, write the rest."
-        return f"{report}\n{outputs.table}: {exist}. {rest}"
-    check_tables(plan, facts, checked)
+
+    missing = sum(not path.exists() for path in plan)
+    if missing:
+        return (
+            f"{report}\n{outputs.table}: {len(plan) - missing:,} of {len(plan):,} tables exist. "
+            "Other processes, or the same command, write the rest."
+        )
+    checked |= check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
-    statuses, faces = zip(*checked.values(), strict=True)
-    status = format_counts(sum(statuses, Counter[str]()), 5)
-    once = f"all {format_count(len(images), 'file')} exactly once"
-    files = f"{once} ({status}), {format_count(sum(faces), 'face')}"
-    return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}"
+
+    statuses = Counter[str]()
+    faces = 0
+    for table in checked.values():
+        statuses += table.statuses
+        faces += table.faces
+    return (
+        f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, all "
+        f"{format_count(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
+        f"{format_count(faces, 'face')}"
+    )
+
+
+def _folder_facts(
+    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs
+) -> dict[str, str]:
+    """Returns what the tables of a folder must have in common."""
+    facts = prediction_facts(model, options)
+    facts["fingerprint"] = fingerprint(model)
+    if outputs.min_confidence:
+        facts["min_confidence"] = str(outputs.min_confidence)
+    if outputs.heads:
+        facts["outputs"] = ", ".join(outputs.heads)
+    if outputs.features:
+        facts["features"] = str(outputs.features)
+    if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
+        facts["directory"] = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
+    return facts
 
 
 def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Path, list[Path]]:
@@ -131,70 +156,88 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
     for video, run in groupby(images, is_video):
         while chunk := list(islice(run, 1 if video else part_size)):
             chunks.append(chunk)
-    return {
-        folder / shard_name("part", index, len(chunks)): chunk for index, chunk in enumerate(chunks)
-    }
+    plan = {}
+    for index, chunk in enumerate(chunks):
+        plan[folder / shard_name("part", index, len(chunks))] = chunk
+    return plan
 
 
 def find_tables(folder: Path) -> tuple[list[Path], int]:
-    """Returns the existing tables of a folder in order, and how many are missing:
-    each name has the total number.
+    """Returns the existing tables of a folder in order, and how many are missing.
+
+    Each name has the total number; of several numbers, the largest counts.
     """
-    names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
-    tables = {(int(name[2]), int(name[1])): folder / name[0] for name in names if name}
-    number = max(tables, default=(0, 0))[0]
-    found = [tables[key] for key in sorted(tables) if key[0] == number > key[1]]
-    return found, number - len(found)
+    if not folder.is_dir():
+        return [], 0
+    tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by total number and index
+    for file_name in os.listdir(folder):
+        name = NAME.fullmatch(file_name)
+        if name:
+            tables[int(name[2])][int(name[1])] = folder / file_name
+    if not tables:
+        return [], 0
+    number = max(tables)
+    existing = [tables[number][index] for index in sorted(tables[number]) if index < number]
+    return existing, number - len(existing)
 
 
 def check_tables(
-    plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]
-) -> None:
-    """Checks the existing tables of a plan that are not in `checked`, and adds them.
+    plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], known: Container[Path]
+) -> dict[Path, Checked]:
+    """Checks and returns the existing tables of a plan that are not `known`.
 
     Raises FerVitError when the folder contains other files, or a table cannot be read, has other
     facts, or does not contain the rows of each of its images once and in order.
     """
-    folder, names = next(iter(plan)).parent, {table.name for table in plan}
-    found = (
-        {name for name in os.listdir(folder) if not name.startswith(".")}
-        if folder.is_dir()
-        else set()
-    )
-    if other := found - names:
+    folder = next(iter(plan)).parent
+    planned = {table.name for table in plan}
+    existing = set()
+    if folder.is_dir():
+        existing = {name for name in os.listdir(folder) if not name.startswith(".")}
+    unexpected = existing - planned
+    if unexpected:
         raise FerVitError(
-            f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. "
-            f"{REMEDY}"
+            f"Expected only {min(planned)} to {max(planned)} in {folder}, but got "
+            f"{min(unexpected)}. {REMEDY}"
         )
-    new = [table for table in plan if table.name in found and table not in checked]
+
+    checked = {}
+    new = [table for table in plan if table.name in existing and table not in known]
     for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
-        checked[table] = _check_table(table, [as_text(str(image)) for image in plan[table]], facts)
+        images = [as_text(str(image)) for image in plan[table]]
+        checked[table] = _check_table(table, images, facts)
+    return checked
 
 
 def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
+    """Checks that a table has the facts, and the rows of each image once and in order."""
     try:
         with pq.ParquetFile(table) as file:
             before = read_facts(file.schema_arrow.metadata or {})
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
-        first = [
-            (row["path"], row["status"]) for row in rows if not row["face"]
-        ]  # of each image or frame
+        first_rows = [row for row in rows if not row["face"]]  # of each image or frame
+        paths = [path for path, _ in groupby(first_rows, itemgetter("path"))]
+        statuses = Counter(row["status"] for row in first_rows)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise FerVitError(
             f"{table} cannot be read. Remove it and run the same command again."
         ) from error
-    changes = [
-        f"{name} {short(before.get(name))} (now {short(facts.get(name))})"
-        for name in {**before, **facts}
-        if before.get(name) != facts.get(name)
-    ]
+
+    changes = []
+    for name in dict.fromkeys([*before, *facts]):
+        if before.get(name) != facts.get(name):
+            changes.append(f"{name} {short(before.get(name))} (now {short(facts.get(name))})")
     if changes:
         raise FerVitError(f"{table} was written with {', '.join(changes)}. {REMEDY}")
-    if [path for path, _ in groupby(first, itemgetter(0))] != images or len({*faces}) < len(faces):
-        expected = f"{len(images):,} images from {short(images[0])} on, each once and in order"
-        raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
-    return Counter(status for _, status in first), sum(face is not None for *_, face in faces)
+
+    repeated = len(set(faces)) < len(faces)
+    if paths != images or repeated:
+        raise FerVitError(
+            f"Expected {len(images):,} images from {short(images[0])} on, each once and in order, "
+            f"in {table}, but it contains others. {REMEDY}"
+        )
+    return Checked(statuses, sum(face is not None for _, _, face in faces))
 
 
 def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
@@ -231,10 +274,9 @@ def _write_tables(
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
-    """Writes the tables of a share of the images; returns a summary, the people,
-    and the faces of a marked copy.
-    """
-    photos = model.recognize([*chain.from_iterable(share.values())], options, started)
+    """Writes the tables of a share; returns a summary, the people, and faces of a marked copy."""
+    sources = list(chain.from_iterable(share.values()))
+    photos = model.recognize(sources, options, started)
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
@@ -242,11 +284,12 @@ def _write_tables(
     counts = Counts()
     people = People(outputs.min_confidence, model.outputs, outputs.threshold)
     marks: list[list[Marked]] = []
-    by_source = (part for _, part in groupby(photos, lambda faces: faces.infos[0].index))
+    by_source = groupby(photos, lambda faces: faces.infos[0].index)
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
         with write_faces(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
-            for faces in chain.from_iterable(islice(by_source, len(chunk))):
+            parts = (part for _, part in islice(by_source, len(chunk)))
+            for faces in chain.from_iterable(parts):
                 rows = faces.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)
                 (info,) = faces.infos
@@ -267,18 +310,17 @@ def write_faces(path: Path, fields: Sequence[Field], **options: Any) -> TableWri
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
-    """Returns what the metadata of a table records: version, model,
-    and the settings that change predictions.
-    """
-    settings = {name: str(value) for name, value in options.changed().items()}
+    """Returns what a table's metadata records: version, model, and settings of predictions."""
     facts = {"version": __version__, "model": model.name, "face": options.face}
-    return {**facts, **model.conditions, "detector": detector_name(options.detector), **settings}
+    facts |= model.conditions
+    facts["detector"] = detector_name(options.detector)
+    for name, value in options.changed().items():
+        facts[name] = str(value)
+    return facts
 
 
 def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters that identify a model:
-    a hash of its weights and its settings for prediction.
-    """
+    """Returns 16 characters of the hash of a model's weights and settings for prediction."""
     net = model.net
     digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
     for name, tensor in sorted(net.state_dict().items()):
@@ -287,12 +329,13 @@ def fingerprint(model: Recognizer) -> str:
 
 
 class Counts:
-    """Numbers of photos and frames by kind and status, and of faces by label,
-    ambiguity and warning.
-    """
+    """Numbers of photos and frames, and of faces by label, ambiguity and warning."""
 
     def __init__(self) -> None:
-        self.kinds, self.statuses, self.labels, self.warnings = (Counter[str]() for _ in range(4))
+        self.kinds = Counter[str]()  # of photos and frames
+        self.statuses = Counter[str]()  # of photos and frames
+        self.labels = Counter[str]()
+        self.warnings = Counter[str]()
         self.ambiguous = Counter[bool]()
 
     def add(self, info: PhotoInfo, rows: Sequence[Mapping[str, Cell]]) -> None:
@@ -314,25 +357,31 @@ class Counts:
 
     def summarize(self) -> str:
         """Returns two lines, and further ones for ambiguous, small and turned faces."""
-        faces, known, ambiguous = self.labels.total(), self.ambiguous.total(), self.ambiguous[True]
-        kinds = ", ".join(format_count(number, kind) for kind, number in self.kinds.items())
-        labels = f": {format_counts(self.labels)}" if faces else ""
-        lines = [
-            f"{kinds}: {format_counts(self.statuses)}",
-            f"{format_count(faces, 'face')}{labels}",
-        ]
+        kinds = [format_count(number, kind) for kind, number in self.kinds.items()]
+        lines = [f"{', '.join(kinds)}: {format_counts(self.statuses)}"]
+
+        faces = self.labels.total()
+        line = format_count(faces, "face")
+        if faces:
+            line += f": {format_counts(self.labels)}"
+        lines.append(line)
+
+        known = self.ambiguous.total()
         if known:
-            lines.append(
-                f"{ambiguous:,} of {known:,} faces are ambiguous ({ambiguous / known:.1%})"
-            )
-        found = ((self.warnings[name], text) for name, text in WARNINGS.items())
-        lines += [f"{number:,} of {faces:,} {text}" for number, text in found if number]
+            ambiguous = self.ambiguous[True]
+            share = f"{ambiguous / known:.1%}"
+            lines.append(f"{ambiguous:,} of {known:,} faces are ambiguous ({share})")
+        for name, text in WARNINGS.items():
+            number = self.warnings[name]
+            if number:
+                lines.append(f"{number:,} of {faces:,} {text}")
         return "\n".join(lines)
 
 
 def format_count(number: int, name: str) -> str:
     """Formats a number with its noun: "1 face", "1,200 faces"."""
-    return f"{number:,} {name}{'s' * (number != 1)}"
+    noun = name if number == 1 else f"{name}s"
+    return f"{number:,} {noun}"
 
 
 def format_counts(counts: Counter[str], limit: int | None = None) -> str:

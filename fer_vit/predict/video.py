@@ -1,11 +1,10 @@
-"""Videos as streams of frames: faces are found in them, followed between searches,
-and numbered by person.
-"""
+"""Videos as streams of frames: faces are found, followed between searches, numbered by person."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -36,27 +35,29 @@ class VideoReader:
         return source_name(self.sources[index], index)
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the frames of a video. If it is damaged,
-        the status of the last item has the reason.
-        """
+        """Yields the frames of a video; for a damaged one, the last status has the reason."""
         options = self.options
         info = PhotoInfo(self.name(index), index=index)
-        frames = read_ahead(
-            read_frames(Path(info.path), options.every, options.fps, options.start, options.end),
-            AHEAD,
+        frames = read_frames(
+            Path(info.path), options.every, options.fps, options.start, options.end
         )
+        ahead = read_ahead(frames, AHEAD)
         try:
-            yield from track_faces(self.finder, frames, info, options.detect_every, fill=True)
+            yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
             yield no_faces([replace(info, status=str(error))]), []
         except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
             yield no_faces([replace(info, status="the video cannot be processed")]), []
 
 
-Found = tuple[Frame, list[Face], list[int]]
-"""A frame, its faces, and the number of each face's person;
-the lists grow while the frame waits.
-"""
+class Tracked(NamedTuple):
+    """A frame with its faces. The lists grow while the frame waits (see `follow_back`)."""
+
+    frame: Frame
+    faces: list[Face]
+    tracks: list[int]  # the number of each face's person
+
+
 # most frames that wait for faces that are found after them, so that large ones fit into memory
 WAITING = 12
 VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
@@ -76,9 +77,10 @@ def track_faces(
     """
     for frame, faces in _find_in_frames(finder, frames, detect_every, fill):
         height, width = frame.image.shape[:2]
+        status = OK if len(faces) else NO_FACE
         info = replace(
             video,
-            status=OK if len(faces) else NO_FACE,
+            status=status,
             frame=frame.number,
             seconds=frame.seconds,
             size=(width, height),
@@ -102,18 +104,18 @@ def _find_in_frames(
 
 def find_faces(
     detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool = False
-) -> Iterator[Found]:
+) -> Iterator[Tracked]:
     """Yields each frame with its faces and their tracks.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in
     between, faces are followed. With `fill`, a new face is also followed back into the frames since
     the search before, up to WAITING.
     """
-    waiting = deque[Found]()
+    waiting = deque[Tracked]()
     most = min(detect_every, WAITING) if fill else 1
     try:
-        for found in search_frames(detector, frames, detect_every, waiting):
-            waiting.append(found)
+        for tracked in search_frames(detector, frames, detect_every, waiting):
+            waiting.append(tracked)
             if len(waiting) == most:
                 yield waiting.popleft()
     except Exception:  # of a damaged file: the frames before are good
@@ -126,18 +128,19 @@ def search_frames(
     detector: Detector,
     frames: Iterable[Frame],
     detect_every: int,
-    waiting: Sequence[Found],
-) -> Iterator[Found]:
-    """Yields each frame with its faces and their tracks;
-    a new face is also added to the frames that wait.
-    """
+    waiting: Sequence[Tracked],
+) -> Iterator[Tracked]:
+    """Yields each frame with its faces and tracks; adds a new face to the frames `waiting`."""
     tracker = Tracker()
-    due = 0
+    due = 0  # the next frame to search
     for frame in frames:
         image, number, seconds = frame
         expected = tracker.expect_faces(seconds)
-        faces = follow_faces(detector, image, expected) if number < due else []
-        if number >= due or len(faces) < len(expected):
+        search = number >= due
+        if not search:
+            faces = follow_faces(detector, image, expected)
+            search = len(faces) < len(expected)  # one is lost
+        if search:
             faces = detector.confirm(image, detector.find(image))
             due = number + detect_every
 
@@ -146,13 +149,11 @@ def search_frames(
         for face, track in zip(faces, tracks, strict=True):
             if track >= known:
                 follow_back(detector, waiting, face, track)
-        yield frame, list(faces), tracks
+        yield Tracked(frame, list(faces), tracks)
 
 
-def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track: int) -> None:
-    """Adds a new face to the frames before, from the last one to where it is lost, small,
-    or another one's.
-    """
+def follow_back(detector: Detector, waiting: Sequence[Tracked], face: Face, track: int) -> None:
+    """Adds a new face to the frames before, back to where it is lost, small or already known."""
     for frame, faces, tracks in reversed(waiting):
         before = follow_faces(detector, frame.image, [face])
         if not before:
@@ -168,10 +169,9 @@ def follow_back(detector: Detector, waiting: Sequence[Found], face: Face, track:
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
 MEMORY = 0.2  # seconds over which a track's speed is averaged
-MAX_DISTANCE, MAX_SPEED = (
-    0.6,
-    1.5,
-)  # between expected and found landmarks: widths, and further widths per second
+# between expected and found landmarks
+MAX_DISTANCE = 0.6  # in widths of the face
+MAX_SPEED = 1.5  # further widths per second
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
 NEVER = 1e6  # the cost of an impossible pair
 
@@ -180,15 +180,14 @@ def assign(costs: Array) -> list[tuple[int, int]]:
     """Returns pairs of rows and columns with the least sum of costs, each at most once."""
     if costs.size == 0:
         return []
-    if (
-        min(costs.shape) == 1
-    ):  # without the solver, whose import takes longer than a second of video
+    # a single row or column needs no solver, whose import takes longer than a second of video
+    if min(costs.shape) == 1:
         row, column = np.unravel_index(costs.argmin(), costs.shape)
         return [(int(row), int(column))]
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(costs)
-    return [*zip(rows.tolist(), columns.tolist(), strict=True)]
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 @dataclass
@@ -206,15 +205,16 @@ class Track:
 
     def cost(self, face: Face, seconds: float) -> float:
         """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
-        expected, gap = self.expect_face(seconds), abs(seconds - self.seconds)
-        width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
-        distance = float(
-            np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other)
-        )
-        if (
-            distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP)
-            or not 1 / MAX_GROWTH < other / width < MAX_GROWTH
-        ):
+        expected = self.expect_face(seconds)
+        gap = abs(seconds - self.seconds)
+        width = np.sqrt(np.prod(face.box[2:] - face.box[:2]))
+        expected_width = np.sqrt(np.prod(expected.box[2:] - expected.box[:2]))
+        if not 1 / MAX_GROWTH < width / expected_width < MAX_GROWTH:
+            return NEVER
+
+        distances = np.linalg.norm(face.landmarks - expected.landmarks, axis=1)  # (5,)
+        distance = float(distances.mean() / max(expected_width, width))
+        if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP):
             return NEVER
         return 1 - box_iou(expected, face) + distance + gap
 
@@ -224,13 +224,12 @@ class Track:
         if passed > 0:
             speed = (face.landmarks - self.face.landmarks).mean(0) / passed
             self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / MEMORY))
-        self.face, self.seconds = face, seconds
+        self.face = face
+        self.seconds = seconds
 
 
 class Tracker:
-    """Assigns faces to tracks of constant speed, at the least cost (Hungarian),
-    as SORT does (Bewley et al. 2016).
-    """
+    """Assigns faces to tracks of constant speed at the least cost, as SORT (Bewley et al. 2016)."""
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []
@@ -239,28 +238,32 @@ class Tracker:
 
     def expect_faces(self, seconds: float) -> list[Face]:
         """Returns the last frame's faces, moved at their speeds."""
-        return [
-            track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds
-        ]
+        current = [track for track in self._tracks if track.seconds == self._seconds]
+        return [track.expect_face(seconds) for track in current]
 
     def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
         # The last frame's tracks continue, however long ago it was.
-        recent = (
-            t
-            for t in self._tracks
-            if t.seconds == self._seconds or abs(seconds - t.seconds) <= MAX_GAP
-        )
-        tracks = self._tracks = list(recent)
-        costs = np.array([track.cost(face, seconds) for track in tracks for face in faces])
-        costs = costs.reshape(len(tracks), len(faces))
-        pairs = assign(costs)
-        chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}
+        tracks = []
+        for track in self._tracks:
+            if track.seconds == self._seconds or abs(seconds - track.seconds) <= MAX_GAP:
+                tracks.append(track)
+
+        costs = np.empty((len(tracks), len(faces)))
+        for row, track in enumerate(tracks):
+            for column, face in enumerate(faces):
+                costs[row, column] = track.cost(face, seconds)
+        chosen = {}  # tracks by the index of the face
+        for row, column in assign(costs):
+            if costs[row, column] < NEVER:
+                chosen[column] = tracks[row]
+
         for index, face in enumerate(faces):
             if index not in chosen:
                 chosen[index] = Track(self.persons, face, seconds)
+                tracks.append(chosen[index])
                 self.persons += 1
-                self._tracks.append(chosen[index])
             chosen[index].update(face, seconds)
+        self._tracks = tracks
         self._seconds = seconds
         return [chosen[index].number for index in range(len(faces))]

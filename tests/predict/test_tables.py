@@ -26,9 +26,7 @@ def write(table: Path, rows: list[tuple[str, int | None]]) -> None:
 
 
 def check(plan: dict[Path, list[Path]], facts: dict[str, str] = FACTS) -> dict[Path, Checked]:
-    checked: dict[Path, Checked] = {}
-    check_tables(plan, facts, checked)
-    return checked
+    return check_tables(plan, facts, known=())
 
 
 def test_images_by_table(tmp_path: Path) -> None:
