@@ -56,24 +56,26 @@ def test_votes_are_mixed_with_predictions(
     main([*words, "--overwrite"])
 
 
-@pytest.fixture
-def faces(tmp_path: Path) -> Path:
-    """A manifest of 40 drawn faces, 28 of them to learn, with their pictures inside."""
-    write_manifest(tmp_path / "faces.parquet", read(tmp_path / "faces", count=40, size=32), "drawn")
-    return tmp_path / "faces.parquet"
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of 40 drawn faces, 28 of them to learn."""
+    folder = tmp_path_factory.mktemp("faces")
+    write_manifest(folder / "faces.parquet", read(folder / "faces", count=40, size=32), "drawn")
+    return folder / "faces.parquet"
 
 
-@pytest.fixture
-def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def teachers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Three checkpoints of different models,
     each with another held-out third of the training faces.
     """
     saved, paths = torch.load(checkpoint, weights_only=True), []
+    folder = tmp_path_factory.mktemp("teachers")
     for index in range(3):
         torch.manual_seed(index)
         saved["FaceDataModule"]["fold"] = f"{index}/3"
         saved["state_dict"]["net.vit.head.weight"] = torch.randn(8, 32)
-        paths.append(str(tmp_path / f"fold{index}.ckpt"))
+        paths.append(str(folder / f"fold{index}.ckpt"))
         torch.save(saved, paths[-1])
     return paths
 
@@ -146,27 +148,27 @@ def test_a_run_records_its_held_out_fold(
     assert f"{second} started from {str(last)[:70]}" in error
 
 
-def write_unlabelled(folder: Path) -> Path:
-    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks;
-    and another column.
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of 40 drawn faces without labels and with another column: 30 faces to learn, 3 of
+    these without landmarks.
     """
+    folder = tmp_path_factory.mktemp("photos")
     reading = read(folder / "photos", count=40, size=32, seed=9)
     for number, row in enumerate(reading.rows):
         row.label = None
         row.split = "train" if number < 30 else "val"
         row.landmarks = None if number < 3 else row.landmarks
-    write_manifest(folder / "photos.parquet", reading, "photos")
-    table = pq.read_table(folder / "photos.parquet")
-    pq.write_table(
-        table.append_column("age", pa.array(["3-9"] * len(table))), folder / "photos.parquet"
-    )
-    return folder / "photos.parquet"
+    path = folder / "photos.parquet"
+    write_manifest(path, reading, "photos")
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("age", pa.array(["3-9"] * len(table))), path)
+    return path
 
 
 def test_unlabelled_faces(
-    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+    faces: Path, photos: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    photos = write_unlabelled(tmp_path)
     words = [
         "distill",
         *teachers,
@@ -203,9 +205,8 @@ def test_unlabelled_faces(
 
 
 def test_the_most_common_are_cut(
-    checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    checkpoint: Path, faces: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    photos = write_unlabelled(tmp_path)
     for name, more in (("all", []), ("few", ["--per-class=2"]), ("again", ["--per_class=2"])):
         output = str(tmp_path / f"{name}.parquet")
         main(["distill", str(checkpoint), str(faces), output, f"--unlabelled={photos}", *more])
@@ -223,9 +224,9 @@ def test_the_most_common_are_cut(
 
 
 def test_wrong_arguments(
-    faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    faces: Path, photos: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    photos, out = write_unlabelled(tmp_path), tmp_path / "out.parquet"
+    out = tmp_path / "out.parquet"
     words = ["distill", "ferplus-small", faces, out]
     assert str(seven) in fails(capsys, *words[:2], seven, seven, "--overwrite")
     assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")

@@ -1,7 +1,9 @@
 """The command `repeat`: scores of configs over seeds."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,21 +18,33 @@ from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import TINY, fails, read, run
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny network that is trained for two steps, as a config."""
     pairs = [word.removeprefix("--").split("=") for word in TINY]
     options = {name: yaml.safe_load(value) for name, value in pairs}
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
-    return tmp_path / "tiny.yaml"
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(options))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(
+    drawn: Path, config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """The output of an uninterrupted run of two seeds, and its row."""
+    output = tmp_path_factory.mktemp("whole") / "repetitions"
+    (row,) = fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=2, output=output)
+    return output, row
 
 
 def test_repeat_scores_each_seed_and_extends_the_table(
-    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     faces = drawn / "faces.parquet"
+    before, row = whole
     output = tmp_path / "repetitions"
-    (row,) = fer_vit.repeat(faces, config=str(config), seeds=2, output=output)
+    shutil.copytree(before, output)
     assert row["seeds"] == [0, 1]
     for seed, value in enumerate(row["accuracy"]["values"]):
         (best,) = output.glob(f"tiny-*/seed{seed}/*/checkpoints/best.ckpt")
@@ -48,10 +62,14 @@ def test_repeat_scores_each_seed_and_extends_the_table(
 
 
 def test_an_interrupted_repeat_resumes(
-    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: Path,
+    config: Path,
+    whole: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     faces = drawn / "faces.parquet"
-    expected = fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "whole")
+    _, expected = whole
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -62,7 +80,7 @@ def test_an_interrupted_repeat_resumes(
             fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
     rows = fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
     for name in SCORES:
-        assert rows[0][name] == expected[0][name]
+        assert rows[0][name] == expected[name]
 
 
 def test_summarize_has_the_sample_deviation() -> None:

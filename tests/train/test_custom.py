@@ -78,12 +78,20 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 Train = Callable[..., Path]
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs of the file."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
-def train(module: str, drawn: Path, tmp_path: Path) -> Train:
-    """Trains a class of the module for two steps; returns the best checkpoint."""
+def train(module: str, drawn: Path, runs: Path) -> Train:
+    """Trains a class of the module for two steps, once; returns the best checkpoint."""
 
     def train_class(name: str, *words: str) -> Path:
-        folder = tmp_path / f"{name}-runs"
+        folder = runs / "".join((name, *words)).replace("/", "_")
+        if folder.exists():
+            return next(folder.rglob("best.ckpt"))
         run(
             "fit",
             *TINY,
@@ -216,7 +224,7 @@ def test_load_custom_refuses_hostile_sizes(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = torch.load(train("FocalTask"), weights_only=True)
-    content["hyper_parameters"]["network"] |= {"embed_dim": 16384, "depth": 200}
+    content["hyper_parameters"]["network"] |= {"embed_dim": 16384, "depth": 40}
     torch.save(content, tmp_path / "huge.ckpt")
     with pytest.raises(ModelError, match="weights"):
         load_custom(tmp_path / "huge.ckpt", "my_tasks.FocalTask")

@@ -206,7 +206,7 @@ def resume_untrusted(whole: Path, faces: Path, folder: Path, score: float, besid
 
 
 @pytest.mark.parametrize(
-    ("score", "beside"), [(0.5, b""), (1e9, b"beside, but with an impossible score")]
+    ("score", "beside"), [*slow((0.5, b"")), (1e9, b"beside, but with an impossible score")]
 )
 def test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch(
     score: float, beside: bytes, whole: Path, faces: Path, tmp_path: Path
