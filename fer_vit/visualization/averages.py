@@ -4,6 +4,7 @@ R regions, C labels, V views of attention, of which L are heads (see `Attention`
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,10 +141,7 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
     Values that no face has are left out.
     """
     # The names of the values of a row of `Average.rows`, after the shares.
-    pairs = []
-    for taker in (OUTPUT, *regions):
-        for giver in regions:
-            pairs.append((taker, giver))
+    pairs = list(product([OUTPUT, *regions], regions))  # who takes, from whom
 
     shares = []
     relations = []

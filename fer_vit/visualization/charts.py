@@ -1,5 +1,4 @@
-"""Charts of a report beside the expression: an entry of `CHARTS` and a file `report/page/NAME.js`
-each.
+"""Charts of a report beside the expression: each an entry of `CHARTS` and `report/page/NAME.js`.
 
 K outputs of a head, R regions.
 """
@@ -80,22 +79,20 @@ def movements(read: ReadFace) -> Json:
     terms = read.terms["movements"]
     prefix = target_column("movements", "")
     values = [value for name, value in read.face.outputs.items() if name.startswith(prefix)]
-    return {"values": _rounded(np.array(values)), **_terms(terms)}
+    return {"values": _rounded(np.array(values))} | _terms(terms)
 
 
 def fixed_pose(model: Recognizer) -> Json:
-    """Returns the outputs of the model's head with their biases in degrees;
-    empty without a head.
-    """
+    """Returns the outputs of the model's head with their biases in degrees, or none."""
     names = head_outputs(model, "pose")
-    bias = _rounded(POSE_UNIT * head_bias(model, "pose")) if names else []
+    bias = []
+    if names:
+        bias = _rounded(POSE_UNIT * head_bias(model, "pose"))
     return {"names": names, "bias": bias}
 
 
 def pose(read: ReadFace) -> Json:
-    """Returns the angles of the head in degrees,
-    and their terms if the model has a head for them.
-    """
+    """Returns the angles in degrees, and their terms if the model has a head for them."""
     angles = read.face.pose
     if angles is None:
         return None
@@ -104,7 +101,7 @@ def pose(read: ReadFace) -> Json:
     if terms is None:
         return {"angles": values}
     degrees = FaceTerms(terms.bias, POSE_UNIT * terms.face, POSE_UNIT * terms.regions)
-    return {"angles": values, **_terms(degrees)}
+    return {"angles": values} | _terms(degrees)
 
 
 def fixed_affect(model: Recognizer) -> Json:
@@ -119,13 +116,11 @@ def affect(read: ReadFace) -> Json:
     """Returns valence and arousal in [-1, 1], and their terms."""
     values = {name: read.face.outputs[name] for name in ("valence", "arousal")}
     rounded = {name: round(value, 3) for name, value in values.items()}
-    return {"values": rounded, **_terms(read.terms["affect"])}
+    return {"values": rounded} | _terms(read.terms["affect"])
 
 
 def _terms(terms: FaceTerms) -> dict[str, Json]:
-    """Returns the terms of a head for JSON: the whole face's (K,),
-    then a row (R,) for each output.
-    """
+    """Returns the terms of a head for JSON: the face's (K,), then a row (R,) for each output."""
     return {"face": _rounded(terms.face), "regions": _rounded(terms.regions.T)}
 
 

@@ -90,7 +90,11 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
     """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
     boxes = batch.boxes[row].cpu().double().numpy()  # (R, 4)
     valid = batch.valid[row].tolist()
-    return {name: box for name, box, seen in zip(spec.regions, boxes, valid, strict=True) if seen}
+    regions = {}
+    for name, box, visible in zip(spec.regions, boxes, valid, strict=True):
+        if visible:
+            regions[name] = box
+    return regions
 
 
 def faces_at_once(net: RegionViT) -> int:

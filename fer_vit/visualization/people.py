@@ -102,9 +102,7 @@ class Video:
             yield from person.pictures(self.most)
 
     def not_shown(self) -> dict[int, int]:
-        """Returns how many faces of each person are not shown, by track;
-        people without any are absent.
-        """
+        """Returns how many faces of each person are not shown, by track, without zeros."""
         numbers = {}
         for track, person in self.people.items():
             number = len(person.times) - len(person.pictures(self.most))

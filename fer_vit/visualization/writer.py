@@ -101,9 +101,14 @@ def write_report(
     if films:
         videos, frame_status = watch(model.recognize(films, options))
     videos, people_left_out = limit(videos, most)
-    chosen = [face for video in videos.values() for face in video.pictures()]
+    chosen: list[Face] = []
+    for video in videos.values():
+        chosen += video.pictures()
     with_face = {face.path for face in chosen} | set(people_left_out)
-    skipped = {str(film): "no face" for film in films if str(film) not in with_face}
+    skipped = {}
+    for film in films:
+        if str(film) not in with_face:
+            skipped[str(film)] = "no face"
 
     print_estimate(model, explaining, min(len(photos), most), len(chosen))
 
@@ -111,10 +116,9 @@ def write_report(
     photo_status: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     with FaceSaver(folder, model, root, in_videos=bool(films), figures=figures) as saver:
-        parts = chain(
-            _photo_parts(model, photos, options, most), _video_parts(model, videos, options)
-        )
-        for part in parts:
+        photo_parts = _photo_parts(model, photos, options, most)
+        video_parts = _video_parts(model, videos, options)
+        for part in chain(photo_parts, video_parts):
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
@@ -131,8 +135,9 @@ def write_report(
     if saver.small:
         number = f"{saver.small:,} of {format_count(len(records), 'face')}"
         warnings.append(f"{number} below {SMALL} pixels: labels of small faces flicker.")
-    if beyond := len(left_out) + len(people_left_out):
-        number = format_count(beyond, "file")
+    incomplete = len(left_out) + len(people_left_out)
+    if incomplete:
+        number = format_count(incomplete, "file")
         warnings.append(f"Not all faces of {number} are explained: see the end of this page.")
 
     left_out |= _left_out_of_videos(videos, people_left_out)
@@ -166,9 +171,7 @@ def write_report(
 def _left_out_of_videos(
     videos: Mapping[str, Video], people: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Returns by path which faces of videos are not explained: whole people,
-    and frames of others.
-    """
+    """Returns by path which faces of videos are not explained: whole people, and frames."""
     left_out = {}
     for path, video in videos.items():
         lines = []
@@ -211,16 +214,17 @@ def _photo_parts(
     if not photos:
         return
     remaining = most
-    for found, chunks in model.find(photos, options):
-        (classified,) = model.classify([(found, chunks)], photos, options.detector)
-        faces: list[Shown] = [(face, None) for face in classified[:remaining]]
+    for faces, chunks in model.find(photos, options):
+        (classified,) = model.classify([(faces, chunks)], photos, options.detector)
+        shown: list[Shown] = [(face, None) for face in classified[:remaining]]
         beyond = Counter(face.path for face in classified[remaining:])
-        remaining -= len(faces)
+        remaining -= len(shown)
+        without_face = [photo for photo in faces.photos() if not len(photo.faces)]
         yield Part(
-            faces=faces,
+            faces=shown,
             chunks=chunks,
-            status=Counter(info.reason for info in found.infos),
-            skipped={photo.path: photo.status for photo in found.photos() if not len(photo.faces)},
+            status=Counter(info.reason for info in faces.infos),
+            skipped={photo.path: photo.status for photo in without_face},
             left_out={path: format_count(number, "face") for path, number in beyond.items()},
         )
 
@@ -303,7 +307,8 @@ class FaceSaver:
 
 def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[dict[str, Any]]:
     """Writes the tables of means; returns the mean faces for the page, in the order of labels."""
-    averages = {label: saver.by_label[label] for label in model.labels if label in saver.by_label}
+    predicted = [label for label in model.labels if label in saver.by_label]
+    averages = {label: saver.by_label[label] for label in predicted}
     write_tables(folder, averages, saver.regions)
     if saver.records:
         write_heads(folder, saver.every, len(model.net.vit.blocks))
