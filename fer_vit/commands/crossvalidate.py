@@ -12,7 +12,7 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
-from fer_vit.evaluation.outputs import score_outputs
+from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.faces import as_objects
@@ -90,11 +90,14 @@ def crossvalidate(
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
 
     everything = concatenate(parts)
-    results = evaluate_faces(everything, ["fold", *by])
+    labelled = everything.with_label()
+    if labelled.notes:
+        LOGGER.warning("\n".join(labelled.notes))
+    results = evaluate_faces(labelled, ["fold", *by])
     if everything.heads:
-        results["heads"] = score_outputs(everything)
+        results |= evaluate_heads(everything, by)
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
-    LOGGER.info(write_results(output / "evaluation", facts, results, everything))
+    LOGGER.info(write_results(output / "evaluation", facts, results, labelled))
     return results
 
 
@@ -111,6 +114,7 @@ def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:
     for head, outputs in parts[0].heads.items():
         several = [part.heads[head] for part in parts]
         heads[head] = HeadOutputs(
+            head,
             outputs.names,
             np.concatenate([part.values for part in several]),
             np.concatenate([part.targets for part in several]),

@@ -7,9 +7,10 @@ from typing import Any
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
+from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
-from fer_vit.evaluation.join import add_columns, describe_groups
-from fer_vit.evaluation.outputs import score_outputs
+from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
+from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.scores import evaluate_faces, summarize_robustness
 from fer_vit.evaluation.writer import FILES, write_results
@@ -46,7 +47,8 @@ def evaluate(
     a near-duplicate in the original training split, scores without them are added. Without labels:
     how often a face was found, confidence, expressions. For a calibrated model: how many faces are
     ambiguous, and accuracy on the others. With targets of movements, pose or affect: Pearson's r,
-    errors, concordance, and F1 and AUROC of binary ones, for each output.
+    errors, concordance, and F1 and AUROC of binary ones, for each output and group, and the
+    errors of another model.
 
     Examples:
         fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -90,31 +92,33 @@ def evaluate(
     check_output(output, overwrite, FILES)
     conditions = Conditions(split, merge, prior, classes)
     network = find_network(checkpoint, model)
-    faces, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
+    everything, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
     if columns:
-        faces = add_columns(faces, columns)
-    check_options(
-        faces,
-        by,
-        needs_labels=against is not None or robustness,
-        needs_images=recognizer is None and robustness,
-    )
+        everything = add_columns(everything, columns)
+    check_options(everything, by, against is not None, robustness, images=rows is not None)
+    faces = everything.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
-    other_probabilities = None
+    other: EvaluatedFaces | None = None
     other_model = None
+    other_probabilities = None
     if against:
-        other_probabilities, other_model = read_other(faces, against, rows, conditions)  # (N, C)
+        other, other_model = read_other(against, rows, conditions)
         facts["against"] = against
+        if faces.targets is not None:
+            other_probabilities = align_probabilities(faces, other, against)  # (N, C)
 
-    notes = [*faces.notes, *describe_groups(faces, by)]
+    notes = [*faces.notes, *describe_groups(everything, by)]
     results = evaluate_faces(faces, by, other_probabilities)
-    if faces.heads:
-        results["heads"] = score_outputs(faces)
+    if everything.heads:
+        results |= evaluate_heads(everything, by, other, against)
+        if robustness:
+            notes.append("Altered images are scored by the expression alone, not by further heads.")
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
     if robustness and recognizer and rows and faces.targets is not None:
+        rows = rows.select(everything.labelled)
         truth = faces.targets.argmax(1)
         merge = conditions.merge_for(recognizer, rows)
         hits = measure_robustness(recognizer, rows, truth, merge=merge)

@@ -88,8 +88,8 @@ def finetune(
     ]
     if kept:
         LOGGER.warning(
-            f"The photos have no targets of {', '.join(kept)}: these heads of {start} are kept, "
-            "but the encoder below them changes. Their values are less exact than before."
+            f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
+            "heads. Their values may be less exact than before."
         )
     can_calibrate = counts["val"] >= CALIBRATES
 
@@ -166,7 +166,10 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
     The results also complete the model card.
     """
     rows = Manifest.read(manifest, [split]).split(split)
-    faces = predict_manifest(load(model), rows, split)
+    everything = predict_manifest(load(model), rows, split)
+    faces = everything.with_label()
+    if faces.notes:
+        LOGGER.warning("\n".join(faces.notes))
     facts = {"data": str(manifest), "model": str(model), "split": split}
 
     against = None
@@ -176,8 +179,8 @@ def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> Non
         facts["against"] = f"{DEFAULT} with these classes"
 
     results = evaluate_faces(faces, against=against)
-    if faces.heads:
-        results["heads"] = score_outputs(faces)
+    if everything.heads:
+        results["heads"] = score_outputs(everything)
     # the card before the page, which marks the end of a run
     complete_card(model / CARD_FILE, faces.labels, results, len(rows))
     LOGGER.info(write_results(page, facts, results, faces, against))

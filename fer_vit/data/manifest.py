@@ -165,19 +165,19 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets (M, C) in the order of a model's labels; None without any label.
+        """Returns the targets (M, C) in the order of a model's labels, NaN for a row without a
+        label; None without any label.
 
-        Raises FerVitError when only some rows have a label, or the model lacks the label of a row.
+        Raises FerVitError when the model lacks the label of a row.
         """
-        targets = self.targets()
-        if targets is None:
-            if self.table["label"].null_count < len(self):
-                raise no_label(self.path, self.table["split"][0].as_py())
+        targets = self.targets(partial=True)
+        if targets is None or not np.isfinite(targets).any():
             return None
         ordered = np.zeros((len(self), len(labels)))
         for name, column in zip(self.names, targets.T, strict=True):
-            if column.any():
+            if np.nansum(column):
                 ordered[:, find_label(name, labels, self.path)] = column
+        ordered[np.isnan(targets).any(1)] = np.nan
         return ordered
 
     def near_duplicates(self, split: Split) -> Mask:
@@ -324,7 +324,7 @@ def find_label(label: str, labels: Sequence[str], path: object) -> int:
 def no_label(path: str | Path, split: Split) -> FerVitError:
     """Returns the error for a split that has rows without a label."""
     return FerVitError(
-        f"{path} has {split} rows without a label. Give every row one, or predict instead."
+        f"{path} has {split} rows without a label. Label them, or leave them out of the manifest."
     )
 
 

@@ -27,13 +27,19 @@ Columns: TypeAlias = dict[str, Objects]
 class HeadOutputs:
     """The K outputs of a further head: a model's values, and the targets of the data."""
 
+    head: str
     names: list[str]
     values: Array  # (N, K); NaN for an image without a face
     targets: Array  # (N, K); NaN where they are unknown
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the outputs in tables and manifests (K)."""
+        return [target_column(self.head, name) for name in self.names]
+
     def take(self, which: NDArray[Any]) -> "HeadOutputs":
         """Returns the outputs of some of the faces, by a mask or indices."""
-        return HeadOutputs(self.names, self.values[which], self.targets[which])
+        return replace(self, values=self.values[which], targets=self.targets[which])
 
 
 def pair_outputs(
@@ -45,6 +51,7 @@ def pair_outputs(
     for head, names in outputs_of(shared).items():
         columns = [target_column(head, name) for name in names]
         heads[head] = HeadOutputs(
+            head=head,
             names=names,
             values=np.column_stack([values[column] for column in columns]),
             targets=np.column_stack([targets[column] for column in columns]),
@@ -64,7 +71,8 @@ class EvaluatedFaces:
     paths: NDArray[np.object_]  # (N,), the image of each
     probabilities: Array  # (N, C), NaN for an image without a face
     detected: Mask  # (N,): the detector found the face, or was not used
-    targets: Array | None  # (N, C), the fraction of the votes; None without labels
+    # (N, C), the fraction of the votes, NaN for a face without a label; None without any label
+    targets: Array | None
     columns: Columns  # everything else
     rows: IntArray  # (N,), the index in the manifest or table
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
@@ -89,6 +97,24 @@ class EvaluatedFaces:
     def predicted(self) -> Mask:
         """Which faces have probabilities (N,)."""
         return np.isfinite(self.probabilities[:, 0])
+
+    @property
+    def labelled(self) -> Mask:
+        """Which faces have a label (N,); all if none has one."""
+        if self.targets is None:
+            return np.ones(len(self.paths), bool)
+        return np.asarray(np.isfinite(self.targets).all(1))
+
+    def with_label(self) -> "EvaluatedFaces":
+        """Returns the faces with a label, and a note about the others; all if none has one."""
+        lacking = int((~self.labelled).sum())
+        if not lacking:
+            return self
+        note = (
+            f"{lacking:,} of {len(self.paths):,} faces have no label: "
+            "expressions are scored on the others."
+        )
+        return replace(self.take(self.labelled), notes=(*self.notes, note))
 
     @cached_property
     def units(self) -> IntArray:
@@ -158,6 +184,16 @@ def predict_manifest(
         ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
         columns["ambiguous"] = as_objects(ambiguous.tolist())
 
+    targets_of_heads = rows.target_values()
+    lacking = [name for name in targets_of_heads if name not in by_column]
+    notes = []
+    if lacking:
+        heads = [f"{head} ({len(names)})" for head, names in outputs_of(lacking).items()]
+        notes.append(
+            f"{rows.path}: targets without outputs of {model.name} are not measured: "
+            f"{', '.join(heads)}."
+        )
+
     # a face that was taken whole has landmarks, but a score of 0
     has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
     has_score = np.array(rows.column("score"), float) != 0
@@ -171,5 +207,6 @@ def predict_manifest(
         rows=np.arange(len(rows)),
         picture=rows.image,
         facts=model.conditions,
-        heads=pair_outputs(by_column, rows.target_values()),
+        heads=pair_outputs(by_column, targets_of_heads),
+        notes=tuple(notes),
     )

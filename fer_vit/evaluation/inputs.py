@@ -8,9 +8,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
-from fer_vit.evaluation.join import add_labels, align_probabilities
+from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
-from fer_vit.geometry import Array
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
@@ -95,23 +94,25 @@ def read_faces(
 
 
 def read_other(
-    faces: EvaluatedFaces, against: str, rows: Manifest | None, conditions: Conditions
-) -> tuple[Array, Recognizer | None]:
-    """Returns the probabilities (N, C) of another table, or another model, and the model."""
+    against: str, rows: Manifest | None, conditions: Conditions
+) -> tuple[EvaluatedFaces, Recognizer | None]:
+    """Returns the faces of another table, or of another model for the same rows, and the model."""
     if is_predictions(Path(against)):
-        return align_probabilities(faces, read_predictions(Path(against)), against), None
+        return read_predictions(Path(against)), None
     if rows is None:
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
-    predicted, model = conditions.predict(against, rows)
-    return align_probabilities(faces, predicted, against), model
+    return conditions.predict(against, rows)
 
 
 def check_options(
-    faces: EvaluatedFaces, by: Sequence[str], needs_labels: bool, needs_images: bool
+    faces: EvaluatedFaces, by: Sequence[str], against: bool, robustness: bool, images: bool
 ) -> None:
-    """Raises FerVitError when a column is missing, or the labels or images that an option needs."""
+    """Raises FerVitError when a column is missing, or the labels or images that an option needs.
+
+    `images`: there is a manifest, which has them.
+    """
     if not faces.predicted.any():
         raise FerVitError("No image has a face with a prediction. Name a table with faces.")
     for column in by:
@@ -121,11 +122,17 @@ def check_options(
             raise FerVitError(
                 f"There is no column `{column}`, only {known}.{hint} `--columns` adds a table."
             )
-    if needs_labels and faces.targets is None:
+    if against and faces.targets is None and not faces.heads:
         raise FerVitError(
-            "`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels."
+            "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
+            "with labels."
         )
-    if needs_images:
+    if robustness and faces.targets is None:
+        raise FerVitError(
+            "`--robustness` needs labels: altered images are scored by the expression alone. Add "
+            "`--labels`, or prepare with labels."
+        )
+    if robustness and not images:
         raise FerVitError(
             "`--robustness` needs images, and there is only a table. Name a manifest."
         )

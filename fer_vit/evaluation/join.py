@@ -22,7 +22,7 @@ from fer_vit.evaluation.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, pair_outputs
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
 from fer_vit.evaluation.predictions import is_output, is_owned, missing_note
 from fer_vit.evaluation.read import PATH, Table, is_table, read_table
 from fer_vit.faces import as_objects
@@ -247,6 +247,26 @@ def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: obj
             f"No face was found both by the first model and in {path}. Choose another."
         )
     return probabilities
+
+
+def align_outputs(
+    faces: EvaluatedFaces, other: EvaluatedFaces, path: object
+) -> dict[str, HeadOutputs]:
+    """Returns the outputs of further heads that both models have, with another model's values of
+    the same faces.
+    """
+    rows = match_paths(faces.paths, other.paths, path)
+    values = {}
+    for outputs in other.heads.values():
+        for name, column in zip(outputs.columns, outputs.values.T, strict=True):
+            values[name] = column[rows]
+    for name in filter(is_output, other.columns):
+        values[name] = other.columns[name].astype(float)[rows]
+
+    targets: dict[str, Array] = {}
+    for outputs in faces.heads.values():
+        targets |= dict(zip(outputs.columns, outputs.targets.T, strict=True))
+    return pair_outputs(values, targets)
 
 
 def match_paths(

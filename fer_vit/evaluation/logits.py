@@ -51,10 +51,11 @@ def labelled_batches(
     most this many, evenly spaced.
 
     Raises:
-        FerVitError: The manifest does not exist or has other labels, or a row has none.
+        FerVitError: The manifest does not exist or has other labels, or no row has one.
     """
     rows = Manifest.read(manifest, [split]).split(split)
     rows.check_labels(model.labels)
+    rows = rows.select(rows.table["label"].is_valid())
     targets = rows.targets()
     if targets is None or not len(rows):
         raise FerVitError(

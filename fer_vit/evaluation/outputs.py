@@ -3,13 +3,14 @@
 Shapes: N faces, U persons or photos, R resamples.
 """
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
 import fer_vit.evaluation.scores as scores
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.join import align_outputs
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
@@ -24,6 +25,31 @@ def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
     known = faces.take(faces.predicted)
     units = np.unique(known.units, return_inverse=True)[1]
     return {head: score_head(head, outputs, units) for head, outputs in known.heads.items()}
+
+
+def evaluate_heads(
+    faces: EvaluatedFaces,
+    by: Sequence[str] = (),
+    other: EvaluatedFaces | None = None,
+    name: object = "",
+) -> dict[str, Any]:
+    """Returns the measures of further heads, overall and by group, and compares with a model.
+
+    Args:
+        faces: The faces.
+        by: The columns to group by.
+        other: The faces of another model.
+        name: The name of the other model in messages.
+
+    Returns:
+        `heads`; with groups `heads by`, with another model `heads compared`.
+    """
+    results: dict[str, Any] = {"heads": score_outputs(faces)}
+    if by:
+        results["heads by"] = {column: score_groups(faces, column) for column in by}
+    if other:
+        results["heads compared"] = compare_outputs(faces, align_outputs(faces, other, name))
+    return results
 
 
 def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
@@ -53,6 +79,66 @@ def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
                     interval["high"] = float(high)
             measured[output][name] = interval
     return measured
+
+
+def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
+    """Returns the measures of `score_outputs` by head, for each group of a column.
+
+    Groups of fewer than `scores.FEW` persons or photos with a prediction are left out.
+    """
+    known = faces.take(faces.predicted)
+    names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
+    groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
+    for name in np.unique(names[names != ""]).tolist():
+        group = known.take(names == name)
+        if len(np.unique(group.units)) < scores.FEW:
+            continue
+        for head, measured in score_outputs(group).items():
+            groups[head][name] = measured
+    return groups
+
+
+class Compared(TypedDict):
+    """The absolute errors of two models for one output, means over the same faces."""
+
+    faces: int
+    error: Interval
+    other: Interval
+    difference: Interval  # of the first model from the other
+    p: float
+
+
+def compare_outputs(
+    faces: EvaluatedFaces, other: Mapping[str, HeadOutputs]
+) -> dict[str, dict[str, Compared]]:
+    """Compares the absolute errors of two models, by head and output.
+
+    The p-values are by the bootstrap over persons or photos, with Holm's correction for the number
+    of outputs of a head. `other` has another model's values of the same faces.
+    """
+    compared: dict[str, dict[str, Compared]] = {}
+    for head, others in other.items():
+        outputs = faces.heads[head]
+        places = [outputs.names.index(name) for name in others.names]
+        targets = outputs.targets[:, places]
+        errors = np.abs(outputs.values[:, places] - targets)  # (N, K)
+        other_errors = np.abs(others.values - targets)
+        both = np.isfinite(errors) & np.isfinite(other_errors)
+
+        columns = [np.where(both, values, np.nan) for values in (errors, other_errors)]
+        columns.append(columns[0] - columns[1])
+        intervals = [scores.mean_intervals(values, faces.units) for values in columns]
+        p_values = scores.holm([scores.normal_p(difference) for difference in intervals[2]])
+        compared[head] = {}
+        for place, name in enumerate(others.names):
+            compared[head][name] = Compared(
+                faces=int(both[:, place].sum()),
+                error=intervals[0][place],
+                other=intervals[1][place],
+                difference=intervals[2][place],
+                p=p_values[place],
+            )
+    return compared
 
 
 def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Array:

@@ -10,7 +10,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.outputs import Measured
+from fer_vit.evaluation.outputs import Compared, Measured
 from fer_vit.evaluation.scores import (
     FEW,
     FOUND,
@@ -196,7 +196,15 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
     rows, text = _score_rows(results)
     table = score_table("", rows)
     meanings = meanings_section(table[0])
-    heads = [head_section(head, found) for head, found in results.get("heads", {}).items()]
+    heads = []
+    for head, found in results.get("heads", {}).items():
+        heads.append(head_section(head, found))
+        for column, by_head in results.get("heads by", {}).items():
+            if by_head[head]:
+                heads.append(head_groups_section(head, column, by_head[head]))
+        compared = results.get("heads compared", {})
+        if head in compared:
+            heads.append(compared_section(head, compared[head]))
     if faces.targets is None:
         return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
 
@@ -319,6 +327,41 @@ def head_section(head: str, measured: Measured) -> Section:
     return Section(head.capitalize(), text, table, intervals=drawn)
 
 
+def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:
+    """Returns the table of the outputs of a head by group: two measures of each."""
+    first, second = HEADS[head].figures[:2]
+    table = [["output"]]
+    for name in groups:
+        table[0] += [f"{printable(name)}: {first}", second]
+    for output in next(iter(groups.values())):
+        cells = [output]
+        for measured in groups.values():
+            for figure in (first, second):
+                mean = measured[output][figure]["mean"]
+                cells.append(NOTHING if mean is None else f"{mean:.3f}")
+        table.append(cells)
+    text = f"Groups of fewer than {FEW} persons or photos are left out. results.json has intervals."
+    return Section(f"{head.capitalize()} by {column}", text, table)
+
+
+def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
+    """Returns the table of the errors of two models for the outputs of a head."""
+    table = [["output", "faces", "error", "the other's error", "difference", "p"]]
+    for output, row in compared.items():
+        cells = [output, f"{row['faces']:,}"]
+        cells.append(interval_text(row["error"], ".3f"))
+        cells.append(interval_text(row["other"], ".3f"))
+        cells.append(interval_text(row["difference"], "+.3f"))
+        cells.append(f"{row['p']:.2g}")
+        table.append(cells)
+    text = (
+        "Mean absolute errors on the same faces. Difference: the model minus the other; below 0, "
+        "the model is better. p: by the bootstrap over persons, or over photos where persons are "
+        "unknown, with Holm's correction for the number of outputs."
+    )
+    return Section(f"{head.capitalize()}: the two models", text, table)
+
+
 MEANINGS = {
     "movements": (
         "r: Pearson's correlation with the targets. MAE: mean absolute error, of intensities from "
@@ -332,7 +375,7 @@ MEANINGS = {
     ),
 }
 """What the measures of each head mean."""
-HEAD_NOTE = "Groups, the other model and robustness are scored by the expression alone."
+HEAD_NOTE = "Altered images are scored by the expression alone."
 
 ROBUSTNESS = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "

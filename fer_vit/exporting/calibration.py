@@ -63,10 +63,10 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
         FerVitError: A label has no training face, which the adjustment needs.
     """
     rows = Manifest.read(manifest, ["train"]).split("train")
-    targets = rows.targets() if len(rows) else None
     counts = np.zeros(len(rows.names))  # (C,)
+    targets = rows.targets(partial=True)
     if targets is not None:
-        counts = targets.sum(0)
+        counts = np.nansum(targets, axis=0)
 
     if strength and not counts.all():
         missing = [name for name, count in zip(rows.names, counts, strict=True) if not count]

@@ -21,16 +21,16 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
 from fer_vit.heads import EXPRESSION, HEADS, in_picture
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import build_model
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.charts import draw_confusion
-from fer_vit.store.folder import read_model
+from fer_vit.store.folder import build_network, read_model
 from fer_vit.train.log import log_once
 from fer_vit.train.metrics import OutputMetrics
 from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
 from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
-from fer_vit.train.teachers import Teachers
+from fer_vit.train.teachers import FormerModel, Teachers
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -119,6 +119,30 @@ def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         if names:
             merged[head] = list(dict.fromkeys(names))
     return merged
+
+
+def start_from(
+    net: RegionViT,
+    settings: dict[str, Any],
+    state: dict[str, Tensor],
+    name: str,
+    trained: Mapping[str, Sequence[str]],
+) -> FormerModel | None:
+    """Returns the model that a training starts from, if it teaches outputs of further heads.
+
+    Args:
+        net: The network that is trained.
+        settings: The former model's, as of `read_model`.
+        state: Its state dict.
+        name: Its name in messages.
+        trained: The outputs by head that the data train.
+    """
+    if not settings.get("outputs"):
+        return None
+    former = FormerModel(build_network(settings, state, name), net, trained)
+    if former.sources:
+        log_once(f"{name} teaches the heads without targets: {', '.join(former.sources)}.")
+    return former if former.sources else None
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
@@ -232,8 +256,11 @@ class FERTask(RegionViTModule):
         self.starts_from = (
             init if source and source[0]["labels"] else None
         )  # a classifier, no pretrained encoder
+        self.former: FormerModel | None = None
         if init and source:
             log_once(take_weights(self.net, *source, init))
+            trained = {head: self.shared[head].names for head in self.head_weights}
+            self.former = start_from(self.net, *source, init, trained)
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
@@ -325,6 +352,9 @@ class FERTask(RegionViTModule):
         for head, weight in self.head_weights.items():
             preds, target = self.matched(head, outputs, batch)
             loss = loss + weight * HEADS[head].loss(preds, target)
+        if self.former:
+            for head, target in self.former.teach(batch).items():
+                loss = loss + HEADS[head].weight * HEADS[head].loss(outputs[head], target)
         return self.log_loss(loss, logits, batch.path)
 
     def matched(

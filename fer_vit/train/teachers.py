@@ -1,9 +1,10 @@
 """Models that predict the augmented faces of another model's training.
 
-B images, C classes.
+B images, C classes, K outputs of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import HEADS
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
 
@@ -42,25 +44,83 @@ class Teachers:
         return torch.where(known, (batch.target.nan_to_num() + preds) / 2, preds)
 
 
+class FormerModel:
+    """The model that a training starts from, which teaches the outputs of heads for which the data
+    have no targets.
+
+    It predicts each augmented training face, so that these outputs do not drift while the encoder
+    learns: learning without forgetting (Li & Hoiem 2016, arXiv:1606.09282). It is not part of a
+    checkpoint.
+    """
+
+    def __init__(
+        self, network: RegionViT, student: RegionViT, trained: Mapping[str, Collection[str]]
+    ) -> None:
+        """Learns which outputs to teach: all that both models have, but not `trained` by head."""
+        self.network = network
+        self.sources: dict[str, list[int]] = {}  # the former output of each output; -1: none
+        if find_difference(network, student):
+            return
+        for head, names in student.settings.outputs.items():
+            former = network.settings.outputs.get(head, [])
+            taught = [name for name in former if name not in trained.get(head, ())]
+            sources = [former.index(name) if name in taught else -1 for name in names]
+            if taught:
+                self.sources[head] = sources
+
+    @torch.no_grad()
+    def teach(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns the targets (B, K) of a batch by head, in the order of the student's outputs; NaN
+        for outputs that are not taught.
+        """
+        if not self.sources:
+            return {}
+        raw = self.network(*_view(self.network, batch))
+        targets = {}
+        for head, sources in self.sources.items():
+            values = HEADS[head].decode(raw[head].float())[:, sources]
+            unknown = torch.tensor(sources, device=values.device) < 0
+            targets[head] = values.masked_fill(unknown, torch.nan)
+        return targets
+
+
 def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
     """Raises FerVitError for a teacher with other labels, or that needs other crops or regions."""
-    here, there = student.settings, teacher.settings
-    pairs: list[tuple[str, object, object]] = [
-        ("labels", here.labels, there.labels),
-        ("align", here.align, there.align),
-    ]
-    if here.align == "landmarks":
-        pairs.append(("template", here.template or TEMPLATE, there.template or TEMPLATE))
-    if teacher.layout.num_regions:  # boxes come in the student's order
-        pairs.append(("regions", student.config.regions, teacher.config.regions))
+    labels = Difference("labels", student.settings.labels, teacher.settings.labels)
+    different = (
+        labels
+        if _plain(labels.expected) != _plain(labels.came)
+        else find_difference(teacher, student)
+    )
+    if different:
+        what, expected, came = different
+        raise FerVitError(
+            f"Expected a teacher with the {what} of the student, {_plain(expected)}, but "
+            f"{name} has {_plain(came)}. Leave it out of `--model.teachers`, or change the "
+            "student."
+        )
 
-    for what, expected, came in pairs:
-        if _plain(expected) != _plain(came):
-            raise FerVitError(
-                f"Expected a teacher with the {what} of the student, {_plain(expected)}, but "
-                f"{name} has {_plain(came)}. Leave it out of `--model.teachers`, or change the "
-                "student."
-            )
+
+class Difference(NamedTuple):
+    """A setting that is not the student's."""
+
+    name: str
+    expected: object
+    came: object
+
+
+def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None:
+    """Returns the first setting by which a teacher needs other crops or regions than the student;
+    None if it does not.
+    """
+    here, there = student.settings, teacher.settings
+    pairs = [Difference("align", here.align, there.align)]
+    if here.align == "landmarks":
+        template = here.template or TEMPLATE
+        pairs.append(Difference("template", template, there.template or TEMPLATE))
+    if teacher.layout.num_regions:  # boxes come in the student's order
+        pairs.append(Difference("regions", student.config.regions, teacher.config.regions))
+    return next((pair for pair in pairs if _plain(pair.expected) != _plain(pair.came)), None)
 
 
 def _plain(setting: object) -> str:
@@ -71,12 +131,17 @@ def _plain(setting: object) -> str:
 
 
 def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
-    """Returns the probabilities (B, C) of a model for a batch of crops,
-    which are resized to its size.
+    """Returns the probabilities (B, C) of a model for a batch of crops."""
+    return net.logits(*_view(net, batch)).float().softmax(-1)
+
+
+def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the images (B, 3, S, S), boxes (B, R, 4) and visible regions (B, R) of a batch of
+    crops, resized to a model's size. The model is moved to their device.
     """
     net.to(batch.image.device)
     size, given = net.config.img_size, batch.image.shape[-1]
     image = batch.image
     if size != given:
         image = F.interpolate(image, size=size, mode="bilinear", align_corners=False)
-    return net.logits(image, batch.boxes * (size / given), batch.valid).float().softmax(-1)
+    return image, batch.boxes * (size / given), batch.valid

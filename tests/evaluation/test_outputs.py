@@ -1,6 +1,7 @@
 """Evaluation of further heads: of a manifest that a model predicts, and of tables with truth."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn
-from fer_vit.store.folder import save_network
-from tests.helpers.commands import run
+from fer_vit.store.folder import load_network, save_network
+from tests.helpers.commands import fails, run
 
 RNG = np.random.default_rng(0)
 
@@ -56,14 +57,16 @@ def test_measures_have_intervals_over_persons() -> None:
     value = target + RNG.normal(0, 0.2, (90, 2))
     target[:10, 0] = np.nan
     units = np.repeat(np.arange(30), 3)
-    measured = score_head("movements", HeadOutputs(["a", "b"], value, target), units)
+    measured = score_head("movements", HeadOutputs("movements", ["a", "b"], value, target), units)
     for column, name in enumerate("ab"):
         r = measured[name]["r"]
         assert r["mean"] == pytest.approx(measure("r", value[:, column], target[:, column]))
         assert r["low"] < r["mean"] < r["high"]
         assert r["faces"] == 90 - 10 * (name == "a")
         assert measured[name]["AUROC"]["mean"] is None
-    single = score_head("movements", HeadOutputs(["a", "b"], value, target), np.zeros(90, int))
+    single = score_head(
+        "movements", HeadOutputs("movements", ["a", "b"], value, target), np.zeros(90, int)
+    )
     assert single["a"]["r"]["low"] is None
 
 
@@ -157,3 +160,102 @@ def test_wrong_truth_is_named(name: str, cell: str, tmp_path: Path) -> None:
     table, truth, _ = write_tables(tmp_path, name, ["0", "1", cell, *["0"] * 37])
     with pytest.raises(FerVitError, match=rf"t\.csv, row 3 .*`{name}`, but got `{cell}"):
         command(table, labels=truth, output=tmp_path / "e")
+
+
+def write_some(folder: Path, path: Path, every: int) -> Path:
+    """Writes the drawn faces with a column of groups; every n-th face has no label."""
+    reading = drawn.read(folder / "faces", count=80, size=48, heads=True)
+    rows = []
+    for index, row in enumerate(reading.rows):
+        label = None if index % every == 0 else row.label
+        rows.append(replace(row, label=label, extra={"group": "ab"[index % 2]}))
+    write_manifest(path, replace(reading, rows=rows, extra=("group",)), "drawn")
+    return path
+
+
+def test_faces_without_a_label_count_for_further_heads_alone(folder: Path, tmp_path: Path) -> None:
+    manifest = write_some(folder, tmp_path / "some.parquet", every=3)
+    model = ["--checkpoint", folder / "model", "--split=train"]
+    results = evaluate(tmp_path / "e", manifest, *model)
+    rows = Manifest.read(manifest).split("train")
+    labels = rows.column("label")
+    assert results["faces"] == sum(label is not None for label in labels)
+    assert results["heads"]["affect"]["valence"]["RMSE"]["faces"] == len(labels)
+    assert any("no label" in note for note in results["notes"])
+
+    faces = predict_manifest(load(folder / "model", "cpu"), rows, "train").with_label()
+    assert faces.targets is not None
+    correct = faces.probabilities.argmax(1) == faces.targets.argmax(1)
+    assert results["all"]["accuracy"]["mean"] == pytest.approx(correct.mean())
+
+
+def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> None:
+    net = load_network(folder / "model")
+    outputs = {"movements": ["mouthOpen"]}
+    save_network(build_model(net.config, EXPRESSIONS, outputs=outputs), tmp_path / "one")
+    words = ["--checkpoint", tmp_path / "one"]
+    results = evaluate(tmp_path / "e", folder / "faces.parquet", *words)
+    assert [*results["heads"]] == ["movements"]
+    (note,) = results["notes"]
+    assert "movements (10), pose (2), affect (2)" in note
+
+
+def test_groups_and_another_model_are_compared_by_head(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "FEW", 5)
+    manifest = write_some(folder, tmp_path / "none.parquet", every=1)
+    torch.manual_seed(1)
+    net = load_network(folder / "model")
+    for value in net.heads.parameters():
+        torch.nn.init.normal_(value, std=0.1)
+    save_network(net, tmp_path / "other")
+    words = ["--checkpoint", folder / "model", "--split=train", "--by=group"]
+    results = evaluate(tmp_path / "e", manifest, *words, "--against", tmp_path / "other")
+    assert "confusion" not in results
+
+    rows = Manifest.read(manifest).split("train")
+    first, second = (
+        predict_manifest(load(path, "cpu"), rows, "train").heads["movements"]
+        for path in (folder / "model", tmp_path / "other")
+    )
+    group = np.array(rows.column("group"))
+    place = first.names.index("mouthOpen")
+    value, truth = first.values[:, place], first.targets[:, place]
+    for name, head in results["heads by"]["group"]["movements"].items():
+        r = measure("r", value[group == name], truth[group == name])
+        assert head["mouthOpen"]["r"]["mean"] == pytest.approx(r)
+
+    compared = results["heads compared"]["movements"]["mouthOpen"]
+    errors = np.abs(value - truth), np.abs(second.values[:, place] - truth)
+    assert compared["error"]["mean"] == pytest.approx(errors[0].mean())
+    assert compared["other"]["mean"] == pytest.approx(errors[1].mean())
+    difference = compared["difference"]
+    assert difference["mean"] == pytest.approx(errors[0].mean() - errors[1].mean())
+    assert difference["low"] < difference["mean"] < difference["high"]
+    p = [row["p"] for row in results["heads compared"]["movements"].values()]
+    assert all(0 <= value <= 1 for value in p)
+    text = (tmp_path / "e" / "results.md").read_text()
+    assert "## Movements by group" in text
+    assert "## Movements: the two models" in text
+
+
+def test_altered_images_need_labels(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    manifest = write_some(folder, tmp_path / "none.parquet", every=1)
+    words = ["--checkpoint", folder / "model", "--robustness", "--output", tmp_path / "e"]
+    assert "expression alone" in fails(capsys, "evaluate", manifest, *words)
+
+
+def test_tables_of_two_models_are_compared_by_head(tmp_path: Path) -> None:
+    cells = [f"{row / 40}" for row in range(40)]
+    table, truth, values = write_tables(tmp_path, "move_jawOpen", cells)
+    other = tmp_path / "other.csv"
+    other.write_text(table.read_text())
+    results = evaluate(tmp_path / "e", table, "--labels", truth, "--against", other)
+    compared = results["heads compared"]["movements"]["jawOpen"]
+    assert compared["difference"]["mean"] == 0
+    assert compared["p"] == 1
+    error = np.abs(values[:, 0] - np.arange(40) / 40).mean()
+    assert compared["error"]["mean"] == pytest.approx(error)

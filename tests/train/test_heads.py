@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image as Pil
 
-from fer_vit.data.dataset import FaceDataset, collate
+from fer_vit.data.dataset import Batch, FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
@@ -25,6 +25,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn
 from fer_vit.store.folder import load_network
 from fer_vit.train.cli import train
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 
 
@@ -102,12 +103,40 @@ def test_a_model_that_starts_from_another_keeps_its_heads(
 ) -> None:
     manifest = write(folder, reading, ["affect"])
     before = load_network(trained)
-    options = [f"--model.init={trained}", "--model.lr=0.01"]
-    after = load_network(fit(manifest, tmp_path, *TINY, *options))
+    after = load_network(fit(manifest, tmp_path, *TINY, f"--model.init={trained}"))
     assert after.settings.outputs == before.settings.outputs == drawn.OUTPUTS
-    for name, value in before.heads.state_dict().items():
-        same = torch.equal(value, after.heads.state_dict()[name])
-        assert same != name.startswith("affect"), name
+
+
+@pytest.mark.parametrize("taught", [True, False])
+def test_the_former_model_teaches_the_heads_without_targets(
+    taught: bool,
+    trained: Path,
+    folder: Path,
+    reading: Reading,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = []
+    step = FERTask.training_step
+
+    def note(task: FERTask, batch: Batch, index: int) -> torch.Tensor:
+        loss = step(task, batch, index)
+        former = task.former
+        task.former = None
+        steps.append((loss.item(), step(task, batch, index).item(), former))
+        return loss
+
+    monkeypatch.setattr(FERTask, "training_step", note)
+    heads = ["affect"] if taught else [*drawn.OUTPUTS]
+    manifest = write(folder, reading, heads)
+    fit(manifest, tmp_path, *TINY, f"--model.init={trained}")
+    with_former, without, former = steps[0]
+    if taught:
+        assert former is not None
+        assert [*former.sources] == ["movements", "pose"]
+        assert with_former > without
+    else:
+        assert former is None
 
 
 @pytest.mark.parametrize("heads", [[], ["pose"]])

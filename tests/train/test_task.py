@@ -43,6 +43,7 @@ from fer_vit.train.task import (
     expression_loss,
     expression_metrics,
 )
+from fer_vit.train.teachers import FormerModel
 from tests.helpers.commands import TINY, fit
 
 NETWORK = RegionViTConfig(
@@ -498,6 +499,24 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
     assert not any("teacher" in name for name in task.state_dict())
     with pytest.raises(FerVitError, match="labels"):
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+def test_a_former_model_teaches_the_outputs_that_are_not_trained() -> None:
+    outputs = {"movements": ["b", "a"], "pose": ["yaw"]}
+    former = build_model(NETWORK, ["x", "y"], outputs=outputs).eval()
+    student = build_model(NETWORK, ["a", "b", "c"], outputs={"movements": ["a", "new", "b"]})
+    teacher = FormerModel(former, student, {"movements": ["a", "new"]})
+    faces = batch_with_heads()
+    targets = teacher.teach(faces)
+    assert [*targets] == ["movements"]
+    assert targets["movements"].isfinite().all(0).tolist() == [False, False, True]
+    raw = former(faces.image, faces.boxes, faces.valid)["movements"]
+    torch.testing.assert_close(targets["movements"][:, 2], raw[:, 0].sigmoid())
+    assert not targets["movements"].requires_grad
+
+    other_regions = replace(NETWORK, regions=NETWORK.regions[::-1])
+    student = build_model(other_regions, ["a", "b", "c"], outputs=outputs)
+    assert FormerModel(former, student, {}).teach(faces) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""All heads learn drawn faces, whose movements, pose, valence and arousal are known exactly."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fer_vit.data.dataset import FaceDataset, collate
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import write_manifest
+from fer_vit.face.crop import CropSpec
+from fer_vit.geometry import Array
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.sources import drawn
+from fer_vit.store.folder import load_network
+from tests.helpers.commands import fit
+from tests.train.test_heads import validate
+
+pytestmark = pytest.mark.slow  # a model is trained
+FACES = 2000
+EPOCHS = 12
+FEATURES = ("brow", "eye", "nose", "mouth")
+STRONG = {name: 0.3 if name == "browLower" else 0.5 for name in drawn.MOVEMENTS}
+"""A movement from this intensity on; lowered brows are never stronger than 0.6."""
+ELSEWHERE = ("mouthSneer", "mouthCornerUpLeft", "mouthCornerUpRight")
+"""Movements that other regions show as well: the nose is wrinkled whenever the lip is raised, and a
+raised corner of the mouth is at the edge of the cheek, and turns the aligned crop.
+"""
+
+
+class Learned(NamedTuple):
+    """What a model has learned, on new faces."""
+
+    agreement: dict[str, float]  # r of each output; CCC of valence and arousal
+    own_first: dict[str, float]  # see `own_first`
+
+
+def learn(manifest: Path, folder: Path, seed: int) -> Learned:
+    """Trains a model with the config `drawn_heads`."""
+    options = [f"--trainer.max_epochs={EPOCHS}", f"--seed_everything={seed}"]
+    checkpoint = fit(manifest, folder, "--config=drawn_heads", *options, "--data.num_workers=0")
+    logs = validate(checkpoint, manifest, folder)
+    agreement = {}
+    for head in drawn.OUTPUTS:
+        for row in csv.DictReader((logs / f"val_{head}.csv").open()):
+            agreement[row["output"]] = float(row.get("r") or row["CCC"])
+
+    net = load_network(checkpoint)
+    terms, targets = region_terms(net, Manifest.read(manifest).split("val"))
+    return Learned(agreement, own_first(terms, targets, net.config.regions))
+
+
+def region_terms(net: RegionViT, faces: Manifest) -> tuple[Array, Array]:
+    """Returns the terms (B, R, K) of the regions for the K movements, and the targets (B, K)."""
+    spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align)
+    dataset = FaceDataset(faces, spec)
+    batch = collate([dataset[row] for row in range(len(faces))]).ready(torch.device("cpu"))
+    with torch.inference_mode():
+        tokens = net.forward_features(net.tokenize(batch.image, batch.boxes, batch.valid))
+        terms = net.heads["movements"].terms(tokens).regions
+    return terms.numpy(), batch.targets["movements"].numpy()
+
+
+def own_first(terms: Array, targets: Array, regions: Sequence[str]) -> dict[str, float]:
+    """Returns for each movement the share of the faces with a strong one whose first region is one
+    in which it is drawn. The first region has the largest term, less the mean over all faces.
+    """
+    terms = terms - terms.mean(0)
+    shares = {}
+    for index, (name, least) in enumerate(STRONG.items()):
+        feature = next(part for part in FEATURES if name.startswith(part))
+        first = terms[targets[:, index] >= least, :, index].argmax(1)
+        shares[name] = float(np.mean([regions[region].endswith(feature) for region in first]))
+    return shares
+
+
+def draw_faces(folder: Path) -> Path:
+    """Writes a manifest of drawn faces with all heads."""
+    path = folder / "faces.parquet"
+    reading = drawn.read(folder / "faces", count=FACES, size=64, heads=True)
+    write_manifest(path, reading, "drawn")
+    return path
+
+
+def test_all_heads_learn_drawn_faces(tmp_path: Path) -> None:
+    learned = learn(draw_faces(tmp_path), tmp_path, seed=0)
+    for name, value in learned.agreement.items():
+        assert value >= 0.95, name
+    for name, share in learned.own_first.items():
+        assert share >= 0.95 or name in ELSEWHERE, name
