@@ -80,4 +80,7 @@ class _Moved(ModuleType):
         return getattr(import_module(MOVED[self.__name__]), name)
 
 
+# Python imports the package of a module first. Its attribute in this package stays the function of
+# the same name.
+sys.modules.update({path.rpartition(".")[0]: ModuleType(path.rpartition(".")[0]) for path in MOVED})
 sys.modules.update({path: _Moved(path) for path in MOVED})

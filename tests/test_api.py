@@ -52,6 +52,12 @@ def test_modules_that_0_1_documented_are_imported_by_their_old_path() -> None:
     assert inspect.isfunction(fer_vit.evaluate)
 
 
+@pytest.mark.parametrize("path", sorted(fer_vit.MOVED))
+def test_an_old_path_is_the_first_import_of_a_process(path: str) -> None:
+    code = f"import {path}, fer_vit, sys; assert 'torch' not in sys.modules, 'slow'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_public_names_are_listed_and_imported_lazily() -> None:
     assert {"load", "table", "models", "evaluate", "visualize", "export", "finetune"} < set(
         dir(fer_vit)
