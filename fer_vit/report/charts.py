@@ -308,8 +308,11 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     for index in named:
         share = signed_percent(float(target.shares[index]))
         labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
+    score = printable(target.name)
+    if target.name in view.probabilities:
+        score += f" {draw.probability_text(view.probabilities[target.name])}"
     text = (
-        f"{printable(target.name)}: what drives the prediction.\n"
+        f"{score}: what drives the prediction.\n"
         "Orange is for it, blue against it; the largest shares of regions."
     )
     figure, axes, close = face_figure(view, labels, text)
