@@ -2,6 +2,7 @@
 and untrusted zips.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -511,7 +512,7 @@ def test_a_full_disk_keeps_what_was_there(
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         file.write(bytes(shutil.disk_usage(disk).free - left))
     error = fails(capsys, *words)
-    assert "No space left on device" in error or "Expected room for the" in error
+    assert os.strerror(errno.ENOSPC) in error or "room" in error
     assert ".part" not in error
     filler.unlink()
     assert all(path.read_bytes() == data for path, data in before.items())
@@ -539,7 +540,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
     words = ["fit", *TINY, *place, "--trainer.max_epochs=3"]
     line = fails(capsys, *words)
     assert line.startswith("fer-vit: error: Cannot write ")
-    assert "(No space left on device). The previous one is kept: resume with `--ckpt_path " in line
+    assert os.strerror(errno.ENOSPC) in line
     kept = Path(line.partition("--ckpt_path ")[2].partition("`")[0])
     assert load_checkpoint(kept)["global_step"] >= 2
     assert not list(disk.rglob("*.part"))

@@ -141,12 +141,12 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     train = recipe.fit
     quick = {"trainer.max_epochs": 2}
     monkeypatch.setattr(recipe, "fit", lambda *given, **more: train(*given, **more, **quick))
-    for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
+    drawn_as = {"calm": "neutral", "happy": "happiness"}
+    numbers = {"photos": 10, "more_photos/test": 3, "new_photos": 3}  # of each class
+    for folder, name in product(numbers, drawn_as):
         Path(folder, name).mkdir(parents=True)
-        for number in range(10):
-            face = draw_face(
-                {"calm": "neutral", "happy": "happiness"}[name], number + 10 * (name == "calm"), 96
-            )[0]
+        for number in range(numbers[folder]):
+            face = draw_face(drawn_as[name], number + 10 * (name == "calm"), 96)[0]
             Path(folder, name, f"{number}.png").write_bytes(encode_png(face))
     for words in commands(DOCS / "tutorials/own_photos.md"):
         main(words)

@@ -174,9 +174,7 @@ def test_a_resumed_run_removes_no_foreign_files(
         if note == "best_model_path" and place == "{}":
             load_checkpoint(bad)  # perhaps of the previous run; Lightning keeps it
         else:
-            with pytest.raises(
-                FerVitError, match="which is not in the run's folder and could be lost"
-            ):
+            with pytest.raises(FerVitError, match=r"bad\.ckpt records .*folder"):
                 load_checkpoint(bad)
         notes.pop("dirpath", None)  # the second time without it
 
@@ -226,11 +224,11 @@ def updated(old: Any, change: Any) -> Any:
         ({"state_dict": {"net.vit.norm.bias": torch.zeros(1).expand(10**9)}}, "claims more"),
         ({"state_dict": {"net.vit.norm.bias": 1}}, "claims more"),
         ({"state_dict": {"net.vit.norm.bias": torch.full((32,), torch.nan)}}, "not finite"),
-        ({"state_dict": {3: torch.zeros(1)}}, "not a checkpoint of fer-vit"),
-        ({"state_dict": None}, "not a checkpoint of fer-vit"),
-        ({"hyper_parameters": [1]}, "not a checkpoint of fer-vit"),
-        ({"hyper_parameters": {"align": EXPANDING}}, "its lists have too many parts"),
-        ("200 blocks", "claims more weights than it contains"),
+        ({"state_dict": {3: torch.zeros(1)}}, "checkpoint of fer-vit"),
+        ({"state_dict": None}, "checkpoint of fer-vit"),
+        ({"hyper_parameters": [1]}, "checkpoint of fer-vit"),
+        ({"hyper_parameters": {"align": EXPANDING}}, "too many parts"),
+        ("200 blocks", "claims more"),
     ],
 )
 def test_claims_are_checked_before_they_take_memory(

@@ -82,7 +82,8 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     error = fails(
         capsys, "compare", table, *words[:2], "--baseline=calm", f"--output={tmp_path / 'd'}"
     )
-    assert "Expected the baseline calm and others in `condition`, but got film <b>, rest." in error
+    assert "calm" in error
+    assert "film <b>, rest" in error
 
 
 def test_columns_of_another_table_different_persons_and_few(

@@ -2,6 +2,8 @@
 and marked copies.
 """
 
+import errno
+import os
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -394,14 +396,12 @@ def test_a_marked_copy_of_a_moving_face(
         assert after.seconds == pytest.approx(before.seconds, abs=1e-4)
         change = np.abs(after.image.astype(float) - before.image).max(-1) > 80
         assert change.any() == (row["status"] == "ok")
-    full = Mock(side_effect=av.error.OSError(28, "No space left on device"))
+    full = Mock(side_effect=av.error.OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", full)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
-    assert (
-        f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is "
-        "complete." in line
-    )
+    for name in ("new.mp4", walk, os.strerror(errno.ENOSPC), tmp_path / "u.csv"):
+        assert str(name) in line
     assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
     assert not (tmp_path / "new.mp4").exists()
 
@@ -418,7 +418,7 @@ def test_in_python(walk: Path, folder: Path) -> None:
     assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert found[0].label_smoothed in EXPRESSIONS
     assert np.asarray(found[-1].plot().convert("RGB")).std() > 20
-    with pytest.raises(FerVitError, match="the video has become shorter"):
+    with pytest.raises(FerVitError, match="shorter"):
         replace(found[-1:], infos=(replace(found[-1].info, frame=99),))[0].plot()
     with pytest.raises(FerVitError, match="not a video"):
         model.predict(folder / "e.mp4")
@@ -436,7 +436,7 @@ def test_a_real_clip_goes_from_tears_to_laughter(clips: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("detect_every", [1, 5, 10])
+@pytest.mark.parametrize("detect_every", [1, 10])
 def test_real_people_keep_their_numbers(detect_every: int, clips: Path) -> None:
     model = load(device="cpu")
     for name, people in (

@@ -165,7 +165,7 @@ def test_a_shard_names_no_files(tmp_path: Path) -> None:
     )
     assert len(Manifest.read(path)) == 4
     path.rename(tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(FerVitError, match="row 3, column `image`: expected image bytes, but got"):
+    with pytest.raises(FerVitError, match=r"row 3, column `image`: .*bytes"):
         Manifest.read(tmp_path)
 
 
@@ -221,9 +221,9 @@ GOOD = POINTS.tolist()
             "split",
             ["train", "validation", "val", "test"],
             1,
-            "train, val, test, but got `validation`",
+            "train, val, test.*`validation`",
         ),
-        ("label", ["neutral", "anger", "joy", None], 2, "neutral, anger, but got `joy`"),
+        ("label", ["neutral", "anger", "joy", None], 2, "neutral, anger.*`joy`"),
         ("votes", [None, [1.0], None, None], 1, r"2 votes, but got \[1.0\]"),
         ("votes", [None, None, [0.0, 0.0], None], 2, "not all 0"),
         ("votes", [[1.0, 1.0], None, [2.0, -1.0], None], 2, "not negative"),
@@ -255,7 +255,7 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match="column `votes`"):
         Manifest.read(path)
     pq.write_table(table.set_column(1, "split", pa.array([1, 2, 3, 4])), path)
-    with pytest.raises(FerVitError, match="column `split`: expected type string, but got int64"):
+    with pytest.raises(FerVitError, match=r"column `split`: .*string.*int64"):
         Manifest.read(path)
 
 

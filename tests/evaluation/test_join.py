@@ -138,7 +138,7 @@ def test_columns_are_joined_by_path(tmp_path: Path) -> None:
     first, second, third = faces.units.tolist()
     assert first == second != third
     (tmp_path / "c.csv").write_text("image,age\na.png,30\n")
-    with pytest.raises(FerVitError, match=r"Expected the column path in .*c\.csv"):
+    with pytest.raises(FerVitError, match=r"path in .*c\.csv"):
         add_columns(faces, tmp_path / "c.csv")
     (tmp_path / "c.csv").write_text("path,age\na.png,30\na.png,31\n")
     with pytest.raises(FerVitError, match=r"a\.png has several"):
@@ -162,14 +162,14 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["label", "seconds", "p_anger", "p_sadness", "feature_3", "face"])
 def test_columns_of_predict_are_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"path,{name}\na.png,3\n")
-    with pytest.raises(FerVitError, match=rf"c\.csv has the column `{name}`"):
+    with pytest.raises(FerVitError, match=rf"c\.csv.*`{name}`"):
         add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
 
 
 def test_columns_of_two_tables_do_not_replace_each_other(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("path,age\na.png,3\n")
     faces = add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
-    with pytest.raises(FerVitError, match=r"c\.csv has the column `age`"):
+    with pytest.raises(FerVitError, match=r"c\.csv.*`age`"):
         add_columns(faces, tmp_path / "c.csv")
 
 

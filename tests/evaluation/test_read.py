@@ -154,7 +154,7 @@ def test_a_workbook_with_a_far_cell_takes_little_memory(tmp_path: Path) -> None:
     workbook.active.append(["path", "x"])
     workbook.active["XFD1048576"] = 1
     workbook.save(tmp_path / "t.xlsx")
-    with pytest.raises(FerVitError, match=r"Row 1048576 .*t\.xlsx has a cell beyond"):
+    with pytest.raises(FerVitError, match=r"1048576 .*t\.xlsx"):
         read_table(tmp_path / "t.xlsx")
 
 

@@ -60,14 +60,14 @@ def detect_squares(image: Image) -> list[Face]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"face": "crops"}, "Expected face detect or crop"),
+        ({"face": "crops"}, "detect or crop"),
         (
             {"detector": "nothing"},
-            "detector yunet, landmarks, none, but got nothing. The default is yunet.",
+            "yunet, landmarks, none.*nothing.*yunet",
         ),
-        ({"detector": "landmarks"}, "finds no faces in photos"),
-        ({"min_score": 1.1}, "Expected `min_score` to be from 0 to 1"),
-        ({"min_score": float("nan")}, "Expected `min_score` to be from 0 to 1"),
+        ({"detector": "landmarks"}, "landmarks"),
+        ({"min_score": 1.1}, "`min_score`.* 0 to 1"),
+        ({"min_score": float("nan")}, "`min_score`.* 0 to 1"),
         ({"batch_size": 0}, "`batch_size` to be 1 or more"),
         ({"every": 0}, "`every` to be 1 or more"),
         ({"fps": 5.0, "every": 2}, "either `fps`"),

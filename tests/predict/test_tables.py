@@ -87,7 +87,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
             {"model": "xyz"},
             "part-00000-of-00001.parquet .*model abc \\(now xyz\\)",
         ),
-        (ONCE, {"every": "3"}, r"was written with every None \(now 3\)"),
+        (ONCE, {"every": "3"}, r"every None \(now 3\)"),
         (
             ONCE,
             {"detector": "builtin", "model": "xyz"},

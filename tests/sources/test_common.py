@@ -90,8 +90,8 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:
-    assert "but got no such folder" in str(not_found(tmp_path / "none", "X"))
-    assert "but got an empty folder" in str(not_found(tmp_path, "X"))
+    assert "no such folder" in str(not_found(tmp_path / "none", "X"))
+    assert "empty" in str(not_found(tmp_path, "X"))
     for name in ("a", "b", ".hidden"):
         (tmp_path / name).touch()
     assert f"Expected X in {tmp_path}, but got a, b." in str(not_found(tmp_path, "X"))
@@ -152,7 +152,9 @@ def test_labels_of_every_script() -> None:
 def test_classes_without_training_images_are_named() -> None:
     rows = [Row(b"", "", split, label) for split, label in (("train", "fear"), ("val", "awe"))]
     notes = class_notes(Reading(("fear", "awe", "joy"), rows))
-    assert notes == ["No training image of awe, joy.", "Only one training image of fear."]
+    none, few = notes
+    assert "awe, joy" in none
+    assert "one training image of fear" in few
     assert class_notes(Reading(("awe",), rows[1:])) == [], "a data set to test on"
 
 

@@ -180,11 +180,11 @@ def test_what_is_not_read_is_counted_and_named(tmp_path: Path) -> None:
 
 def test_guesses_are_noted(tmp_path: Path) -> None:
     notes = build(tmp_path / "a", "trainset/calm", "trainset/bored", "holdout/calm").notes
-    assert "Read by the folders' names: holdout as test, trainset as train." in notes
+    assert any("holdout as test, trainset as train" in note for note in notes)
     notes = build(tmp_path / "b", "calm", "bored", "test").notes
-    assert "test is read as a class, because there is no train folder." in notes
+    assert any("test is read as a class" in note for note in notes)
     notes = build(tmp_path / "c", "Happy", "happy", "sad").notes
-    assert "Read as one class, happiness: Happy, happy." in notes
+    assert any("happiness: Happy, happy" in note for note in notes)
     persons = [f"{label}/{who}" for label in ("happy", "sad") for who in ("anna", "ben", "eve")]
     notes = build(tmp_path / "d", *persons).notes
     assert any("read as 3 persons (anna, ben, eve)" in note for note in notes)

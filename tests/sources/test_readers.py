@@ -51,7 +51,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
     assert {row.label for row in found.rows if row.split != "test"} == {"surprise"}
     assert found.rows[-1].name == "val_set/images/7.jpg"
     assert found.rows[-1].image == tmp_path / "val_set" / "images" / "7.jpg"
-    assert found.notes[0] == "AffectNet's val_set is the test split here."
+    assert "val_set" in found.notes[0]
     assert "held out as val" in found.notes[1]
 
 
@@ -144,7 +144,7 @@ def test_fairface_no_image_outside_of_the_folder_is_read(tmp_path: Path) -> None
     draw_fairface(
         tmp_path, {"labels.csv": ["path,age,gender,race", "../x.jpg,0-2,male,White"]}, "../x.jpg"
     )
-    with pytest.raises(FerVitError, match="and the images in train"):
+    with pytest.raises(FerVitError, match="train"):
         fairface.read(tmp_path)
 
 
@@ -196,17 +196,17 @@ def test_fer2013_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (GOOD.replace("3,", "7,", 1), "line 3: expected an emotion from 0 to 6, but got `7`"),
+        (GOOD.replace("3,", "7,", 1), "line 3: .*0 to 6.*`7`"),
         (
             GOOD.replace("Training", "Train"),
-            "line 3: expected a Usage from Training, .*, but got `Train`",
+            "line 3: .*Training, .*`Train`",
         ),
         (
             f"3,{pixels(FACES[0][1:])},Training",
-            "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: ",
+            "line 3: .*2304.*2256",
         ),
-        (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: expected 2304 pixels from 0 to 255"),
-        (f"3,{pixels(FACES[0])} x,Training", "line 3: expected 2304 pixels from 0 to 255"),
+        (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: .*2304.*0 to 255"),
+        (f"3,{pixels(FACES[0])} x,Training", "line 3: .*2304.*0 to 255"),
     ],
 )
 def test_fer2013_malformed_line(tmp_path: Path, line: str, message: str) -> None:
@@ -256,11 +256,10 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
         ("valid/neutrality/1.png", "val", "neutral"),
     ]
     assert found.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
-    assert found.notes == [
-        "not read: 1 file (1 .txt)",
-        "not read: 3 system or hidden entries (3 other hidden entries)",
-        "There are fewer than 3 folders below the classes (deep): they are not read as persons.",
-    ]
+    files, hidden, persons = found.notes
+    assert "1 .txt" in files
+    assert "3 system or hidden" in hidden
+    assert "(deep)" in persons
 
 
 def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
@@ -276,7 +275,7 @@ def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
             "val": 2,
             "test": 2,
         }
-    assert "held out as val, another as test" in found.notes[-1]
+    assert "val, another as test" in found.notes[-1]
     assert found.names == ("calm", "test")
     touch(tmp_path / "alone", "test/calm/1.jpg")
     assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
@@ -310,7 +309,7 @@ def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
         "val": 1,
         "test": 1,
     }
-    assert "A fixed tenth of the persons of train is held out" in found.notes[-1]
+    assert "tenth of the persons" in found.notes[-1]
 
 
 def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
@@ -357,7 +356,7 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
     assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2, "test": 7}
     assert found.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
     assert found.rows[0].image == tmp_path / "Image" / "aligned" / "train_00001_aligned.jpg"
-    assert found.notes[0] == "RAF-DB has no validation split."
+    assert "RAF-DB" in found.notes[0]
     assert "held out as val" in found.notes[1]
 
 
@@ -376,9 +375,7 @@ def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     assert [row.extra for row in found.rows] == [first, *[{}] * 5, last]
     for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
         (manual / "test_0007_manu_attri.txt").write_text(text)
-        with pytest.raises(
-            FerVitError, match=r"test_0007_manu_attri\.txt, line 6: expected the numbers of gender"
-        ):
+        with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: .*gender"):
             rafdb.read(tmp_path)
 
 

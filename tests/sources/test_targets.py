@@ -96,7 +96,7 @@ def test_bp4d_and_affwild_marks_are_unknown_and_occurrences_stay(tmp_path: Path)
     table = read_targets(write(tmp_path / "aus.csv", "path,AU6,AU12", *lines))
     np.testing.assert_array_equal(table.values["move_AU06"][:4], [0, 1, np.nan, 1])
     np.testing.assert_array_equal(table.values["move_AU12"][:4], [np.nan, 0, 1, np.nan])
-    assert "15 targets marked as not annotated" in " ".join(table.notes)
+    assert "15 targets" in " ".join(table.notes)
     assert "occurrences" in " ".join(table.notes)
 
 
@@ -155,9 +155,10 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
     touch(tmp_path / "photos", "a.jpg", "b.jpg", "c.jpg", "notes.pdf")
     table = write(tmp_path / "t.csv", "path,yaw,valance", "a.jpg,3,1", "b.jpg,4,1", "z.jpg,5,1")
     reading = folder.read(tmp_path / "photos", targets=table)
-    assert reading.dropped["no row in the table of targets"] == 1
+    assert reading.dropped == {"no row in the table of targets": 1}
     text = " ".join(reading.notes)
-    assert "1 of 3 rows name no photo, for example z.jpg" in text
+    assert "1 of 3 rows" in text
+    assert "z.jpg" in text
     assert "Did you mean `valence`?" in text
     assert "1 file (1 .pdf)" in text
 
@@ -165,7 +166,7 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
 def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     read = read_targets(write(tmp_path / "t.csv", "path,yaw,AU4", "a.jpg,3,", "b.jpg,4,-1"))
     assert read.outputs == {"pose": ["yaw"]}
-    assert any("left out without any value: AU4" in note for note in read.notes)
+    assert any("AU4" in note for note in read.notes)
 
 
 # What is wrong
@@ -185,13 +186,13 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
         (["path,valence", "a.jpg,0.1", "b.jpg,1.2"], "row 2 .*from -1 to 1 in `valence`"),
         (["path,yaw", "a.jpg,270"], "row 1 .*from -180 to 180 in `yaw`"),
         (["path,yaw", "a.jpg,left"], "row 1 .*a number in `yaw`, but got `left`"),
-        (["path,yaw", "a.jpg,inf"], "row 1 .*a finite number in `yaw`"),
+        (["path,yaw", "a.jpg,inf"], "row 1 .*finite.*`yaw`"),
         (["path,age", "a.jpg,3"], "columns of targets.*but got path, age"),
         (["path,yaw", "a.jpg,"], "empty"),
         (["image,yaw", "a.jpg,3"], "column path"),
-        (["path,yaw", "a.jpg,3", ",4"], "row 2 .*a path, but it is empty"),
+        (["path,yaw", "a.jpg,3", ",4"], "row 2 .*path.*empty"),
         (["path,yaw", "a.jpg,3", "./a.jpg,4"], "row 2 .*has several"),
-        (["path,yaw,split", "a.jpg,3,fold7"], "train, val or test in the column `split`"),
+        (["path,yaw,split", "a.jpg,3,fold7"], "train, val or test .*`split`"),
     ],
 )
 def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_path: Path) -> None:

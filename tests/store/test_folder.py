@@ -141,9 +141,7 @@ def test_models_that_cannot_be_averaged(
     save_network(build_model(**{**own, **change}), tmp_path / "other")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     assert average_networks([one, one]).settings.labels == net.settings.labels
-    with pytest.raises(
-        FerVitError, match=f"^{other} has another {what} than {one}. Average models of one config"
-    ):
+    with pytest.raises(FerVitError, match=f"^{other} .*{what} .*{one}"):
         average_networks([one, other])
 
 
@@ -248,9 +246,7 @@ def test_weights_of_the_hub_have_its_sha256(
     )
     read_model("somebody/model", local_files_only=True)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
-    with pytest.raises(
-        FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and fetch it again"
-    ):
+    with pytest.raises(FerVitError, match=f"sha256 {blob.name}.*Remove"):
         read_model("somebody/model", local_files_only=True)
 
 
@@ -279,21 +275,21 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ({"labels": ["a", "a", "b"]}, "labels that differ"),
         (
             {"labels": ["a", "b"]},
-            r"`vit.head.weight`: float \(3, 32\), but its settings require float \(2, 32\)",
+            r"`vit.head.weight`: .*\(3, 32\).*\(2, 32\)",
         ),
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
         ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
-        ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness to be one number or three"),
-        ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be from 0 to 1"),
+        ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness"),
+        ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds .*0 to 1"),
         (
             {"thresholds": {**THRESHOLDS, "95": [0.2]}},
-            "thresholds to be from 0 to 1",
+            "thresholds .*0 to 1",
         ),  # one for each label
         (
             {"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}},
-            "thresholds to be from 0 to 1",
+            "thresholds .*0 to 1",
         ),
         ({"outputs": {"gaze": ["x"]}}, "a head of .*gaze"),
         ({"outputs": {"pose": ["tilt"]}}, "outputs of pose among .*tilt"),
@@ -301,7 +297,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ({"outputs": {"movements": ["jawOpen"]}}, "not in the file|missing|heads.movements"),
         ({"outputs": {"movements": "jawOpen"}}, "outputs"),
         ({"temperature": 0}, "temperature to be from 0.001"),
-        ({"temperature": 10**400}, "does not fit this version"),
+        ({"temperature": 10**400}, "this version"),
         ({"prior": [0.5, 0.5]}, "prior"),
         ({"adjustment": 0.5}, "adjustment"),
     ],

