@@ -331,7 +331,7 @@ def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
     monkeypatch.setitem(SOURCES, "later", later)
     with pytest.raises(FerVitError, match=r"`count.*drawn.*later"):
         prepare("later", tmp_path, tmp_path / "a.parquet", **{"count": 5, "later": {"count": 7}})
-    with pytest.raises(FerVitError, match=r"`later\.count.*later.*drawn"):
+    with pytest.raises(FerVitError, match=r"`count`.*later.*drawn"):
         prepare("drawn", tmp_path, tmp_path / "a.parquet", **{"later": {"count": 5}})
     with pytest.raises(AssertionError):  # Python names the option of the data set alone
         prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
