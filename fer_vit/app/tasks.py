@@ -35,6 +35,7 @@ from fer_vit.face.image import (
 )
 from fer_vit.faces import NO_FACE, OK, Faces, no_faces
 from fer_vit.fields import FACES, FEATURES
+from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions, is_video
@@ -43,7 +44,8 @@ from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
-from fer_vit.visualization.writer import write_report
+from fer_vit.visualization.people import Watched
+from fer_vit.visualization.writer import Known, write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
@@ -188,9 +190,13 @@ def make_report(
     messages: list[str] = []
     found: dict[str, FileFaces] = {}
 
+    watched = Watched()
+
     def collect(faces: Faces) -> None:
         (info,) = faces.infos
         found.setdefault(info.path, FileFaces()).add(faces)
+        if Path(info.path) in clips:
+            watched.add(faces)
 
     outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
@@ -206,10 +212,14 @@ def make_report(
     send({"state": "found", "messages": messages})
 
     photos = {str(path): found[str(path)].faces for path in paths if path not in clips}
-    drawn = draw_photos(photos)
+    files = name_pictures(photos)
+    decoded = draw_photos(photos, files)
     if task.explain:
         in_photos = sum(len(faces) for faces in photos.values())
-        explain(task, paths, options, min(in_photos, MAX_FACES), send)
+        explain(task, paths, options, Known(decoded, watched), min(in_photos, MAX_FACES), send)
+    for _ in decoded:  # draws the photos; a report has read them all
+        pass
+    drawn = [{"name": name, "file": file} for name, file in files.items()]
     send({"state": "done", "messages": messages, "photos": drawn})
 
 
@@ -217,6 +227,7 @@ def explain(
     task: Task,
     paths: Sequence[Path],
     options: PhotoOptions,
+    known: Known,
     in_photos: int,
     send: Callable[[Event], None],
 ) -> None:
@@ -237,6 +248,7 @@ def explain(
         task.model,
         most=MAX_FACES,
         on_face=explained,
+        known=known,
     )
     if faces:
         shutil.make_archive(str(report), "zip", report)
@@ -321,23 +333,37 @@ def describe(name: str, file: FileFaces) -> Iterator[str]:
         yield f"{name} cannot be read{part}: {status}."
 
 
-def draw_photos(photos: Mapping[str, Faces]) -> list[dict[str, str]]:
-    """Draws the faces of photos, by path, as large as the page shows them;
-    returns names and files.
+def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
+    """Returns the file of the drawn picture of each photo with a face, by path."""
+    with_faces = [name for name, faces in photos.items() if len(faces)]
+    return {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
+
+
+def draw_photos(
+    photos: Mapping[str, Faces], files: Mapping[str, str]
+) -> Iterator[tuple[Faces, Image | None]]:
+    """Yields photos, by path, with their faces and their image, which is decoded only here; None
+    without a face.
+
+    On the way, draws the faces into `files`, as large as the page shows them.
     """
     Path("../photos").mkdir()
-    drawn: list[dict[str, str]] = []
     for name, faces in photos.items():
-        if not len(faces):
+        if name not in files:
+            yield faces, None
             continue
-        photo = Pil.fromarray(read_image(Path(name)))
-        scale = min(1.0, SHOWN / max(photo.size))
-        photo.thumbnail((SHOWN, SHOWN))
-        marked = []
-        for number, face in enumerate(faces):
-            box = None if face.box is None else face.box * scale
-            marked.append(Marked(box, face.label, face.confidence, number))
-        file = f"photos/{len(drawn)}.jpg"
-        Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(f"../{file}", quality=88)
-        drawn.append({"name": name, "file": file})
-    return drawn
+        image = read_image(Path(name))
+        Pil.fromarray(draw_photo(image, faces)).save(f"../{files[name]}", quality=88)
+        yield faces, image
+
+
+def draw_photo(image: Image, faces: Faces) -> Image:
+    """Returns a photo (H, W, 3), as large as the page shows it, with its faces marked."""
+    photo = Pil.fromarray(image)
+    scale = min(1.0, SHOWN / max(photo.size))
+    photo.thumbnail((SHOWN, SHOWN))
+    marked = []
+    for number, face in enumerate(faces):
+        box = None if face.box is None else face.box * scale
+        marked.append(Marked(box, face.label, face.confidence, number))
+    return draw_faces(np.asarray(photo), marked)

@@ -42,7 +42,7 @@ from fer_vit.faces import (
     join,
     no_faces,
 )
-from fer_vit.geometry import TEMPLATE, Array, Float32Array, Mask, apply, invert, rotation
+from fer_vit.geometry import TEMPLATE, Array, Float32Array, Image, Mask, apply, invert, rotation
 from fer_vit.heads import EXPRESSION, HEADS, in_picture, target_column
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -313,21 +313,8 @@ class Recognizer(nn.Module):
             )
         samples = []
         for photo in faces.photos():
-            if not len(photo.faces):
-                continue
-            image = read_photo(photo.faces[0])
-            for row, to_crop in enumerate(photo.faces.to_crop):
-                sample = Sample(
-                    image=warp(image, to_crop, self.crop_spec.size),
-                    boxes=photo.faces.boxes[row].astype(np.float32),
-                    valid=photo.faces.visible[row],
-                    target=None,
-                    row=row,
-                    path=photo.path,
-                    to_crop=to_crop,
-                    targets={},
-                )
-                samples.append(sample)
+            if len(photo.faces):
+                samples += crop_samples(photo.faces, read_photo(photo.faces[0]))
         return collate(samples).ready(self.device)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
@@ -470,6 +457,25 @@ def list_outputs(further: Iterable[str]) -> list[str]:
     expression, and the pose at least from the landmarks.
     """
     return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
+
+
+def crop_samples(faces: Faces, image: Image) -> list[Sample]:
+    """Returns classified faces of a photo, cut out of its image (H, W, 3) again."""
+    (info,) = faces.infos
+    samples = []
+    for row, to_crop in enumerate(faces.to_crop):
+        sample = Sample(
+            image=warp(image, to_crop, faces.scheme.crop_size),
+            boxes=faces.boxes[row].astype(np.float32),
+            valid=faces.visible[row],
+            target=None,
+            row=row,
+            path=info.path,
+            to_crop=to_crop,
+            targets={},
+        )
+        samples.append(sample)
+    return samples
 
 
 def results(faces: Faces) -> FaceResults:

@@ -170,22 +170,34 @@ def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], dic
     return limited, left_out
 
 
-def watch(frames: Iterable[Faces]) -> tuple[dict[str, Video], Counter[str]]:
-    """Follows the people in videos by path; also counts the frames by status."""
-    videos: dict[str, Video] = {}
-    status: Counter[str] = Counter()
-    for frame, faces in enumerate(frames):
+@dataclass
+class Watched:
+    """The people in videos by path, and the number of frames by status."""
+
+    videos: dict[str, Video] = field(default_factory=dict)
+    status: Counter[str] = field(default_factory=Counter)
+
+    def add(self, faces: Faces) -> None:
+        """Adds the smoothed faces of the next frame."""
         (info,) = faces.infos
-        status[info.reason] += 1
+        frame = self.status.total()
+        self.status[info.reason] += 1
         if info.seconds is None:  # the end of a video that broke
-            continue
-        video = videos.setdefault(info.path, Video(info.seconds, info.seconds))
+            return
+        video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
         video.end = info.seconds
         for face in faces:
             track = face.track or 0
             person = video.people.setdefault(track, Timeline(track))
             person.add(face, info.seconds, frame)
-    return videos, status
+
+
+def watch(frames: Iterable[Faces]) -> Watched:
+    """Follows the people in videos."""
+    watched = Watched()
+    for faces in frames:
+        watched.add(faces)
+    return watched
 
 
 def pictures(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from PIL import Image
 from skimage.data import astronaut
 
+import fer_vit.face.image as image_file
+import fer_vit.predict.plot as plot
 from fer_vit.app import jobs, tasks
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
@@ -22,7 +25,7 @@ from fer_vit.app.tasks import (
     run_task,
 )
 from fer_vit.errors import FerVitError
-from fer_vit.predict.recognizer import load
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
@@ -107,6 +110,41 @@ def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> 
     assert [event["state"] for event in events] == ["found", "done"]
     files = {path.name for path in uploads.parent.iterdir()}
     assert files == {"uploads", "faces.csv", "photos"}
+
+
+@pytest.mark.parametrize("explain", [True, False])
+def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
+    explain: bool, uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: Counter[bytes] = Counter()
+    decode = image_file.decode_image
+
+    def count(content: bytes, reduction: int = 1) -> np.ndarray:
+        decoded[content] += 1
+        return decode(content, reduction)
+
+    for module in (image_file, plot):
+        monkeypatch.setattr(module, "decode_image", count)
+    names = ["group.jpg", "empty.png"]
+    run_task(
+        Task(uploads.parent, names, DEFAULT, "faces.csv", True, {}, explain=explain), lambda _: None
+    )
+    assert [decoded[Path(name).read_bytes()] for name in names] == [2, 1]
+
+
+def test_a_clip_is_searched_once(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_video(uploads / "clip.mp4", [astronaut()] * 6, [n / 10 for n in range(6)])
+    searched: list[object] = []
+    recognize = Recognizer.recognize
+
+    def count(self: Recognizer, sources: list[Path], *rest: Any) -> Any:
+        searched.append(sources)
+        return recognize(self, sources, *rest)
+
+    monkeypatch.setattr(Recognizer, "recognize", count)
+    run(uploads, ["clip.mp4"], report=True)
+    assert searched == [[Path("clip.mp4")]]
+    assert "person 0" in (uploads.parent / "report" / "index.html").read_text()
 
 
 def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:

@@ -211,10 +211,11 @@ def frames(
 
 def test_every_frame_counts_and_absences_are_known() -> None:
     tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
-    videos, status = watch(
+    watched = watch(
         [*frames("a.mp4", tracks), no_faces([PhotoInfo("a.mp4", "damaged: 3 packets")])]
     )
-    assert status == {"ok": 11, "no face": 2, "damaged": 1}
+    videos = watched.videos
+    assert watched.status == {"ok": 11, "no face": 2, "damaged": 1}
     first, second = videos["a.mp4"].lines("a.mp4")
     assert (first["track"], first["frames"], first["start"], first["end"]) == (0, 10, 0, 0.48)
     assert first["times"] == pytest.approx([0.04 * n for n in (*range(8), 11, 12)], abs=1e-3)
@@ -225,7 +226,7 @@ def test_every_frame_counts_and_absences_are_known() -> None:
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
-    (line,) = watch(frames("a.mp4", [[3]] * 5001))[0]["a.mp4"].lines("a.mp4")
+    (line,) = watch(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].lines("a.mp4")
     times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
     span = (times * 1000 / times[-1]).astype(int).clip(max=999)
     expected = [shares[span == n].mean() * 1000 for n in range(1000)]
@@ -238,7 +239,7 @@ def test_a_long_curve_has_means_of_equal_spans() -> None:
 def test_pictures_are_spread_evenly(count: int) -> None:
     numbers = [
         face.frame
-        for face in watch(frames("a.mp4", [[0]] * count, period=400))[0]["a.mp4"].pictures()
+        for face in watch(frames("a.mp4", [[0]] * count, period=400)).videos["a.mp4"].pictures()
     ]
     assert len(numbers) == min(count, PICTURES)
     steps = np.diff(np.array(numbers, float))
@@ -248,7 +249,9 @@ def test_pictures_are_spread_evenly(count: int) -> None:
 
 
 def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
-    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * 5000))[0]["a.mp4"].pictures()]
+    numbers = [
+        face.frame for face in watch(frames("a.mp4", [[0]] * 5000)).videos["a.mp4"].pictures()
+    ]
     assert len(numbers) == PICTURES
     assert numbers == sorted(numbers)
     assert {number + half for number in range(0, 5000, 1000) for half in (0, 500)} - {0} <= set(
@@ -268,7 +271,7 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
     assert {face.score for faces in found for face in faces} == {None}
     again = [
         row
-        for _, chunks in pictures(model, watch(found)[0], options)
+        for _, chunks in pictures(model, watch(found).videos, options)
         for one in chunks
         for row in one.to_crop
     ]
@@ -279,15 +282,16 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
 
 def test_in_a_crowd_everyone_has_a_picture() -> None:
     tracks = [[*range(40)]] * 30 + [[*range(700)]]
-    (video,) = watch(frames("a.mp4", tracks))[0].values()
+    (video,) = watch(frames("a.mp4", tracks)).videos.values()
     shown = [face.track for face in video.pictures()]
     assert sorted(shown) == [*range(700)]
-    (few,) = watch(frames("a.mp4", tracks[:30]))[0].values()
+    (few,) = watch(frames("a.mp4", tracks[:30])).videos.values()
     assert len(list(few.pictures())) == 4 * PICTURES
 
 
 def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
-    videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
+    both = [*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)]
+    videos = watch(both).videos
     assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
     fewer, left_out = limit(videos, 15)
     assert left_out == {}
@@ -314,7 +318,7 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
 
 
 def test_a_person_alone_has_no_more_pictures_without_a_limit() -> None:
-    videos, _ = watch(frames("a.mp4", [[0]] * 600))
+    videos = watch(frames("a.mp4", [[0]] * 600)).videos
     for most in (sys.maxsize, 10_000):
         limited, left_out = limit(videos, most)
         assert len(list(limited["a.mp4"].pictures())) == PICTURES
