@@ -196,6 +196,30 @@ def test_a_retired_detector_is_one_line_with_the_default(
     assert len(line.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("predict x.jpg --face=cropp", "cropp"),
+        ("predict x.jpg --batch_size=1.5", "1.5"),
+        ("predict x.jpg --fps=fast", "fast"),
+        ("predict x.jpg --overwrite=perhaps", "perhaps"),
+        ("evaluate x.csv --split=all", "all"),
+        ("fit --task=other", "other"),
+        ("fit --model.network.tokens=other", "other"),
+        ("test --trainer.precision=7", "7"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_one_plain_line(
+    words: str, value: str, capsys: pytest.CaptureFixture
+) -> None:
+    line = fails(capsys, *words.split())
+    option = words.split()[-1].partition("=")[0]
+    assert f"Expected `{option}` to be " in line
+    assert f", but got {value}" in line
+    assert "\n" not in line
+    assert not re.search("Parser key|typing|class '", line)
+
+
 HOSTILE = "a\x1b[2J\x9b2J\x1b]0;title\x07\u202eb\rc"
 """A name that clears a terminal, changes its title, and reverses and overwrites text."""
 COMMANDS_TO_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -71,7 +71,7 @@ def compare(
         faces = leave_out_uncertain(faces)
     if columns:
         faces = add_columns(faces, columns)
-    check_options(faces, (by, person), against=False, robustness=False, images=False)
+    check_options(data, faces, (by, person), against=False, robustness=False, images=False)
 
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)

@@ -95,7 +95,7 @@ def evaluate(
     everything, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
     if columns:
         everything = add_columns(everything, columns)
-    check_options(everything, by, against is not None, robustness, images=rows is not None)
+    check_options(data, everything, by, against is not None, robustness, images=rows is not None)
     faces = everything.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts

@@ -107,14 +107,21 @@ def read_other(
 
 
 def check_options(
-    faces: EvaluatedFaces, by: Sequence[str], against: bool, robustness: bool, images: bool
+    data: Path,
+    faces: EvaluatedFaces,
+    by: Sequence[str],
+    against: bool,
+    robustness: bool,
+    images: bool,
 ) -> None:
     """Raises FerVitError when a column is missing, or the labels or images that an option needs.
 
-    `images`: there is a manifest, which has them.
+    `data` names the table or manifest of the faces; `images`: it is a manifest, which has them.
     """
     if not faces.predicted.any():
-        raise FerVitError("No image has a face with a prediction. Name a table with faces.")
+        raise FerVitError(
+            f"Expected a face with a prediction in {data}, but there is none. Name another table."
+        )
     for column in by:
         if column not in faces.columns:
             known = ", ".join(faces.columns)

@@ -7,6 +7,7 @@ import time
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +19,7 @@ from fer_vit.app import api, guard, jobs, server, uploads
 from fer_vit.app.guard import POLICY, public_address, refuse_network
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import LivePage, create_app
-from fer_vit.app.uploads import FormReader, Output, Upload, safe_name
+from fer_vit.app.uploads import FormReader, JsonReader, Output, Upload, safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.fields import FACES
 from fer_vit.heads import EXPRESSION, HEADS
@@ -341,6 +342,30 @@ def test_json_with_files_in_base64(client: TestClient, worker: Stub, tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
+def test_one_request_in_json_is_in_memory_at_a_time(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, number, most = JsonReader.finish, count(), 0
+    inside: set[int] = set()
+
+    def watched(reader: JsonReader) -> Upload:
+        nonlocal most
+        request = next(number)
+        inside.add(request)
+        most = max(most, len(inside))
+        time.sleep(0.05)  # others arrive
+        inside.remove(request)
+        return finish(reader)
+
+    monkeypatch.setattr(JsonReader, "finish", watched)
+    with ThreadPoolExecutor(5) as pool:
+        answers = pool.map(
+            lambda _: client.post("/api/predict", json={"files": [{"data": ""}]}), range(5)
+        )
+        assert [answer.status_code for answer in answers] == [200] * 5
+    assert most == 1
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "field"),
     [
@@ -365,6 +390,29 @@ def test_wrong_json(
     answer = client.post("/api/predict", json=sent)
     assert answer.status_code == status
     assert answer.json()["detail"].startswith(field)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_is_on_the_disk_as_it_arrives(tmp_path: Path) -> None:
+    reader = FormReader(tmp_path, b"b")
+    reader.write(b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n')
+    for number in range(1, 4):
+        reader.write(bytes(1000))
+        assert (tmp_path / "a.jpg").stat().st_size == 1000 * number
+
+
+def test_a_large_table_is_sent_from_its_file(
+    client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.table = bytes(200_000)
+    read = Path.read_bytes
+
+    def read_other(path: Path) -> bytes:
+        assert path.name != "faces.json", "the table is read at once"
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_other)
+    assert client.post("/api/predict", files=PHOTO).content == worker.table
     assert [*tmp_path.iterdir()] == []
 
 

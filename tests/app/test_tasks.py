@@ -3,10 +3,14 @@
 import asyncio
 import json
 import re
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +19,8 @@ from skimage.data import astronaut
 
 import fer_vit.face.image as image_file
 import fer_vit.predict.plot as plot
-from fer_vit.app import jobs, tasks
+from fer_vit.app import jobs, server, tasks
+from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
     check_pixels,
@@ -24,6 +29,7 @@ from fer_vit.app.tasks import (
     outputs_of_models,
     run_task,
 )
+from fer_vit.commands.app import app
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
@@ -212,6 +218,31 @@ def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(FerVitError, match="too long"):
         run(uploads, ["clip.mp4"])
     assert run(uploads, ["clip.mp4"], end=1.0) == [{"state": "done"}]
+
+
+def test_both_processes_refuse_the_network_before_the_first_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(sys, "addaudithook", calls.append)  # a real one stays in the process
+    monkeypatch.setattr(Path, "write_text", Mock())  # this process is not to be ended first
+    pipe = Mock(send=calls.append, recv=Mock(side_effect=EOFError))
+    with pytest.raises(EOFError):
+        tasks.work(pipe, [DEFAULT])
+    assert calls[0] is refuse_network
+    assert calls[1]["state"] == "ready"
+
+    @contextmanager
+    def served(*_: object) -> Iterator[Mock]:
+        calls.append("serving")
+        yield Mock(is_alive=Mock(return_value=False))
+
+    calls.clear()
+    monkeypatch.setattr(jobs, "Worker", Mock())
+    monkeypatch.setattr(server, "create_app", Mock())
+    monkeypatch.setattr(server, "serving", served)
+    app(port=0)
+    assert calls == [refuse_network, "serving"]
 
 
 def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:

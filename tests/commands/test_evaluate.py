@@ -201,7 +201,7 @@ def test_errors(
     (tmp_path / "none.csv").write_text(f"{head}\na.png,no face{',' * (head.count(',') - 1)}\n")
     for words, reason in (
         ((table, "--output", tmp_path / "old"), "exists already"),
-        ((tmp_path / "none.csv",), "face"),
+        ((tmp_path / "none.csv",), "none.csv"),
         ((tmp_path / "short.csv", *labels), "1 of 26"),
         ((table, *labels, "--robustness"), "robustness"),
         (

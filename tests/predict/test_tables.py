@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fer_vit import files
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.tables import Checked, check_tables, find_tables, plan_tables
 from fer_vit.report.table import TableWriter
+from tests.helpers.commands import main
 
 FACTS = {"model": "abc", "detector": "yunet"}
 NAMES = [Path(f"photos/{number}.jpg") for number in range(7)]
@@ -40,6 +42,29 @@ def test_images_by_table(tmp_path: Path) -> None:
     for table in [*plan][2:0:-1]:
         write(table, [])
     assert find_tables(tmp_path) == ([*plan][1:3], 2)
+
+
+def test_each_rank_predicts_its_own_tables(
+    drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    crops = ["--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
+    words = ["predict", str(drawn / "faces/val"), f"--output={out}", "--part_size=4", *crops]
+    killed = out / ".part-00000-of-00009.parquet.0123abcd.part"  # of a table that is not made again
+    killed.mkdir(parents=True)
+    (killed / files.MARK).touch()
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    by_rank = []
+    for rank in range(3):
+        before = {*out.iterdir()}
+        monkeypatch.setenv("RANK", str(rank))
+        main(words)
+        by_rank.append(sorted({*out.iterdir()} - before))
+    assert not killed.exists()
+    tables = sorted(out.iterdir())
+    assert by_rank == [tables[rank::3] for rank in range(3)]
+    rows = [row for table in tables for row in pq.read_table(table).to_pylist()]
+    assert [row["path"] for row in rows] == sorted(map(str, drawn.glob("faces/val/*/*.png")))
 
 
 def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
