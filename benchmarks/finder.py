@@ -26,8 +26,8 @@ import numpy as np
 from numpy.random import Generator
 
 from benchmarks.machine import machine, run_main
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import PHOTO_SCORE, YuNet, join_sizes
-from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import confirm_faces
 from fer_vit.face.yunet import yunet_path
@@ -278,7 +278,7 @@ def outcomes(picture: Picture, detector: YuNet) -> Iterator[Outcome]:
         yield compare(picture, score, confirm_faces(picture.image, found))
 
 
-def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
+def compare(picture: Picture, score: float, found: list[Detection]) -> Outcome:
     """Returns how many faces are true: centred in a true face's box,
     and of half to twice its size, one each.
     """
@@ -301,7 +301,7 @@ def compare(picture: Picture, score: float, found: list[Face]) -> Outcome:
     )
 
 
-def matches(face: Face, box: Array) -> bool:
+def matches(face: Detection, box: Array) -> bool:
     """Returns whether a face is centred in a true face's box (4,),
     and has half to twice its size.
     """

@@ -21,8 +21,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec
+from fer_vit.face.detection import best
 from fer_vit.face.detectors import CROP_SCORE, YuNet
-from fer_vit.face.face import best
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import SIDE, network_input
 from fer_vit.face.yunet import yunet_path

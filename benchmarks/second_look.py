@@ -35,8 +35,8 @@ from benchmarks.finder import (
 )
 from benchmarks.machine import machine, run_main
 from fer_vit.face.crop import warp
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import YuNet
-from fer_vit.face.face import Face
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, SIDE, network_input, refine_landmarks
 from fer_vit.face.network import open_network
 from fer_vit.face.yunet import yunet_path
@@ -66,7 +66,7 @@ class Features:
         model.graph.output.append(onnx.helper.make_empty_tensor_value_info(FEATURES))
         self.network = open_network(model.SerializeToString())
 
-    def __call__(self, image: Image, faces: list[Face]) -> Array:
+    def __call__(self, image: Image, faces: list[Detection]) -> Array:
         """Returns the features (F, 2, D) of upright faces and their mirror images."""
         cuts = []
         for face in refine_landmarks(image, faces):

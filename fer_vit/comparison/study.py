@@ -17,7 +17,7 @@ from fer_vit.evaluation.predictions import CLIP
 from fer_vit.fields import SMOOTHED
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, outputs_of, target_column
-from fer_vit.predict.people import Interval as Episode, People
+from fer_vit.predict.people import Episode, People
 
 NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs

@@ -59,7 +59,7 @@ class Table(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A face to look at."""
+    """A face of an evaluation as its page shows it: a picture, and what is written below it."""
 
     picture: Pil.Image | None  # None when it cannot be read
     name: str

@@ -10,7 +10,7 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT, SMALLER
-from fer_vit.face.face import Face, best, box_iou
+from fer_vit.face.detection import Detection, best, box_iou
 from fer_vit.face.landmarks import (
     confirm_faces,
     full_image_face,
@@ -44,7 +44,7 @@ DEFAULT: DetectorName = "yunet"
 class FindsFaces(Protocol):
     """What Python users can pass as a detector. It must be picklable for worker processes."""
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
 
@@ -68,16 +68,16 @@ class Detector(ABC):
     searches: bool = True
 
     @abstractmethod
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
-    def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
+    def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
         """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network;
         it may leave out some.
         """
         return refine_landmarks(image, faces)
 
-    def find_in_crop(self, image: Image) -> Face | None:
+    def find_in_crop(self, image: Image) -> Detection | None:
         """Returns the face of an image (H, W, 3) that is a crop of it; None: it is not searched."""
         return detect_in_crop(self, image)
 
@@ -101,17 +101,17 @@ class YuNet(Detector):
     def load(self, min_score: float) -> "YuNet":  # noqa: D102
         return YuNet(yunet_path(), min_score)
 
-    def confirm(self, image: Image, faces: Sequence[Face]) -> list[Face]:
+    def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
         """Leaves out uncertain faces that are none in a second look,
         which was trained on YuNet's mistakes.
         """
         return confirm_faces(image, faces)
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
-    def search(self, image: Image) -> tuple[list[Face], list[Face]]:
+    def search(self, image: Image) -> tuple[list[Detection], list[Detection]]:
         """Returns the faces found at full size, of at most MAX_SIDE pixels,
         and those found in a small copy.
         """
@@ -120,7 +120,7 @@ class YuNet(Detector):
         coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
         return self._detect(fine, image), coarse
 
-    def _detect(self, small: Image, image: Image) -> list[Face]:
+    def _detect(self, small: Image, image: Image) -> list[Detection]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
         rows = find_faces(self.path or yunet_path(), small, self.min_score).astype(float)
         scale = _scale(small, image)
@@ -129,7 +129,7 @@ class YuNet(Detector):
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
-        return list(map(Face, boxes, landmarks, rows[:, 14].tolist()))
+        return list(map(Detection, boxes, landmarks, rows[:, 14].tolist()))
 
 
 class LandmarksOnly(Detector):
@@ -137,10 +137,10 @@ class LandmarksOnly(Detector):
 
     searches = False
 
-    def find(self, image: Image) -> list[Face]:  # noqa: D102
+    def find(self, image: Image) -> list[Detection]:  # noqa: D102
         return [full_image_face(grey_copy(image))]
 
-    def find_in_crop(self, image: Image) -> Face:  # noqa: D102
+    def find_in_crop(self, image: Image) -> Detection:  # noqa: D102
         return full_image_face(grey_copy(image))
 
 
@@ -149,7 +149,7 @@ class NoDetector(Detector):
 
     searches = False
 
-    def find(self, image: Image) -> list[Face]:  # noqa: D102
+    def find(self, image: Image) -> list[Detection]:  # noqa: D102
         return []
 
     def find_in_crop(self, image: Image) -> None:  # noqa: D102
@@ -166,7 +166,7 @@ class CustomDetector(Detector):
     def load(self, min_score: float) -> "CustomDetector":  # noqa: D102
         return CustomDetector(self.detector, min_score)
 
-    def find(self, image: Image) -> list[Face]:  # noqa: D102
+    def find(self, image: Image) -> list[Detection]:  # noqa: D102
         return [face for face in self.detector.find(image) if face.score >= self.min_score]
 
 
@@ -208,7 +208,7 @@ def detector_name(detector: ChosenDetector) -> str:
     return detector if isinstance(detector, str) else type(detector).__name__
 
 
-def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]:
+def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> list[Detection]:
     """Returns the large faces of a small copy and the other faces, best score first.
 
     At full size, a face of more than WHOLE pixels is found in fragments. Faces inside a large face
@@ -219,7 +219,7 @@ def join_sizes(fine: list[Face], coarse: list[Face], longest: int) -> list[Face]
     return sorted(large + others, key=lambda face: (-face.score, *face.box))
 
 
-def detect_in_crop(detector: Detector, image: Image) -> Face:
+def detect_in_crop(detector: Detector, image: Image) -> Detection:
     """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score
     times side.
 
@@ -258,14 +258,14 @@ def is_photo(detector: Detector, image: Image) -> bool:
     return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
 
 
-def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
+def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> list[Detection]:
     """Re-detects each face of a video where it is expected in the next frame.
 
     A box keeps its size and moves with the landmarks, so that all searches have the same framing.
     Faces that are not found, or found twice, are left out. Landmarks are refined from the expected
     ones, moved to the detection.
     """
-    found: list[Face] = []
+    found: list[Detection] = []
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
@@ -274,7 +274,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
         landmarks = (refine_points(cut, near[None])[0] - shift) / scale
-        again = Face(
+        again = Detection(
             face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
         )
         if all(box_iou(again, other) <= SAME for other in found):
@@ -282,7 +282,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
     return found
 
 
-def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
+def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     """Cuts a grey square around a face, faster than `warp`: the cut,
     scale and shift (2,) from image to cut pixels.
     """
@@ -298,7 +298,7 @@ def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
 
 
-def _centre_within(face: Face, around: Face) -> bool:
+def _centre_within(face: Detection, around: Detection) -> bool:
     """Returns whether the centre of a face is inside the box of another."""
     return bool((around.box[:2] <= face.centre).all() and (face.centre <= around.box[2:]).all())
 

@@ -8,8 +8,8 @@ import numpy as np
 
 import fer_vit.face.image as image_file
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
+from fer_vit.face.detection import Detection, to_faces
 from fer_vit.face.detectors import MAX_SIDE, Detector, NoDetector, is_photo
-from fer_vit.face.face import Face, to_faces
 from fer_vit.faces import Faces, PhotoInfo
 from fer_vit.geometry import Array, Float32Array, Image, Mask
 
@@ -60,7 +60,7 @@ class FaceFinder:
         """
         return to_faces(info, self._detect(image))
 
-    def _detect(self, image: Image) -> Sequence[Face | None]:
+    def _detect(self, image: Image) -> Sequence[Detection | None]:
         if not self.searches:
             return [self.detector.find_in_crop(image)]
         return self.detector.confirm(image, self.detector.find(image))

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from fer_vit.face.crop import warp
-from fer_vit.face.face import Face
+from fer_vit.face.detection import Detection
 from fer_vit.face.network import open_network
 from fer_vit.faces import is_uncertain
 from fer_vit.geometry import (
@@ -74,7 +74,7 @@ def refine_points(image: Image, landmarks: Array) -> Array:
     return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks]).landmarks
 
 
-def refine_landmarks(image: Image, faces: Sequence[Face]) -> list[Face]:
+def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
     """Finds landmarks, which in detectors depend on size, surroundings and colours,
     in cuts framed as in training.
     """
@@ -82,7 +82,7 @@ def refine_landmarks(image: Image, faces: Sequence[Face]) -> list[Face]:
     return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
 
 
-def confirm_faces(image: Image, faces: Sequence[Face]) -> list[Face]:
+def confirm_faces(image: Image, faces: Sequence[Detection]) -> list[Detection]:
     """Refines the landmarks of faces; leaves out uncertain ones that are none
     in the second look.
     """
@@ -93,19 +93,19 @@ def confirm_faces(image: Image, faces: Sequence[Face]) -> list[Face]:
     return confirmed
 
 
-def _look_at(image: Image, faces: Sequence[Face]) -> Look:
+def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
     """Looks at faces in cuts framed as in training."""
     return look(
         image, [box_matrix(face.box, SIDE, FILL * SIDE / face.longer_side) for face in faces]
     )
 
 
-def full_image_face(image: Image) -> Face:
+def full_image_face(image: Image) -> Detection:
     """Returns a face that fills the image (H, W, 3), with score NaN. Without a face,
     its landmarks are arbitrary.
     """
     (landmarks,) = find_landmarks(image, [fit_matrix(image, SIDE)])
-    return Face(full_box(image), landmarks, np.nan)
+    return Detection(full_box(image), landmarks, np.nan)
 
 
 def network_input(cut: Image) -> Float32Array:

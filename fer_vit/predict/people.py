@@ -19,7 +19,7 @@ SHORTEST = 1e-6
 
 
 @dataclass
-class Interval:
+class Episode:
     """An uninterrupted expression of one person."""
 
     path: str
@@ -64,11 +64,11 @@ class Person:
     first_seen: float  # seconds
     last_seen: float
     frames: int = 0
-    intervals: list[Interval] = field(default_factory=list)
+    intervals: list[Episode] = field(default_factory=list)
     label: str | None = None  # in its last frame; None below the least confidence
     means: dict[str, Mean] = field(default_factory=dict)  # of outputs, by column
-    moving: dict[str, Interval] = field(default_factory=dict)  # of movements above the threshold
-    movements: list[Interval] = field(default_factory=list)
+    moving: dict[str, Episode] = field(default_factory=dict)  # of movements above the threshold
+    movements: list[Episode] = field(default_factory=list)
 
     def add(self, label: str | None, confidence: float, seconds: float, step: float) -> None:
         """Adds a frame of `step` seconds."""
@@ -76,7 +76,7 @@ class Person:
         self.last_seen = seconds
         if label is not None:
             if label != self.label:
-                self.intervals.append(Interval(self.path, self.track, seconds, seconds, label))
+                self.intervals.append(Episode(self.path, self.track, seconds, seconds, label))
             self.intervals[-1].add(confidence, seconds, step)
         self.label = label
 
@@ -89,7 +89,7 @@ class Person:
             self.moving.pop(column, None)
             return
         if column not in self.moving:
-            self.moving[column] = Interval(self.path, self.track, seconds, seconds, column)
+            self.moving[column] = Episode(self.path, self.track, seconds, seconds, column)
             self.movements.append(self.moving[column])
         self.moving[column].add(value, seconds, step)
 
@@ -263,10 +263,10 @@ class People:
                     row[f"mean_{column}"] = mean.value
                 table.write([row])
 
-    def intervals(self) -> list[Interval]:
+    def intervals(self) -> list[Episode]:
         """Returns the intervals, person by person: first of expressions, then of movements."""
         self.end()
-        intervals: list[Interval] = []
+        intervals: list[Episode] = []
         for person in self._persons.values():
             intervals += person.intervals
             intervals += person.movements
@@ -306,14 +306,14 @@ def write_intervals(
         table.write([vars(interval) for interval in intervals])
 
 
-def format_textgrid(intervals: Sequence[Interval], end: float) -> str:
+def format_textgrid(intervals: Sequence[Episode], end: float) -> str:
     """Formats the intervals of one video of `end` seconds as a TextGrid for Praat and ELAN, with a
     tier for each track.
 
     A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
     """
     start = min([0.0, *(interval.start for interval in intervals)])
-    tiers: dict[str, list[Interval]] = {}
+    tiers: dict[str, list[Episode]] = {}
     for interval in intervals:
         name = f"track {interval.track}"
         if is_movement(interval.label):  # movements overlap, so each has a tier
@@ -343,7 +343,7 @@ def _format_span(start: float, end: float) -> list[str]:
 
 
 def _fill_gaps(
-    tier: Iterable[Interval], start: float, end: float
+    tier: Iterable[Episode], start: float, end: float
 ) -> Iterator[tuple[float, float, str]]:
     """Yields start, end and label of the intervals of a tier; gaps have an empty label."""
     for interval in tier:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from fer_vit.face.detection import Detection, box_iou, to_faces
 from fer_vit.face.detectors import SAME, Detector, follow_faces
-from fer_vit.face.face import Face, box_iou, to_faces
 from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
@@ -54,7 +54,7 @@ class Tracked(NamedTuple):
     """A frame with its faces. The lists grow while the frame waits (see `follow_back`)."""
 
     frame: Frame
-    faces: list[Face]
+    faces: list[Detection]
     tracks: list[int]  # the number of each face's person
 
 
@@ -152,7 +152,9 @@ def search_frames(
         yield Tracked(frame, list(faces), tracks)
 
 
-def follow_back(detector: Detector, waiting: Sequence[Tracked], face: Face, track: int) -> None:
+def follow_back(
+    detector: Detector, waiting: Sequence[Tracked], face: Detection, track: int
+) -> None:
     """Adds a new face to the frames before, back to where it is lost, small or already known."""
     for frame, faces, tracks in reversed(waiting):
         before = follow_faces(detector, frame.image, [face])
@@ -195,15 +197,15 @@ class Track:
     """A person's number and last detection."""
 
     number: int
-    face: Face
+    face: Detection
     seconds: float
     speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
 
-    def expect_face(self, seconds: float) -> Face:
+    def expect_face(self, seconds: float) -> Detection:
         """Returns the face moved at its speed."""
         return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
 
-    def cost(self, face: Face, seconds: float) -> float:
+    def cost(self, face: Detection, seconds: float) -> float:
         """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
         expected = self.expect_face(seconds)
         gap = abs(seconds - self.seconds)
@@ -218,7 +220,7 @@ class Track:
             return NEVER
         return 1 - box_iou(expected, face) + distance + gap
 
-    def update(self, face: Face, seconds: float) -> None:
+    def update(self, face: Detection, seconds: float) -> None:
         """Sets the newest detection and updates the speed."""
         passed = seconds - self.seconds
         if passed > 0:
@@ -236,12 +238,12 @@ class Tracker:
         self._seconds = 0.0
         self.persons = 0  # so many are numbered
 
-    def expect_faces(self, seconds: float) -> list[Face]:
+    def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""
         current = [track for track in self._tracks if track.seconds == self._seconds]
         return [track.expect_face(seconds) for track in current]
 
-    def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
+    def number_faces(self, faces: list[Detection], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
         # The last frame's tracks continue, however long ago it was.
         tracks = []

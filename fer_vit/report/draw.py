@@ -49,7 +49,11 @@ def expression_colour(label: str) -> str:
 
 @dataclass(frozen=True)
 class FaceView:
-    """One face to draw."""
+    """A picture of a face, and what is drawn into it and beside it.
+
+    An instruction for drawing, not a `Face`: `zoom` moves it into another picture, and the view of
+    a mean is of no photo. `predict.plot.face_view` makes it of a `Face`.
+    """
 
     photo: Image  # (H, W, 3), RGB uint8, of any size
     to_crop: Array  # matrix (2, 3) from photo to crop pixels
@@ -183,7 +187,11 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 class Marked(NamedTuple):
-    """A face to mark."""
+    """How a face is marked in a picture.
+
+    An instruction for drawing, not a `Face`: the picture may be smaller than the photo, and a live
+    page or a copy of a video needs no more.
+    """
 
     box: Array | None  # (4,), xyxy in pixels; None: the whole picture
     label: str  # untrusted text

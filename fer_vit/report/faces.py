@@ -34,7 +34,7 @@ MOST_OPAQUE = 220  # of 255: the strongest colour of a heat map, through which t
 
 
 class Attributed(NamedTuple):
-    """The attribution of a score to a face."""
+    """The attribution of one score, of a face or of a mean of faces. It has no face itself."""
 
     name: str  # of the score: an expression, one rather than another, or an output of a head
     shares: Array  # of regions (R,)
@@ -42,7 +42,7 @@ class Attributed(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Explanation of a face."""
+    """The explanation of a face, or of a mean of faces; the face is beside it, as a `FaceView`."""
 
     order: Sequence[int]  # indices of the labels, the most probable first
     targets: Sequence[Attributed]  # the scores that are explained, first the predicted expression's
@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
 
 
 class FaceRecord(NamedTuple):
-    """What the page needs of a face."""
+    """A face as the page stores it: text, made of a `FaceView` and its `Evidence`."""
 
     label: str
     data: str  # JSON, from which `page.js` draws the face

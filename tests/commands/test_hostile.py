@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector
-from fer_vit.face.face import Face
 from fer_vit.face.image import CRASHED, decode_image, encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
@@ -115,10 +115,10 @@ def test_visualize_shows_or_counts_each(
 class KillAt66(Detector):
     """Kills its process at the photo of 66 pixels, as the kernel does when memory ends."""
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         if image.shape[1] == 66:
             os.kill(os.getpid(), signal.SIGKILL)
-        return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
+        return [Detection(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32), *slow((1000, 32))])

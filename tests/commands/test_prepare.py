@@ -13,8 +13,8 @@ from fer_vit.cli import main
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector, DetectorName, YuNet
-from fer_vit.face.face import Face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -27,9 +27,9 @@ POINTS = np.asarray(TEMPLATE)
 class BrightFaces(Detector):
     """Finds one face, filling the image, where the image is bright."""
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         height, width = image.shape[:2]
-        face = Face(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
+        face = Detection(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
         return [face] if image.mean() > 100 else []
 
 

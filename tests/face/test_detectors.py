@@ -11,6 +11,7 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.face import detectors
 from fer_vit.face.crop import CropSpec, mirror
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import (
     DETECTORS,
     Detector,
@@ -20,7 +21,6 @@ from fer_vit.face.detectors import (
     find_detector,
     is_photo,
 )
-from fer_vit.face.face import Face
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
 from fer_vit.faces import is_uncertain
@@ -99,10 +99,12 @@ class Fixed(Detector):
     def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
         self.answers, self.shapes = list(answers), list[tuple[int, ...]]()
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         self.shapes.append(image.shape)
         full = np.tile(image.shape[1::-1], 2)
-        return [Face(face[:4] * full, np.zeros((5, 2)), face[4]) for face in self.answers.pop(0)]
+        return [
+            Detection(face[:4] * full, np.zeros((5, 2)), face[4]) for face in self.answers.pop(0)
+        ]
 
 
 @pytest.mark.parametrize("side", [24, 900])
@@ -183,9 +185,11 @@ def test_every_name_of_an_option_is_a_detector_that_finds_the_face_of_a_crop(
 
 def test_an_object_with_find_is_a_detector_whose_low_scores_are_left_out() -> None:
     class Two:
-        def find(self, image: Image) -> list[Face]:
+        def find(self, image: Image) -> list[Detection]:
             box = np.array([10.0, 10, 40, 40])
-            return [Face(box, box[:2] + np.array(TEMPLATE) * 30, score) for score in (0.9, 0.2)]
+            return [
+                Detection(box, box[:2] + np.array(TEMPLATE) * 30, score) for score in (0.9, 0.2)
+            ]
 
     detector = find_detector(Two()).load(0.5)
     finder = FaceFinder(CropSpec(48), "detect", detector)
@@ -195,9 +199,9 @@ def test_an_object_with_find_is_a_detector_whose_low_scores_are_left_out() -> No
 
 def test_the_second_look_is_for_yunet_alone(yunet: Path) -> None:
     class Ambiguous:
-        def find(self, image: Image) -> list[Face]:
+        def find(self, image: Image) -> list[Detection]:
             box = np.array([10.0, 10, 40, 40])
-            return [Face(box, box[:2] + np.array(TEMPLATE) * 30, 0.6)]
+            return [Detection(box, box[:2] + np.array(TEMPLATE) * 30, 0.6)]
 
     black = np.zeros((60, 60, 3), np.uint8)
     faces = Ambiguous().find(black)

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.finder import Archive, held_back
 from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import YuNet
-from fer_vit.face.face import Face
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, Look, confirm_faces, find_landmarks
 from fer_vit.faces import SURE
 from fer_vit.geometry import (
@@ -125,7 +125,7 @@ def test_only_uncertain_faces_are_left_out_by_the_second_look(
 ) -> None:
     seen = Look(ASTRONAUT[None], np.array([logit]))
     monkeypatch.setattr("fer_vit.face.landmarks.look", lambda image, cuts: seen)
-    face = Face(np.array([0.0, 0.0, 9.0, 9.0]), np.zeros((5, 2)), score)
+    face = Detection(np.array([0.0, 0.0, 9.0, 9.0]), np.zeros((5, 2)), score)
     faces = confirm_faces(np.zeros((9, 9, 3), np.uint8), [face])
     assert len(faces) == kept
     assert all((face.landmarks == ASTRONAUT).all() for face in faces)

@@ -13,8 +13,8 @@ import av
 import cv2
 import numpy as np
 
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector
-from fer_vit.face.face import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources.drawn import draw_face
 
@@ -209,11 +209,11 @@ class Blobs(Detector):
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         self.seen.append(image.shape[:2])
         mask = (image[..., 0] > 128).astype(np.uint8)
         _, _, boxes, _ = cv2.connectedComponentsWithStats(mask)
         boxes = [
             np.array([x, y, x + w, y + h], float) for x, y, w, h, area in boxes[1:] if area >= 100
         ]
-        return [Face(b, b[:2] + np.array(TEMPLATE) * (b[2:] - b[:2]), 0.9) for b in boxes]
+        return [Detection(b, b[:2] + np.array(TEMPLATE) * (b[2:] - b[:2]), 0.9) for b in boxes]

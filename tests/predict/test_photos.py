@@ -12,8 +12,8 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector, NoDetector
-from fer_vit.face.face import Face
 from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
@@ -34,16 +34,16 @@ squares = pytest.mark.usefixtures("usual_landmarks")
 class Searching(Detector):
     """A detector by a function."""
 
-    def __init__(self, function: Callable[[Image], list[Face]]) -> None:
+    def __init__(self, function: Callable[[Image], list[Detection]]) -> None:
         self.function = function
 
-    def find(self, image: Image) -> list[Face]:
+    def find(self, image: Image) -> list[Detection]:
         return self.function(image)
 
 
 def reader(
     sources: Sequence[Source],
-    find: Callable[[Image], list[Face]] | None,
+    find: Callable[[Image], list[Detection]] | None,
     mode: FaceMode = "detect",
     spec: CropSpec = SPEC,
 ) -> PhotoReader:
@@ -51,10 +51,10 @@ def reader(
     return PhotoReader(sources, FaceFinder(spec, mode, detector))
 
 
-def detect_squares(image: Image) -> list[Face]:
+def detect_squares(image: Image) -> list[Detection]:
     """Detects every bright square of 32 pixels."""
     corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
-    return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
+    return [Detection(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
     Pil.fromarray(image).save(tmp_path / "photo.jpg", exif=exif, quality=95)
     seen: list[tuple[int, ...]] = []
 
-    def detector(image: Image) -> list[Face]:
+    def detector(image: Image) -> list[Detection]:
         seen.append(image.shape)
         weight = image[..., 0] / image[..., 0].sum(dtype=float)
         y, x = np.indices(weight.shape) + 0.5
@@ -148,7 +148,9 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
             400 * max(image.shape) / max(shape),
         )
         return [
-            Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)
+            Detection(
+                np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9
+            )
         ]
 
     finder = FaceFinder(SPEC, "detect", Searching(detector))
@@ -170,17 +172,17 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     )  # odd: half of it is no whole number
     (tmp_path / "photo.jpg").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
     spec = CropSpec(size)
-    face = Face(
+    face = Detection(
         np.array([1200.0, 900.0, 1800.0, 1500.0]),
         np.array([1200, 900]) + np.array(TEMPLATE) * 600,
         0.9,
     )
     seen: list[tuple[int, ...]] = []
 
-    def detector(image: Image) -> list[Face]:
+    def detector(image: Image) -> list[Detection]:
         seen.append(image.shape)
         part = image.shape[1] / 2643
-        return [Face(face.box * part, face.landmarks * part, face.score)]
+        return [Detection(face.box * part, face.landmarks * part, face.score)]
 
     faces, (sample,) = reader([tmp_path / "photo.jpg"], detector, spec=spec).read(0)
     assert seen == [(992, 1322, 3)]  # half, rounded up
@@ -197,10 +199,10 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     assert (difference == 0).all() == whole
 
 
-def detect_corner(image: Image) -> list[Face]:
+def detect_corner(image: Image) -> list[Detection]:
     """Detects a small face in the lower right corner of a bright image."""
     corner, side = np.array(image.shape[1::-1]) * 0.55, image.shape[0] * 0.45
-    face = Face(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
+    face = Detection(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
     return [face] if image.max() > 0 else []
 
 
@@ -292,10 +294,10 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
     """The network is opened once, however many large crops there are."""
     sizes = []
 
-    def detector(image: Image) -> list[Face]:
+    def detector(image: Image) -> list[Detection]:
         sizes.append(image.shape[:2])
         small = np.array([0.4, 0.4, 0.5, 0.5]) * np.tile(image.shape[1::-1], 2)
-        return [Face(small, small[:2] + np.array(TEMPLATE) * (small[2:] - small[:2]), 0.9)]
+        return [Detection(small, small[:2] + np.array(TEMPLATE) * (small[2:] - small[:2]), 0.9)]
 
     crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
     searched = reader(crops, detector, "crop")

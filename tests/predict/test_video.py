@@ -15,8 +15,8 @@ import pytest
 from benchmarks.finder import Archive, paste_head
 from fer_vit.errors import ImageError
 from fer_vit.face.crop import CropSpec
+from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector, YuNet
-from fer_vit.face.face import Face
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
@@ -285,11 +285,11 @@ def test_drawn_people_keep_their_numbers(
     assert scores.mota > 0.9
 
 
-def face_at(x: float, y: float = 100.0, width: float = 90.0, noise: Array = ZERO) -> Face:
+def face_at(x: float, y: float = 100.0, width: float = 90.0, noise: Array = ZERO) -> Detection:
     """A face where a detector would find it."""
     landmarks = np.array([x, y]) + (np.array(TEMPLATE) - 0.5) * width + noise * width
     middle, half = landmarks.mean(0), 0.4 * width
-    return Face(np.concatenate([middle - half, middle + half]), landmarks, 0.9)
+    return Detection(np.concatenate([middle - half, middle + half]), landmarks, 0.9)
 
 
 def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> bool:
@@ -398,7 +398,7 @@ def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
     calls: list[int] = []
 
     class Deadly(Blobs):
-        def find(self, image: Image) -> list[Face]:
+        def find(self, image: Image) -> list[Detection]:
             calls.append(1)
             if len(calls) == 5 and not (tmp_path / "dead").exists():
                 (tmp_path / "dead").touch()

@@ -1,4 +1,4 @@
-"""A face in an image: its box, five landmarks and the detector's score."""
+"""What a detector finds in an image: the box of a face, five landmarks and a score."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,8 +9,11 @@ from fer_vit.faces import Faces, PhotoInfo, found_faces
 from fer_vit.geometry import Array
 
 
-class Face(NamedTuple):
-    """A face in an image, in the image's pixels."""
+class Detection(NamedTuple):
+    """What a detector has found in an image, in the image's pixels.
+
+    `to_faces` makes rows of `fer_vit.faces.Faces` of it.
+    """
 
     box: Array  # xyxy (4,); may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
@@ -31,20 +34,20 @@ class Face(NamedTuple):
         """The centre (2,) of the box."""
         return (self.box[:2] + self.box[2:]) / 2
 
-    def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Face":
+    def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Detection":
         """Returns the face in the pixels of another image,
         where x and y are multiplied by `scale`, then shifted.
         """
         corners = self.box.reshape(2, 2) * scale + shift
-        return Face(corners.ravel(), self.landmarks * scale + shift, self.score)
+        return Detection(corners.ravel(), self.landmarks * scale + shift, self.score)
 
 
-def best(faces: list[Face]) -> Face | None:
+def best(faces: list[Detection]) -> Detection | None:
     """Returns the face with the greatest score times side; None without a face."""
     return max(faces, key=lambda face: face.score * face.side, default=None)
 
 
-def box_iou(face: Face, other: Face) -> float:
+def box_iou(face: Detection, other: Detection) -> float:
     """Returns the intersection over union of two faces' boxes."""
     sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
     common = float(np.prod(sides.clip(0)))
@@ -52,7 +55,7 @@ def box_iou(face: Face, other: Face) -> float:
 
 
 def to_faces(
-    info: PhotoInfo, faces: Sequence[Face | None], tracks: Sequence[int] | None = None
+    info: PhotoInfo, faces: Sequence[Detection | None], tracks: Sequence[int] | None = None
 ) -> Faces:
     """Returns what was found in a photo or frame as faces.
 
