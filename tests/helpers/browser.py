@@ -3,8 +3,10 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.helpers.marks import slow
@@ -36,6 +38,24 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     page.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
     page.goto(address)
     return page, wrong
+
+
+@contextmanager
+def on_screen(browser: Browser, file: Path, width: int, scheme: str) -> Iterator[Page]:
+    """Opens a page in a window of some width and colour scheme; scripts of tests may run in it."""
+    screen = {"width": width, "height": 800}
+    context = browser.new_context(color_scheme=scheme, viewport=screen, bypass_csp=True)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    yield page
+    context.close()
+
+
+def assert_accessible(page: Page, *parts: str) -> None:
+    """Checks that axe finds no violation, and that no part has to be scrolled sideways."""
+    assert Axe().run(page).response["violations"] == []
+    for part in parts:
+        assert page.locator(part).evaluate("part => part.scrollWidth <= part.clientWidth"), part
 
 
 def loaded(images: Locator) -> bool:

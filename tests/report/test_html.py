@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
@@ -23,7 +22,7 @@ from fer_vit.report.faces import (
     save_face,
 )
 from fer_vit.report.table import Interval
-from tests.helpers.browser import SCREENS, loaded, opened
+from tests.helpers.browser import SCREENS, assert_accessible, loaded, on_screen, opened
 from tests.helpers.processes import PATIENCE
 from tests.helpers.reports import (
     ATTENTION,
@@ -296,20 +295,13 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
-    context = chrome.new_context(
-        color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
-    )
-    page = context.new_page()
-    page.goto(file.as_uri())
-    page.locator(".help summary").click()
-    assert Axe().run(page).response["violations"] == []
-    page.locator(".card").first.click()
-    for mode in ("What drives the prediction", "How regions exchange information"):
-        page.locator("dialog").get_by_text(mode).click()
-        assert Axe().run(page).response["violations"] == []
-        for part in ("html", "dialog"):
-            assert page.locator(part).evaluate("part => part.scrollWidth <= part.clientWidth")
-    context.close()
+    with on_screen(chrome, file, width, scheme) as page:
+        page.locator(".help summary").click()
+        assert_accessible(page)
+        page.locator(".card").first.click()
+        for mode in ("What drives the prediction", "How regions exchange information"):
+            page.locator("dialog").get_by_text(mode).click()
+            assert_accessible(page, "html", "dialog")
 
 
 def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(

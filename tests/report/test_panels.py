@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.faces import save_face
-from tests.helpers.browser import SCREENS, opened
+from tests.helpers.browser import SCREENS, assert_accessible, on_screen, opened
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 FIXED = {
@@ -80,12 +79,7 @@ def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
-    context = chrome.new_context(
-        color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
-    )
-    page = context.new_page()
-    page.goto(file.as_uri())
-    page.locator(".face details").evaluate_all("all => all.forEach(part => { part.open = true; })")
-    assert Axe().run(page).response["violations"] == []
-    assert page.locator("html").evaluate("part => part.scrollWidth <= part.clientWidth")
-    context.close()
+    with on_screen(chrome, file, width, scheme) as page:
+        details = page.locator(".face details")
+        details.evaluate_all("all => all.forEach(part => { part.open = true; })")
+        assert_accessible(page, "html")
