@@ -289,5 +289,12 @@ def test_files_that_the_prose_names_exist() -> None:
             assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
 
 
+def test_every_config_of_a_training_is_in_the_table() -> None:
+    table = (ROOT / "docs/how-to/training.md").read_text("utf-8")
+    described = set(re.findall(r"configs/(\w+)\.yaml", table))
+    layers = {"ddp", "ablation", "attention_is_all_you_need"}  # over others, or of an experiment
+    assert set(shipped_configs()) - layers <= described
+
+
 def test_the_citation_is_of_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__

@@ -84,11 +84,11 @@ function drawAttribution(canvas, target, state) {
   }
 }
 
-/* A place on the upper edge of a region, so that its name covers little of it. */
+/* A place above the upper edge of a region, so that its name covers nothing of it. */
 function above({face, place, text}, index) {
   const [left, top, right] = face.boxes[index];
   const [x, y] = place((left + right) / 2, top);
-  return [x, y + .35 * text];
+  return [x, y - .35 * text];
 }
 
 const together = (a, b, logits) => `${regions[a]} and ${regions[b]}: ${signed(logits)} logits`;

@@ -94,7 +94,7 @@ function timeline(person) {
   const nearest = time => own.reduce((best, i) => distance(i, time) < distance(best, time) ? i : best);
   const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
   const block = element('div', {class: 'timeline'}, pictureStrip(person, nearest),
-    stacked(person, person.times, layers, 'probability'), strips(person, own), timeTicks(person, at));
+    stacked(person, person.times, layers, 'smoothed probability, 0 to 1'), strips(person, own), timeTicks(person, at));
   block.own = own;
   block.place = number => {
     block.number = number;
