@@ -308,6 +308,8 @@ def meanings_section(names: Sequence[str]) -> Section:
 def head_section(head: str, measured: Measured) -> Section:
     """Returns the table of the outputs of a head, and a chart of the first measure."""
     names = HEADS[head].figures
+    if not any(row[names[0]]["faces"] for row in measured.values()):
+        return Section(head.capitalize(), f"No face has a target of {head}.")
     shown = [
         name for name in names if any(row[name]["mean"] is not None for row in measured.values())
     ]
