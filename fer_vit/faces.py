@@ -265,8 +265,8 @@ class Faces(Sequence["Face"]):
 
     @property
     def label(self) -> Objects:
-        """The most probable expression of each face (N,)."""
-        return as_objects([self.labels[int(shares.argmax())] for shares in self.probabilities])
+        """The most probable expression of each face (N,); None if it is not classified."""
+        return self._largest(self.probabilities)
 
     @property
     def confidence(self) -> Array:
@@ -276,10 +276,16 @@ class Faces(Sequence["Face"]):
     @property
     def label_smoothed(self) -> Objects:
         """The expression with the largest smoothed probability (N,); None in a photo."""
+        return self._largest(self.smoothed)
+
+    def _largest(self, shares: Array) -> Objects:
+        """Returns the expression with the largest of the shares (N, C) of each face (N,); None
+        without shares.
+        """
         labels = as_objects([None] * len(self))
-        known = np.isfinite(self.smoothed).all(1)
-        for row in np.flatnonzero(known):
-            labels[row] = self.labels[int(self.smoothed[row].argmax())]
+        if self.labels:
+            for row in np.flatnonzero(np.isfinite(shares).all(1)):
+                labels[row] = self.labels[int(shares[row].argmax())]
         return labels
 
     @property
@@ -387,8 +393,8 @@ class Faces(Sequence["Face"]):
     ) -> list[dict[str, Cell]]:
         """Returns the rows of a table with the chosen columns.
 
-        Faces below `min_confidence` have no label and are ambiguous. With `photos`, a photo without
-        a face has a row, with the origin.
+        Faces below `min_confidence` have no label and are ambiguous. With `photos`, the rows are in
+        the order of the photos, and a photo without a face has a row, with the origin.
         """
         columns = self.columns()
         cells = {each.name: as_cells(columns[each.name]) for each in chosen}
@@ -396,15 +402,20 @@ class Faces(Sequence["Face"]):
         if min_confidence:
             for row, confidence in zip(rows, self.confidence.tolist(), strict=True):
                 low = confidence < min_confidence
-                row["label"] = None if low else row["label"]
-                row["ambiguous"] = low or bool(row["ambiguous"])
+                if low and "label" in row:
+                    row["label"] = None
+                if "ambiguous" in row:
+                    row["ambiguous"] = low or bool(row["ambiguous"])
         if not photos:
             return rows
+
+        # a selection may have the faces in any order
+        of_photo: list[list[dict[str, Cell]]] = [[] for _ in self.infos]
+        for row, index in zip(rows, self.photo.tolist(), strict=True):
+            of_photo[index].append(row)
         in_order: list[dict[str, Cell]] = []
-        starts = np.searchsorted(self.photo, range(len(self.infos) + 1)).tolist()
-        for index, info in enumerate(self.infos):
-            of_photo = rows[starts[index] : starts[index + 1]]
-            in_order += of_photo or [self._empty_row(info)]
+        for info, rows_of_photo in zip(self.infos, of_photo, strict=True):
+            in_order += rows_of_photo or [self._empty_row(info)]
         return in_order
 
     def _empty_row(self, info: PhotoInfo) -> dict[str, Cell]:
@@ -537,14 +548,14 @@ class Face:
         return _number(self._faces.score[self._row])
 
     @property
-    def label(self) -> str:
-        """The most probable expression."""
-        return self._faces.labels[int(self._faces.probabilities[self._row].argmax())]
+    def label(self) -> str | None:
+        """The most probable expression; None if the face is not classified."""
+        return max(self.probabilities, key=self.probabilities.__getitem__, default=None)
 
     @property
     def confidence(self) -> float:
-        """The probability of `label`."""
-        return float(self._faces.probabilities[self._row].max())
+        """The probability of `label`; 0 if the face is not classified."""
+        return max(self.probabilities.values(), default=0.0)
 
     @property
     def probabilities(self) -> dict[str, float]:

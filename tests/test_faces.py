@@ -85,6 +85,39 @@ def test_tables_have_rows_for_photos_without_a_face_on_request(faces: Faces) -> 
     assert no_faces().table()["path"] == []
 
 
+def test_faces_in_any_order_have_one_row_each_below_their_photo(faces: Faces) -> None:
+    for order in ([2, 0, 1], [1, 2, 0], [0, 2, 1]):
+        turned = faces[order]
+        assert turned.table()["p_b"] == [[0.1, 0.8, 0.6][row] for row in order]
+        table = turned.table(photos=True)
+        assert table["path"] == ["1.jpg", "1.jpg", "3.jpg"]
+        assert sorted(table["p_b"]) == [0.1, 0.6, 0.8]
+        assert sum(len(photo.faces) for photo in turned.photos()) == 3
+
+
+def test_faces_below_the_least_confidence_are_ambiguous_in_the_chosen_columns(
+    faces: Faces,
+) -> None:
+    chosen = face_fields(LABELS)
+    rows = faces.rows(chosen, photos=False, min_confidence=0.7)
+    assert [(row["label"], row["ambiguous"]) for row in rows] == [
+        ("a", False),
+        ("b", False),
+        (None, True),
+    ]
+    paths = faces.rows([chosen[0]], photos=False, min_confidence=0.7)
+    assert [*paths[2]] == [chosen[0].name]
+
+
+def test_a_face_that_is_not_classified_has_no_label(faces: Faces) -> None:
+    info = PhotoInfo("a.jpg", source=Path("a.jpg"))
+    for scheme in (Scheme(), Scheme(LABELS)):
+        found = found_faces([info], np.array([0]), scheme=scheme)
+        assert found[0].label is found.label[0] is found[0].label_smoothed is None
+        assert found[0].confidence == 0
+        assert "label=None" in repr(found[0])
+
+
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
     many = join([faces] * 200)
     face = pickle.loads(pickle.dumps(many[301]))

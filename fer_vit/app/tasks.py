@@ -306,7 +306,9 @@ class FileFaces:
         self.statuses.add(info.status)
         self.rows += max(1, len(faces))
         for face in faces:
-            self.people[face.track][face.label_smoothed or face.label] += 1
+            label = face.label_smoothed or face.label
+            assert label is not None  # the recognizer has classified it
+            self.people[face.track][label] += 1
         if info.frame is None:
             self.faces = faces
 
@@ -365,5 +367,6 @@ def draw_photo(image: Image, faces: Faces) -> Image:
     marked = []
     for number, face in enumerate(faces):
         box = None if face.box is None else face.box * scale
+        assert face.label is not None  # the recognizer has classified it
         marked.append(Marked(box, face.label, face.confidence, number))
     return draw_faces(np.asarray(photo), marked)

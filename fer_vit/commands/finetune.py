@@ -83,9 +83,8 @@ def finetune(
     align = settings.get("align")
     manifest = find_faces(photos, output / "faces.parquet", align, duplicates, overwrite)
     counts = check_enough(manifest)
-    kept = [
-        head for head in settings.get("outputs", {}) if head not in Manifest.read(manifest).outputs
-    ]
+    trained = Manifest.read(manifest).outputs
+    kept = [head for head in settings.get("outputs", {}) if head not in trained]
     if kept:
         LOGGER.warning(
             f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
@@ -95,14 +94,19 @@ def finetune(
 
     # the same faces and start weights resume the same run
     recipe = Recipe("finetune")
-    logs = f"training/{recipe.key(manifest, start)}"
-    if not newest_checkpoint(output.glob(f"{logs}/*/checkpoints")):
+    key = recipe.key(manifest, start)
+    logs = f"training/{key}"
+    exported = output / "training" / "model.txt"  # the key of the run whose model is exported
+    is_resumed = newest_checkpoint(output.glob(f"{logs}/*/checkpoints")) is not None
+    is_exported = not exported.exists() or exported.read_text("utf-8") == key
+    if not (is_resumed and is_exported):
         check_output(model, overwrite)  # an existing model was trained on other faces
     if overwrite or not model.exists():
         options = {"data.manifest": str(manifest), "model.init": start}
         best = recipe.fit(output, logs, resume=not overwrite, **options)
         calibrate = manifest if can_calibrate else None
         export(model, checkpoint=[best], calibrate=calibrate, overwrite=overwrite)
+        exported.write_text(key, "utf-8")
 
     split: Split = "test" if counts["test"] else "val"
     evaluate_model(model, manifest, split, page)

@@ -183,7 +183,8 @@ def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
     Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected
     calibration error in 15 bins; cross-entropy against the targets; with votes, how often the
     model, and a second annotator, agree with an annotator drawn by the targets (with replacement:
-    two of ten different people agree up to 6 points less); and the recall of every class.
+    two different annotators of V agree less, by the share of pairs that disagree divided by V - 1);
+    and the recall of every class.
     """
     truth, guess, hits = sums["truth"], sums["guess"], sums["hits"]  # (..., C)
     faces = truth.sum(-1)
@@ -242,13 +243,24 @@ def score_faces(
 
     intervals = score_intervals(values, results, units)
 
-    # fractions of faces that are 0 or 1 need other bounds; macro F1 and UAR are if the accuracy is
+    # fractions of faces that are 0 or 1 need other bounds
+    binary = minus is None
+    label = targets.argmax(1)  # (N,)
     every = np.ones(len(targets), bool)
-    counted = {"accuracy": every, "macro F1": every, "UAR": every}
-    for index, label in enumerate(labels):
-        counted[recall_name(label)] = targets.argmax(1) == index
-    for name, member in counted.items():
-        intervals[name] = bound(intervals[name], member, units, binary=minus is None)
+    intervals["accuracy"] = bound(intervals["accuracy"], every, units, binary)
+    for index, name in enumerate(labels):
+        recall = recall_name(name)
+        intervals[recall] = bound(intervals[recall], label == index, units, binary)
+
+    # Each class counts equally in these, so that the class with the fewest faces limits what a
+    # result of 0 or 1 shows.
+    sizes = np.bincount(label)
+    rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
+    for name in ("macro F1", "UAR"):
+        is_extreme = intervals[name]["mean"] in (0, 1)
+        member = rarest if binary and is_extreme else every
+        intervals[name] = bound(intervals[name], member, units, binary)
+        intervals[name]["faces"] = len(targets)
     return intervals
 
 

@@ -289,10 +289,11 @@ def attention_views(seen: Trace) -> Views:
 def interactions(net: RegionViT, seen: Trace) -> Tensor:
     """How far the effects of two regions on the predicted logit depend on each other (B, R, R).
 
-    In logits: the fall of the logit without both regions, less the falls without each of them
-    (Grabisch & Roubens, "An axiomatic approach to the concept of interaction among players in
-    cooperative games", 1999). Only pairs of the `STRONGEST` regions are considered, and small
-    values are 0 (see `NOTABLE`).
+    In logits: the fall of the logit without both regions, less the falls without each of them. This
+    is the negative interaction of Grabisch & Roubens ("An axiomatic approach to the concept of
+    interaction among players in cooperative games", 1999).
+
+    Only pairs of the `STRONGEST` regions are considered, and small values are 0 (see `NOTABLE`).
     """
     alone = units(seen.layout, seen.membership)  # (B, R, T)
     batch, regions, _ = alone.shape

@@ -1,5 +1,6 @@
 """What is fitted to a trained model: prior, temperature and thresholds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,8 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     report = ""
 
     # the adjustment comes first: temperature and thresholds are fitted to adjusted logits
-    net.adjust(training_prior(manifest, strength), strength)
+    prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
+    net.adjust(prior, strength)
     if net.offset is not None:
         before = summary(model, logits, target)
         logits = logits + net.offset
@@ -77,6 +79,18 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
     if not counts.any():
         return []
     return log_prior(torch.from_numpy(counts)).exp().tolist()
+
+
+def expected_prior(shares: Sequence[float], evened: float) -> list[float]:
+    """Returns the shares of the classes (C,) that a network expects after training.
+
+    Args:
+        shares: Of the training faces (C,); empty: unknown.
+        evened: How far training evened them out (see `ModelSettings`).
+    """
+    if not shares:
+        return []
+    return (torch.tensor(shares).log() * (1 - evened)).softmax(-1).tolist()
 
 
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:

@@ -120,7 +120,11 @@ class ModelSettings:
     temperature: float = 1.0
     # Of prediction sets (see `conformal`); empty: not calibrated.
     thresholds: Thresholds = field(default_factory=dict)
-    # Share of each class among the training faces (C,), all above 0; empty: unknown.
+    # How far training evened out the shares of the classes: 1 by balanced sampling, else the
+    # strength of the logit adjustment in training.
+    evened: float = 0.0
+    # Share of each class that the network expects (C,), all above 0; empty: unknown. These are the
+    # shares among the training faces to the power of 1 - `evened`, normalized.
     prior: tuple[float, ...] = ()
     # The log of the prior, times this, is subtracted from the logits (Menon et al. 2021).
     adjustment: float = 0.0

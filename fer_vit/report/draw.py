@@ -202,6 +202,7 @@ class Marked(NamedTuple):
 def mark(face: Face) -> Marked:
     """Returns what is drawn of a face in its photo: in a video, its smoothed expression."""
     label = face.label_smoothed or face.label
+    assert label is not None  # a face that is drawn is classified
     probability = (face.smoothed or face.probabilities)[label]
     return Marked(face.box, label, probability, face.track)
 

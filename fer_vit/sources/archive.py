@@ -24,6 +24,8 @@ as much memory.
 """
 UTF_8 = 0x800
 """The flag of a zip's entry whose name is in UTF-8."""
+ENCRYPTED = 0x1
+"""The flag of a zip's entry that needs a password."""
 CHUNK = 1_000_000
 """Bytes that are read at once."""
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -131,7 +133,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
     try:
         with _LimitedFile(archive) as file, _open_zip(file, archive) as opened:
             entries = opened.infolist()
-            _check_compression(entries, archive)
+            _check_entries(entries, archive)
             wanted = []
             for entry in entries:
                 if _is_large(entry.filename, entry.file_size):
@@ -240,8 +242,14 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
     return None
 
 
-def _check_compression(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for methods other than deflate: a little bzip2 can fill all memory."""
+def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
+    """Raises FerVitError for a password, and for methods other than deflate: a little bzip2 can
+    fill all memory.
+    """
+    if any(entry.flag_bits & ENCRYPTED for entry in entries):
+        raise FerVitError(
+            f"{archive} has a password. Unpack it first, and name the folder instead."
+        )
     methods = {entry.compress_type for entry in entries}
     if methods - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise FerVitError(

@@ -39,7 +39,8 @@ DESCRIBING = ("split", "label", "person")
 """Columns that describe a photo."""
 
 ACTION_UNIT = re.compile(
-    r"AU[ _-]?0*(?P<number>[1-9]\d?)(?:(?-i:_[rc])|[ _-]?(?P<side>left|right|l|r))?",
+    r"AU[ _-]?0*(?P<number>[1-9]\d?)"
+    r"(?:(?-i:_(?P<kind>[rc]))|[ _-]?(?P<side>left|right|l|r))?",
     re.IGNORECASE,
 )
 """A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity
@@ -50,6 +51,9 @@ SIDES = {"l": "Left", "r": "Right"}
 MOVEMENTS = "movements"
 MOST_INTENSE = 5.0
 """The intensity E of an action unit, the largest."""
+INTENSITIES = f"intensities from 0 to {MOST_INTENSE:g}, and divided by that"
+OPENFACE = {"r": MOST_INTENSE, "c": 1.0}
+"""The largest intensity and occurrence in OpenFace's columns, by their suffix."""
 
 UNANNOTATED: dict[str, tuple[float, ...]] = {
     MOVEMENTS: (-1.0, 9.0, 999.0),  # Aff-Wild2; BP4D
@@ -66,6 +70,8 @@ class Column:
     head: str
     output: str
     action_unit: bool = False
+    scale: float | None = None
+    """By what its numbers are divided; None: the table's numbers of action units show it."""
 
     @property
     def target(self) -> str:
@@ -172,11 +178,13 @@ def read_column(name: str) -> Column | None:
     unit = ACTION_UNIT.fullmatch(name)
     if unit:
         side = SIDES.get((unit["side"] or "").lower()[:1], "")
-        return Column(name, MOVEMENTS, f"AU{int(unit['number']):02d}{side}", action_unit=True)
+        output = f"AU{int(unit['number']):02d}{side}"
+        scale = OPENFACE.get(unit["kind"])
+        return Column(name, MOVEMENTS, output, action_unit=True, scale=scale)
     for spelled in (name, name.lower()):
         for head, outputs in outputs_of([spelled]).items():
             if outputs[0]:
-                return Column(name, head, outputs[0])
+                return Column(name, head, outputs[0], scale=1.0)
     return None
 
 
@@ -188,13 +196,16 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
     if unknown:
         notes.append(f"{file}: {counted(unknown, 'target')} marked as not annotated.")
 
-    units = [column for column in columns if column.action_unit]
+    unscaled = [column for column in columns if column.scale is None]
     scale = 1.0
-    if units:
-        scale, meaning = _unit_scale([values[column] for column in units])
+    if unscaled:
+        scale, meaning = _unit_scale([values[column] for column in unscaled])
         notes.append(f"{file}: action units are read as {meaning}.")
+    intense = [column for column in columns if column.scale == MOST_INTENSE]
+    if intense:
+        notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
     for column in columns:
-        of_column = scale if column.action_unit else 1.0
+        of_column = scale if column.scale is None else column.scale
         _check_range(table, column, values[column], of_column)
         values[column] = values[column] / of_column
 
@@ -238,7 +249,7 @@ def _unit_scale(values: Sequence[Array]) -> tuple[float, str]:
     cells = np.concatenate(values)
     cells = cells[np.isfinite(cells)]
     if (cells > 1).any():
-        return MOST_INTENSE, f"intensities from 0 to {MOST_INTENSE:g}, and divided by that"
+        return MOST_INTENSE, INTENSITIES
     if np.isin(cells, (0, 1)).all():
         return 1.0, "occurrences, 0 or 1"
     return 1.0, "intensities from 0 to 1"

@@ -6,6 +6,7 @@ A folder contains model.safetensors and config.json: the architecture, and what 
 
 import json
 import logging
+import math
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -241,7 +242,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
     for name, net in zip(names[1:], nets[1:], strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
         same = {"config": net.config == first.config}
-        for field in ("labels", "outputs", "align", "template"):
+        for field in ("labels", "outputs", "align", "template", "evened"):
             same[field] = getattr(net.settings, field) == getattr(first.settings, field)
         for field, equal in same.items():
             if not equal:
@@ -327,6 +328,7 @@ def unpack_checkpoint(
     hyper = checkpoint["hyper_parameters"]
     settings = {key: hyper[key] for key in EXTRA_KEYS if key in hyper}
     settings["config"] = hyper["network"]
+    settings["evened"] = _evened(checkpoint)
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper):
         return check_settings(settings, name), state
@@ -337,6 +339,14 @@ def unpack_checkpoint(
         del state[key]
     settings["labels"] = []
     return check_settings(settings, name, pretraining=True), state
+
+
+def _evened(checkpoint: dict[str, Any]) -> Any:
+    """Returns `ModelSettings.evened` of a run, by the options of its data and task."""
+    data = as_dict(checkpoint.get("FaceDataModule"))
+    if data.get("balanced") is True:
+        return 1.0
+    return checkpoint["hyper_parameters"].get("logit_adjust", 0.0)
 
 
 def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
@@ -384,6 +394,7 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
     expect("prior", prior, "empty or one share per label")
 
+    expect("evened", 0 <= settings.evened < math.inf, "at least 0")
     most = 1 if settings.prior else 0
     expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
 

@@ -235,7 +235,10 @@ class FERTask(RegionViTModule):
         super().__init__()
         source = read_model(init, pretraining=True) if init else None
         if source and network == NETWORK:
-            network, align, template = model_settings(source[0]).values()
+            started = model_settings(source[0])
+            network = started["network"]
+            align = started["align"] if align == "landmarks" else align
+            template = started["template"] if template == TEMPLATE else template
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
         if not labels:
@@ -243,8 +246,8 @@ class FERTask(RegionViTModule):
         given = outputs or {}
         self.head_weights = choose_heads(given, head_weights or {})
         if heads is None:
-            started = source[0].get("outputs", {}) if source else {}
-            heads = merge_outputs(started, {head: given[head] for head in self.head_weights})
+            kept = source[0].get("outputs", {}) if source else {}
+            heads = merge_outputs(kept, {head: given[head] for head in self.head_weights})
         self.shared = share_outputs(heads, given)
         self.head_weights = {
             head: weight for head, weight in self.head_weights.items() if head in self.shared
@@ -301,6 +304,11 @@ class FERTask(RegionViTModule):
                     "`--model.logit_adjust` needs data with a method `class_counts`, such as "
                     "FaceDataModule. Set it to 0, or add the method."
                 )
+            if getattr(data, "balanced", False):
+                raise FerVitError(
+                    "`--model.logit_adjust` and `--data.balanced` correct for the same shares of "
+                    "the classes. Leave one of them out."
+                )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def _check_targets(self, manifest: Manifest) -> None:
@@ -332,13 +340,17 @@ class FERTask(RegionViTModule):
                 )
         lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
         if lacking and not manifest.split("val").has_labels:
-            examples = [
-                f"val/{log_name(head, HEADS[head].figures[0])}" for head in self.head_weights
-            ]
+            remedy = "Add labelled faces by `fer-vit prepare --add`."
+            if self.head_weights:
+                head = next(iter(self.head_weights))
+                measure = f"val/{log_name(head, HEADS[head].figures[0])}"
+                remedy = (
+                    "Choose the best epoch by another measure, such as "
+                    f"`--checkpoint.monitor {measure}`."
+                )
             raise FerVitError(
-                f"{manifest.path} has no val face with a label, so that {lacking.pop()} does not "
-                "exist. Choose the best epoch by another measure, such as `--checkpoint.monitor "
-                f"{examples[0]}`."
+                f"{manifest.path} has no val face with a label, so that {min(lacking)} does not "
+                f"exist. {remedy}"
             )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -487,11 +499,17 @@ class FERTask(RegionViTModule):
         log_once("\n\n".join(tables))
         log_once(f"Tables and pictures: {folder}")
 
-    on_test_start, test_step, on_test_epoch_end = (
-        on_validation_start,
-        validation_step,
-        on_validation_epoch_end,
-    )
+    def on_test_start(self) -> None:
+        """As for validation."""
+        self.on_validation_start()
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """As for validation."""
+        self.validation_step(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """As for validation."""
+        self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Records the classifier to start from,

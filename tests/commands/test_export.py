@@ -19,6 +19,7 @@ from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
@@ -28,6 +29,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import fails, main, run
 
 SMALL = RegionViTConfig(
@@ -317,6 +319,38 @@ def test_rare_expressions_gain(
     line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
     assert "anger" in line
     assert not (tmp_path / "calm").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "evened"),
+    [({}, 0.0), ({"logit_adjust": 0.5}, 0.5), ({"logit_adjust": 1.0}, 1.0), (None, 1.0)],
+    ids=["plain", "adjusted by half", "adjusted", "balanced"],
+)
+def test_a_prior_is_what_training_left(
+    options: dict[str, float] | None, evened: float, drawn: Path, tmp_path: Path
+) -> None:
+    """A network that was trained on evened classes expects even ones: `prior="even"` keeps it."""
+    faces = Manifest.read(drawn / "faces.parquet")
+    rare = np.array([label == faces.names[0] for label in faces.column("label")])
+    faces = faces.select(~rare | (np.arange(len(faces)) % 3 == 0))
+    faces.write(tmp_path / "faces.parquet")
+    task = FERTask(SMALL, labels=list(faces.names), **(options or {}))
+    checkpoint = {
+        "state_dict": task.state_dict(),
+        "hyper_parameters": dict(task.hparams),
+        "pytorch-lightning_version": "2.6.0",
+        "FaceDataModule": {"balanced": options is None},
+    }
+    torch.save(checkpoint, tmp_path / "a.ckpt")
+    model = load(tmp_path / "a.ckpt", "cpu")
+    assert model.net.settings.evened == evened
+    calibrate_model(model, tmp_path / "faces.parquet", 0)
+
+    shares = faces.split("train").targets().sum(0)
+    expected = shares ** (1 - evened)
+    assert model.net.settings.prior == pytest.approx(expected / expected.sum(), rel=1e-5)
+    save_network(model.net, tmp_path / "model")
+    assert load_network(tmp_path / "model").settings == model.net.settings
 
 
 def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:

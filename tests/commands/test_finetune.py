@@ -30,6 +30,7 @@ from fer_vit.sources.drawn import draw_face
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
 from fer_vit.train import recipe
 from fer_vit.train.cli import fit
+from fer_vit.train.recipe import Recipe
 from tests.helpers.commands import fails, main, run
 
 CLASSES = {"happiness": "happiness", "stirred": "surprise"}
@@ -153,6 +154,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "photos").mkdir()
     manifest = tmp_path / "faces.parquet"
     manifest.touch()
+    (tmp_path / "training").mkdir()
     verb.finetune(tmp_path / "photos", output=tmp_path)
     folder = calls["fit"].call_args.kwargs["trainer.logger"]["init_args"]["name"]
     last = tmp_path / folder / "version_0" / "checkpoints" / "last.ckpt"
@@ -173,6 +175,12 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):
         with pytest.raises(FerVitError, match=r"model exists already"):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
+    stopped = tmp_path / "training" / Recipe("finetune").key(other, DEFAULT) / "v" / "checkpoints"
+    stopped.mkdir(parents=True)
+    (stopped / "last.ckpt").touch()
+    with pytest.raises(FerVitError, match=r"model exists already"):  # of the first run
+        verb.finetune(other, output=tmp_path)
+    shutil.rmtree(stopped)
     shutil.rmtree(tmp_path / "model")
     verb.finetune(other, output=tmp_path)
     assert "ckpt_path" not in calls["fit"].call_args.kwargs

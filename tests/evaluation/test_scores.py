@@ -115,6 +115,20 @@ def test_intervals_are_those_of_a_slow_bootstrap() -> None:
         assert found[name]["high"] == pytest.approx(high, abs=0.02)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool) -> None:
+    truth = np.repeat([0, 1], [500, 2])
+    shares = np.eye(2)[truth]
+    found = score_faces(shares if right else shares[:, ::-1], shares, LABELS[:2])
+    for name in ("macro F1", "UAR"):
+        of_rarest = found["recall of b"]
+        assert of_rarest["faces"] == 2
+        assert (found[name]["low"], found[name]["high"]) == (of_rarest["low"], of_rarest["high"])
+        assert found[name]["faces"] == 502
+    width = found["accuracy"]["high"] - found["accuracy"]["low"]
+    assert width < 0.01 < found["UAR"]["high"] - found["UAR"]["low"]
+
+
 def test_faces_of_one_person_are_drawn_together() -> None:
     probabilities, shares = drawn(60)
     many, persons = np.repeat(probabilities, 9, 0), np.repeat(np.arange(60), 9)
@@ -191,10 +205,9 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
         binomtest(6, 6).proportion_ci(method="exact").low
     )
     perfect = score_faces(shares, shares, ("a", "b"))
-    low = binomtest(16, 16).proportion_ci(method="exact").low
-    assert [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")] == pytest.approx(
-        [low] * 3
-    )
+    of_all, of_rarest = (binomtest(n, n).proportion_ci(method="exact").low for n in (16, 6))
+    lows = [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")]
+    assert lows == pytest.approx([of_all, of_rarest, of_rarest])
 
 
 def test_one_persons_faces_of_a_class_have_no_interval() -> None:

@@ -53,6 +53,15 @@ def test_one_bad_name_is_counted_and_the_others_are_read(
     assert [line for line in lines if line.startswith("left out: 1 (") and reason in line]
 
 
+def test_a_zip_with_a_password_is_named(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", ["a/1.png"], b"content")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= archive.ENCRYPTED  # in the list of entries
+    path.write_bytes(content)
+    with pytest.raises(FerVitError, match=r"x\.zip .*password"), unpacked(path, tmp_path / "out"):
+        pass
+
+
 def test_an_entry_without_a_name_is_counted(tmp_path: Path) -> None:
     path = zipped(tmp_path / "x.zip", ["a/1.png", "?"], b"content")
     path.write_bytes(path.read_bytes().replace(b"?", b"\0"))

@@ -252,3 +252,15 @@ def test_affectnet_wrong_valence(value: object, tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", exp=["0", "1"], val=["0", value])
     with pytest.raises(FerVitError, match=r"1_val\.npy: expected an array .* from -1 to 1"):
         affectnet.read(tmp_path)
+
+
+def test_occurrences_and_intensities_of_openface_have_their_own_scale(tmp_path: Path) -> None:
+    table = write(tmp_path / "of.csv", "path,AU12_r,AU28_c", "a.jpg,3,1", "b.jpg,0.5,0")
+    read = read_targets(table)
+    assert read.values["move_AU12"].tolist() == [0.6, 0.1]
+    assert read.values["move_AU28"].tolist() == [1.0, 0.0]
+    calm = write(tmp_path / "calm.csv", "path,AU12_r", "a.jpg,1", "b.jpg,0.5")
+    assert read_targets(calm).values["move_AU12"].tolist() == [0.2, 0.1]
+    wrong = write(tmp_path / "wrong.csv", "path,AU28_c", "a.jpg,2")
+    with pytest.raises(FerVitError, match=r"row 1.*0 to 1.*AU28_c.*2"):
+        read_targets(wrong)

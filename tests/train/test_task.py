@@ -127,6 +127,13 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     assert torch.allclose(task.mean_loss.compute(), expression_loss(logits, data.target))
 
 
+def test_classes_are_evened_out_once() -> None:
+    data = SimpleNamespace(class_counts=lambda: torch.ones(3), balanced=True)
+    task = with_trainer(build(logit_adjust=1.0), datamodule=data, testing=False)
+    with pytest.raises(FerVitError, match=r"logit_adjust.*data\.balanced"):
+        task.on_fit_start()
+
+
 def test_repeats_do_not_count() -> None:
     task, data = with_trainer(build().eval(), testing=False, datamodule=None), batch()
     task.validation_step(data, 0)
