@@ -142,7 +142,13 @@ def start_from(
     former = FormerModel(build_network(settings, state, name), net, trained)
     if former.sources:
         log_once(f"{name} teaches the heads without targets: {', '.join(former.sources)}.")
-    return former if former.sources else None
+        return former
+    if former.difference and set(net.settings.outputs) - set(trained):
+        log_once(
+            f"{name} does not teach the heads without targets: its {former.difference.name} is "
+            "another. Their values drift."
+        )
+    return None
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:

@@ -59,7 +59,8 @@ class FormerModel:
         """Learns which outputs to teach: all that both models have, but not `trained` by head."""
         self.network = network
         self.sources: dict[str, list[int]] = {}  # the former output of each output; -1: none
-        if find_difference(network, student):
+        self.difference = find_difference(network, student)
+        if self.difference:
             return
         for head, names in student.settings.outputs.items():
             former = network.settings.outputs.get(head, [])

@@ -523,7 +523,10 @@ def test_a_former_model_teaches_the_outputs_that_are_not_trained() -> None:
 
     other_regions = replace(NETWORK, regions=NETWORK.regions[::-1])
     student = build_model(other_regions, ["a", "b", "c"], outputs=outputs)
-    assert FormerModel(former, student, {}).teach(faces) == {}
+    teacher = FormerModel(former, student, {})
+    assert teacher.teach(faces) == {}
+    assert teacher.difference is not None
+    assert teacher.difference.name == "regions"
 
 
 @pytest.mark.parametrize(
