@@ -88,7 +88,7 @@ function faceBox(number, numbers) {
   const [left, top, right, bottom] = face.box.map(edge => Math.min(1, Math.max(0, edge)));
   const title = `${face.where}: ${labels[label]} ${probability(face.probabilities[label])}`;
   // The name stays inside the photo.
-  const sides = [top < .08 ? 'high' : '', left > .75 ? 'late' : ''];
+  const sides = [top < .08 ? 'high' : '', left > .7 ? 'late' : ''];
   const box = element('button', {
     type: 'button', class: sides.join(' '), '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
     'aria-label': title, title,
