@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import sys
@@ -349,7 +350,10 @@ class _Worker(Generic[T, R]):
 
 
 def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connection) -> None:
-    """Runs in a worker process: sends the results of the tasks, in order."""
+    """Runs in a worker process: sends READY, then the results of each task and DONE.
+
+    An error is sent as FAILED and ends the process.
+    """
     start_worker()
     sender.send((_Message.READY, None))
     try:
@@ -361,4 +365,13 @@ def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connect
         sender.send((_Message.FAILED, error))
     except Exception as error:  # its traceback stays in this process
         error.add_note(f"In a worker process: {traceback.format_exc()}")
-        sender.send((_Message.FAILED, error))
+        sender.send((_Message.FAILED, _as_sendable(error)))
+
+
+def _as_sendable(error: Exception) -> Exception:
+    """Returns the error, or its text if it cannot be pickled and read back."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
+    except Exception:  # the class of a user's error may do anything
+        return RuntimeError("".join(traceback.format_exception_only(error)))
+    return error

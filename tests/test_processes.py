@@ -160,6 +160,24 @@ def test_a_task_that_kills_its_process_has_no_result_and_others_continue() -> No
     assert found == [(task, None if task == 3 else task) for task in range(8)]
 
 
+class TwoArgumentsError(Exception):
+    """An error of a user's detector, which pickle cannot read back."""
+
+    def __init__(self, photo: str, reason: str) -> None:
+        super().__init__(f"{photo}: {reason}")
+
+
+def test_an_error_that_cannot_be_pickled_has_its_text() -> None:
+    def work(task: int) -> Iterator[int]:
+        raise TwoArgumentsError("a.jpg", "no light")
+        yield task
+
+    with pytest.raises(
+        RuntimeError, match=r"TwoArgumentsError: a\.jpg: no light[^$]*test_processes"
+    ):
+        [*work_in_processes(work, [0], 1)]
+
+
 def test_results_before_the_death_of_a_process_are_kept() -> None:
     def work(task: int) -> Iterator[int]:
         yield from range(3)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, get_args
@@ -283,15 +283,18 @@ class PhotoOptions:
             )
 
     def changed(self) -> dict[str, object]:
-        """Returns the options that decide which faces are found, and in which frames,
-        if they are not the defaults.
+        """Returns the options that change the results and are not the defaults.
+
+        The origin of a row has `face` and `detector`.
         """
-        names = ("every", "fps", "start", "end", "detect_every", "smooth", "min_score")
-        return {
-            name: value
-            for name in names
-            if (value := getattr(self, name)) != getattr(PhotoOptions, name)
-        }
+        values = {}
+        for option in fields(self):
+            if option.name in ("face", "detector", "batch_size", "workers"):
+                continue
+            value = getattr(self, option.name)
+            if value != option.default:
+                values[option.name] = value
+        return values
 
 
 Item: TypeAlias = tuple[Faces, list[Sample]]

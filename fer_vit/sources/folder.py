@@ -165,7 +165,8 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
     else:
         _name_persons(reading, "first folders of the photos")
     if not labels:
-        reading.notes.append("No photo has a label: the table has no column `label`.")
+        reason = "the column `label` is empty" if "label" in given else "there is no column `label`"
+        reading.notes.append(f"No photo has a label: {reason} in the table.")
 
     if in_splits or "split" in given:
         return _with_val(root, reading)

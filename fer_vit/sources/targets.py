@@ -1,7 +1,11 @@
 """A user's table of targets for heads: a row for each photo, a column for each output.
 
-    path,AU1,AU2,AU4,AU12               action units, as lists from DISFA, BP4D and Aff-Wild2 have
-    them SN001/000123.png,0,3,,5
+Action units, as in lists of DISFA, BP4D and Aff-Wild2:
+
+    path,AU1,AU2,AU4,AU12
+    SN001/000123.png,0,3,,5
+
+All that a table may have:
 
     path,split,label,person,move_mouthSmileLeft,yaw,valence,arousal
 

@@ -190,7 +190,7 @@ def create_model(
 
     Args:
         name: A model of fer-vit (see `load`), or a plain vision transformer of timm, such as
-            "vit_small_patch16_224". None: ferplus-fairface-small.
+            "vit_small_patch16_224". None: the default model.
         pretrained: Whether weights are loaded: the model's, or for a backbone timm's.
         num_classes: The number of classes; 0: no classifier. Another number than the model's, or a
             backbone of timm, gives a new classifier. None: the model's, eight for a backbone.
