@@ -16,7 +16,13 @@ from skimage import data, io
 import fer_vit
 from docs import generate
 from fer_vit import cli
+from fer_vit.explain.methods import METHODS
+from fer_vit.exporting.formats import FORMATS
+from fer_vit.face.detectors import DETECTORS
 from fer_vit.face.image import encode_png
+from fer_vit.heads import HEADS
+from fer_vit.model.attention import POOLS
+from fer_vit.sources import SOURCES
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import shipped_configs
 from fer_vit.train import recipe
@@ -298,3 +304,20 @@ def test_every_config_of_a_training_is_in_the_table() -> None:
 
 def test_the_citation_is_of_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+@pytest.mark.parametrize(
+    ("page", "section", "table"),
+    [
+        ("commands", "prepare", [*SOURCES, *DETECTORS]),
+        ("commands", "predict", [*DETECTORS, *HEADS]),
+        ("commands", "live", [*HEADS]),
+        ("commands", "visualize", [*METHODS]),
+        ("commands", "export", [suffix for suffix in FORMATS if suffix]),
+        ("settings", "The network", [*POOLS]),
+    ],
+)
+def test_the_help_names_each_entry_of_a_table(page: str, section: str, table: list[str]) -> None:
+    text = (ROOT / f"docs/reference/{page}.md").read_text()
+    help_of = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    assert [entry for entry in table if entry not in help_of] == []

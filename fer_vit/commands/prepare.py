@@ -61,8 +61,8 @@ def prepare(
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder`
-            for class folders.
+        source: The data set, see data/README.md: ferplus, fer2013, rafdb, affectnet, fairface,
+            drawn (draws faces), or `folder` for class folders.
         root: Its folder, or a zip or tar.gz of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
         detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each
