@@ -238,6 +238,20 @@ MUTATIONS = [
         "tests/sources/test_archive.py::test_a_tar_writes_nothing_outside_and_makes_no_link",
     ),
     Mutation(
+        "tables have at most 10,000 columns and 100 million cells",
+        "fer_vit/evaluation/read.py",
+        "    if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:",
+        "    if False:",
+        "tests/evaluation/test_read.py",
+    ),
+    Mutation(
+        "names of groups have at most 200 letters",
+        "fer_vit/evaluation/join.py",
+        "        if len(name) > LONGEST:",
+        "        if False:",
+        "tests/evaluation/test_join.py::test_a_name_of_a_group_is_short",
+    ),
+    Mutation(
         "output appears complete or not at all",
         "fer_vit/files.py",
         '        new = scratch / "new" / _name(path)\n',
@@ -697,6 +711,13 @@ MUTATIONS = [
         'io.FileIO(path, "x")',
         "tests/report/test_table.py::test_a_growing_table_on_a_full_disk_ends_with_a_complete_row",
     ),
+    Mutation(
+        "the card of finetune is complete or as before",
+        "fer_vit/commands/finetune.py",
+        "    with atomic_write(card) as new:\n",
+        "    if new := card:\n",
+        "tests/commands/test_finetune.py::test_a_model_card_is_complete_or_as_before",
+    ),
     # Web server
     Mutation(
         "uploads get new names",
@@ -950,6 +971,27 @@ MUTATIONS = [
         "            if not is_over:\n                self.close()\n                self._start()\n",
         "            pass\n",
         "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+    ),
+    Mutation(
+        "bounds exclude releases of h11 with known problems",
+        "pyproject.toml",
+        '"h11>=0.16,<1"',
+        '"h11>=0.14,<1"',
+        "tests/test_security.py::test_every_dependency_has_bounds_that_the_pinned_version_keeps",
+    ),
+    Mutation(
+        "bounds exclude releases of python-multipart with known problems",
+        "pyproject.toml",
+        '"python-multipart>=0.0.34,<1"',
+        '"python-multipart>=0.0.18,<1"',
+        "tests/test_security.py::test_every_dependency_has_bounds_that_the_pinned_version_keeps",
+    ),
+    Mutation(
+        "bounds exclude releases of pillow with known problems",
+        "pyproject.toml",
+        '"pillow>=13,<14"',
+        '"pillow>=11.3,<14"',
+        "tests/test_security.py::test_every_dependency_has_bounds_that_the_pinned_version_keeps",
     ),
     Mutation(
         "bounds exclude releases with known problems",

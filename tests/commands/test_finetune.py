@@ -27,6 +27,7 @@ from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawn import draw_face
+from fer_vit.store.folder import CARD
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
 from fer_vit.train import recipe
 from fer_vit.train.cli import fit
@@ -184,6 +185,31 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     shutil.rmtree(tmp_path / "model")
     verb.finetune(other, output=tmp_path)
     assert "ckpt_path" not in calls["fit"].call_args.kwargs
+
+
+def test_a_model_card_is_complete_or_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(path: Path, *_: object) -> None:
+        path.open("w").close()
+        raise OSError(28, "No space left on device")
+
+    card = tmp_path / CARD_FILE
+    card.write_text(CARD)
+    interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    results = {"all": {"accuracy": interval, "UAR": interval}}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", fill_disk)
+        with pytest.raises(FerVitError, match="No space left"):
+            verb.complete_card(card, ["happiness"], results, 9)
+    assert card.read_text() == CARD
+    assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
+    verb.complete_card(card, ["happiness"], results, 9)
+    whole = card.read_text()
+    assert "Results on 9 held-out photos" in whole
+    card.write_text("")  # as version 0.1 left it on a full disk
+    verb.complete_card(card, ["happiness"], results, 9)
+    assert card.read_text() == whole
 
 
 @pytest.mark.slow

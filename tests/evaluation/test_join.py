@@ -216,3 +216,16 @@ def test_groups_are_described(tmp_path: Path) -> None:
         with pytest.raises(FerVitError, match=words) as error:
             describe_groups(faces, ["id"])
         assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("length", [200, 201, 1_000_000])
+def test_a_name_of_a_group_is_short(length: int, tmp_path: Path) -> None:
+    faces = predictions(tmp_path, "a.png", "b.png")
+    (tmp_path / "more.csv").write_text(f"path,group\na.png,{'x' * length}\nb.png,y\n")
+    faces = add_columns(faces, tmp_path / "more.csv")
+    if length <= 200:
+        describe_groups(faces, ["group"])
+        return
+    with pytest.raises(FerVitError, match=f"{length:,}: x+") as error:
+        describe_groups(faces, ["group"])
+    assert len(str(error.value)) < 500
