@@ -195,9 +195,7 @@ def _refuse_quantize(options: ExportOptions) -> None:
 
 
 class AllHeads(nn.Module):
-    """A model that returns the values of its further heads beside the probabilities,
-    in the aligned crop.
-    """
+    """A model that returns the values of further heads, in the aligned crop, and probabilities."""
 
     def __init__(self, model: Recognizer) -> None:
         super().__init__()
@@ -206,11 +204,10 @@ class AllHeads(nn.Module):
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Returns probabilities (B, C), and the values (B, K) of each head;
-        arguments as for `RegionViT`.
-        """
+        """Returns probabilities (B, C), and values (B, K) of each head, for a model's inputs."""
         net = self.model.net
-        tokens = net.forward_features(net.tokenize(image, boxes, valid))
+        tokens = net.tokenize(image, boxes, valid)
+        tokens = net.forward_features(tokens)
         probabilities = net.probabilities(net.forward_head(tokens))
         values = [HEADS[name].decode(head(tokens).float()) for name, head in net.heads.items()]
         return (probabilities, *values)

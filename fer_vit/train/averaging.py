@@ -23,9 +23,8 @@ class EMA(WeightAveraging):
         super().__init__(avg_fn=partial(moving_average, decay=decay))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Creates the average on the model's device,
-        to which Lightning would move the model only later.
-        """
+        """Creates the average on the model's device."""
+        # Lightning would move the model only later.
         pl_module.to(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
 

@@ -80,15 +80,12 @@ class LastCheckpoint(ModelCheckpoint):
         self.signal: signal.Signals | None = None  # that ends the run
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads nothing: Lightning would delete the predecessor
-        that a checkpoint names, anywhere.
-        """
+        """Loads nothing: Lightning would delete the predecessor that a checkpoint names."""
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Copies the best checkpoint into the folder of a resumed run; else its score would be
-        lost.
+        """Copies the best checkpoint into the folder of a resumed run, to keep its score.
 
         It is searched beside the resumed checkpoint: the path that a checkpoint names may lead
         anywhere.

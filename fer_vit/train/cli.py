@@ -46,15 +46,17 @@ TASKS: dict[str, type[RegionViTModule]] = {
 }
 
 
+# Weights in one precision do not fit crops and boxes, which are in float32.
+WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
+
+
 def task_of(kind: type[RegionViTModule]) -> Task:
     """Returns what a class trains."""
     return "pretraining" if issubclass(kind, MaskedPretraining) else "classification"
 
 
 class TrainCLI(LightningCLI):
-    """LightningCLI that logs to runs/`name`; options override that,
-    and the `settings` of a checkpoint.
-    """
+    """LightningCLI that logs to runs/`name`; options override the `settings` of a checkpoint."""
 
     def __init__(
         self,
@@ -88,16 +90,12 @@ class TrainCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Links what model and data share, and adds options for checkpoints and
-        for the Trainer's method.
-        """
+        """Adds options for checkpoints and the Trainer's method, and links between them."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        monitor, mode = (
-            ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
-        )
-        parser.set_defaults(
-            {"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode}
-        )
+        checkpoint = {"filename": "best", "monitor": "val/loss", "mode": "min"}
+        if self.task == "classification":
+            checkpoint |= {"monitor": "val/accuracy", "mode": "max"}
+        parser.set_defaults({f"checkpoint.{name}": value for name, value in checkpoint.items()})
         parser.add_argument(
             "--task",
             type=Task,
@@ -136,9 +134,7 @@ class TrainCLI(LightningCLI):
         self.run_options = parser.add_method_arguments(L.Trainer, self.verb, skip=filled_in)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the options on top of the settings of the checkpoint,
-        or of the model to start from.
-        """
+        """Parses the options on top of the settings of the checkpoint, or the model of `init`."""
         if self.settings and self.other_class:
             self._leave_out_settings(parser, self.settings.model)
         try:
@@ -146,8 +142,10 @@ class TrainCLI(LightningCLI):
         except ArgumentError as error:
             reason = describe_option(str(error))
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
-        if name := self.config.model.get("init"):
-            taken = model_settings(folder.read_model(name, pretraining=True)[0])
+        init = self.config.model.get("init")
+        if init:
+            settings, _ = folder.read_model(init, pretraining=True)
+            taken = model_settings(settings)
             self.config = parser.parse_args(args, as_options(taken, taken["network"]))
         if self.verb != "fit" and not self.config.ckpt_path:
             raise FerVitError(
@@ -167,17 +165,10 @@ class TrainCLI(LightningCLI):
             )
 
     def before_instantiate_classes(self) -> None:
-        """Checks the precision; replaces bfloat16 by float32 where it would be emulated,
-        many times slower.
-        """
+        """Checks the precision; replaces bfloat16 by float32 where it would be emulated."""
         trainer = self.config.trainer
         self._leave_out_callbacks(trainer)
-        if str(trainer.precision) in (
-            "bf16-true",
-            "16-true",
-            "64-true",
-            "64",
-        ):  # crops and boxes are in float32
+        if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(
                 "Expected `--trainer.precision` to be bf16-mixed, 16-mixed or 32, but got "
                 f"{trainer.precision}."
@@ -190,9 +181,7 @@ class TrainCLI(LightningCLI):
             trainer.precision = "32-true"
 
     def _leave_out_callbacks(self, trainer: Namespace) -> None:
-        """Leaves out the callbacks that need a logger, or checkpoints,
-        where the user wants none.
-        """
+        """Leaves out the callbacks that need a logger or checkpoints if the user wants none."""
         callbacks = self.trainer_defaults["callbacks"]
         if trainer.logger is False:
             callbacks = [item for item in callbacks if not isinstance(item, LearningRateMonitor)]
@@ -202,9 +191,7 @@ class TrainCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_classes(self) -> None:
-        """Builds everything; raises FerVitError when the configuration has, for example,
-        a list in the wrong place.
-        """
+        """Builds everything; raises FerVitError for values of the wrong kind in a configuration."""
         try:
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
@@ -240,8 +227,7 @@ def train(args: list[str]) -> str:
             raise named from error
         if verb != "fit":
             return str(cli.config.ckpt_path)
-        callbacks: list[Any] = cli.trainer.checkpoint_callbacks
-        best = next((str(item.best_model_path) for item in callbacks if item.monitor), "")
+        best = best_checkpoint(cli.trainer)
         if best:
             log_once(next_command(cli, best))
         return best
@@ -252,13 +238,20 @@ def train(args: list[str]) -> str:
         RuntimeError,
         ValueError,
     ) as error:
+        message = str(error).strip()
         # An error from a worker has a traceback as its text; the last line is the message.
-        lines = (
-            str(error).strip().splitlines()[-1:]
-            if "Traceback (most recent" in str(error)
-            else [str(error)]
-        )
-        raise FerVitError(" ".join(" ".join(lines).split())) from error
+        if "Traceback (most recent" in message:
+            message = message.splitlines()[-1]
+        raise FerVitError(" ".join(message.split())) from error
+
+
+def best_checkpoint(trainer: L.Trainer) -> str:
+    """Returns the path of the best checkpoint of a fit; empty if none was written."""
+    callbacks: list[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
+        if callback.monitor:
+            return str(callback.best_model_path)
+    return ""
 
 
 def next_command(cli: TrainCLI, best: str) -> str:

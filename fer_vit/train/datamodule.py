@@ -52,17 +52,23 @@ class FaceDataModule(L.LightningDataModule):
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
         check_number("data.num_workers", num_workers or 0, 0)
-        self.batch_size, self.num_workers, self.augment = batch_size, num_workers, augment
-        self.spec, self._spec_is_given = spec or CropSpec(224), spec is not None
-        self.balanced, self.fold, self.unlabelled = balanced, fold, unlabelled
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.augment = augment
+        self.balanced = balanced
+        self.fold = fold
+        self.unlabelled = unlabelled
+        self.spec = spec or CropSpec(224)
+        self._spec_is_given = spec is not None
+
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
-            advice = (
-                "Leave out `--data.fold` and `--data.balanced` (see `--model.logit_adjust`), "
-                "or use a manifest in one file."
+            raise FerVitError(
+                "Shards are streamed, without folds or sampling by class. Leave out `--data.fold` "
+                "and `--data.balanced` (see `--model.logit_adjust`), or use a manifest in one file."
             )
-            raise FerVitError(f"Shards are streamed, without folds or sampling by class. {advice}")
-        self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
+        splits: tuple[Split, ...] = ("val", "test") if self.streamed else SPLITS
+        self.manifest = Manifest.read(manifest, splits)
         if fold:
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
         if unlabelled and not self.streamed and not len(self.manifest.split("val")):
@@ -74,9 +80,7 @@ class FaceDataModule(L.LightningDataModule):
         self.worker_notes: list[WorkerNotes] = []  # of each loader
 
     def setup(self, stage: str) -> None:
-        """Takes the crop from the task; raises FerVitError
-        when the task expects other crops or labels.
-        """
+        """Takes the crop from the task; raises FerVitError if it has other crops or labels."""
         task: Any = self.trainer.lightning_module if self.trainer else None
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
@@ -85,10 +89,12 @@ class FaceDataModule(L.LightningDataModule):
             )
         self.spec = wanted
         self.partial = getattr(task, "accepts_unlabelled", False) and not self.streamed
-        if (labels := getattr(task, "labels", self.labels)) != self.labels:
-            expressions = ", ".join(self.labels)
-            here = f"{self.manifest.path} has {expressions}. Give the task `labels=data.labels`."
-            raise FerVitError(f"The task has the labels {', '.join(labels)}, but {here}")
+        labels = getattr(task, "labels", self.labels)
+        if labels != self.labels:
+            raise FerVitError(
+                f"The task has the labels {', '.join(labels)}, but {self.manifest.path} has "
+                f"{', '.join(self.labels)}. Give the task `labels=data.labels`."
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the fold, the position in the epoch and the options that determine its order.
@@ -101,33 +107,33 @@ class FaceDataModule(L.LightningDataModule):
         epoch = max(0, loop.epoch_progress.current.started - 1)
         batches = loop.epoch_loop.batch_progress.current.processed
         if batches >= loop.max_batches:
-            epoch, batches = epoch + 1, 0
-        return {"epoch": epoch, "batches": batches, "fold": self.fold, **self._order()}
+            epoch += 1
+            batches = 0
+        return {"epoch": epoch, "batches": batches, "fold": self.fold} | self._order()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Stores where the run resumes."""
         self.position = state_dict if isinstance(state_dict, dict) else {}
 
     def _order(self) -> dict[str, Any]:
-        options = {"batch_size": self.batch_size, "balanced": self.balanced}
-        return {"seed_everything": run_seed(), "world_size": _processes(), **options}
+        return {
+            "seed_everything": run_seed(),
+            "world_size": _processes(),
+            "batch_size": self.batch_size,
+            "balanced": self.balanced,
+        }
 
     def dataset(self, split: Split) -> faces.FaceDataset:
-        """Returns a split, augmented if it is `train`; FerVitError when it is empty,
-        or rows lack labels.
-        """
+        """Returns a split, `train` augmented; raises FerVitError if it is empty or lacks labels."""
         manifest = self.manifest.split(split)
         if not len(manifest):
             raise FerVitError(
                 f"{manifest.path} has no rows with split {split}. Prepare the data set with that "
                 "split."
             )
-        dataset = faces.FaceDataset(
-            manifest,
-            self.spec,
-            Augment(self.augment) if split == "train" else None,
-            partial=self.partial and not self.balanced,
-        )
+        augment = Augment(self.augment) if split == "train" else None
+        partial = self.partial and not self.balanced
+        dataset = faces.FaceDataset(manifest, self.spec, augment, partial)
         if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(manifest.path, split)
         return dataset
@@ -135,8 +141,10 @@ class FaceDataModule(L.LightningDataModule):
     def class_counts(self) -> torch.Tensor:
         """Counts the training images of every class (C,), votes by their share."""
         if self.streamed:
-            return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
-        return torch.from_numpy(self.dataset("train").targets).nansum(0).float()
+            counts = class_counts(self.manifest.path, self.manifest.names)
+            return torch.from_numpy(counts).float()
+        targets = torch.from_numpy(self.dataset("train").targets)  # (M, C)
+        return targets.nansum(0).float()
 
     def train_dataloader(self) -> DataLoader[faces.Sample]:
         """Augmented batches from the resumed position on.
@@ -178,45 +186,50 @@ class FaceDataModule(L.LightningDataModule):
 
     def _shards(self) -> faces.ShardDataset:
         path = self.manifest.path
-        dataset = faces.ShardDataset(
-            path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled
-        )
+        augment = Augment(self.augment)
+        dataset = faces.ShardDataset(path, self.manifest.names, self.spec, augment, self.unlabelled)
         if len(dataset) < self.batch_size * _processes():
-            size = f"{self.batch_size} for every process: choose a smaller `--data.batch_size`."
-            raise FerVitError(f"{path} has fewer training rows than one batch of {size}")
+            raise FerVitError(
+                f"{path} has fewer training rows than one batch of {self.batch_size} for every "
+                "process: choose a smaller `--data.batch_size`."
+            )
         return dataset
 
     def _start(self, rows: int) -> tuple[int, int]:
         """Takes from the stored position the epoch to resume, and how many of its rows are done."""
-        position, self.position = self.position, {}
+        position = self.position
+        self.position = {}
         if position and position.get("fold") != self.fold:
-            advice = (
-                "Use the same: the model must not learn the faces that it predicts in `distill`."
-            )
-            before = f"The checkpoint was trained with `--data.fold` {short(position.get('fold'))}"
-            raise FerVitError(f"{before}, but now it is {self.fold}. {advice}")
-        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
-        order = self._order()
-        if batches and (
-            changed := [name for name, value in order.items() if position.get(name) != value]
-        ):
-            change = f"{changed[0]} {position.get(changed[0])}, but now it is {order[changed[0]]}"
-            advice = "Use the same value, or resume from the end of an epoch."
             raise FerVitError(
-                f"The checkpoint is of the middle of an epoch with {change}. {advice}"
+                f"The checkpoint was trained with `--data.fold` {short(position.get('fold'))}, but "
+                f"now it is {self.fold}. Use the same: the model must not learn the faces that it "
+                "predicts in `distill`."
             )
+
+        epoch = position.get("epoch", 0)
+        batches = position.get("batches", 0)
+        if batches:
+            for name, value in self._order().items():
+                if position.get(name) != value:
+                    raise FerVitError(
+                        f"The checkpoint is of the middle of an epoch with {name} "
+                        f"{position.get(name)}, but now it is {value}. Use the same value, or "
+                        "resume from the end of an epoch."
+                    )
+
         plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * _processes() if plausible else 0
         if not plausible or done > rows:
-            place = f"batch {short(batches)} of epoch {short(epoch)}"
             raise FerVitError(
-                f"The checkpoint is at an impossible {place}. Resume from another checkpoint."
+                f"The checkpoint is at an impossible batch {short(batches)} of epoch "
+                f"{short(epoch)}. Resume from another checkpoint."
             )
         return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[faces.Sample]:
         dataset = self.dataset(split)
-        return self._loader(dataset, faces.EvalSampler(dataset) if _processes() > 1 else None)
+        sampler = faces.EvalSampler(dataset) if _processes() > 1 else None
+        return self._loader(dataset, sampler)
 
     def _loader(
         self,
@@ -225,10 +238,10 @@ class FaceDataModule(L.LightningDataModule):
         drop_last: bool = False,
     ) -> DataLoader[faces.Sample]:
         one_thread()
-        devices = self.trainer.num_devices if self.trainer else 1
-        workers = (
-            min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
-        )
+        workers = self.num_workers
+        if workers is None:
+            devices = self.trainer.num_devices if self.trainer else 1
+            workers = min(8, max(1, cores() // devices))
         notes = WorkerNotes(workers)
         self.worker_notes.append(notes)
         return DataLoader(
@@ -245,4 +258,6 @@ class FaceDataModule(L.LightningDataModule):
 
 
 def _processes() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return 1

@@ -15,9 +15,7 @@ from fer_vit.measures import measure
 
 
 class OutputMetrics(Metric):
-    """Collects predictions and targets of K outputs;
-    `compute` returns the measures (K,) by name.
-    """
+    """Collects predictions and targets of K outputs; `compute` returns measures (K,) by name."""
 
     full_state_update = False
     preds: list[Tensor]

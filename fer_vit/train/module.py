@@ -30,18 +30,23 @@ from fer_vit.train.symmetry import Symmetry as Symmetry
 NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 """The default network of a task."""
 RANGES = {
-    **dict.fromkeys(("lr", "weight_decay", "logit_adjust"), (0, math.inf)),
-    **dict.fromkeys(
-        ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), (0, 1)
-    ),
+    "lr": (0, math.inf),
+    "weight_decay": (0, math.inf),
+    "logit_adjust": (0, math.inf),
+    "layer_decay": (0, 1),
+    "warmup": (0, 1),
+    "min_lr": (0, 1),
+    "label_smoothing": (0, 1),
+    "region_dropout": (0, 1),
     "mask_ratio": (0.05, 0.95),
 }
 """Smallest and largest values of settings."""
 
 
 class RegionViTModule(L.LightningModule):
-    """A RegionViT, `net`, in training; subclasses have the settings lr, weight_decay, warmup,
-    min_lr and compile.
+    """A RegionViT, `net`, in training.
+
+    Subclasses have the settings lr, weight_decay, warmup, min_lr and compile.
     """
 
     net: RegionViT
@@ -49,21 +54,17 @@ class RegionViTModule(L.LightningModule):
     @property
     def spec(self) -> CropSpec:
         """How a face becomes a crop for the network."""
-        config, settings = self.net.config, self.net.settings
-        return CropSpec(
-            config.img_size, tuple(config.regions), settings.align, settings.template or TEMPLATE
-        )
+        config = self.net.config
+        settings = self.net.settings
+        template = settings.template or TEMPLATE
+        return CropSpec(config.img_size, tuple(config.regions), settings.align, template)
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if requested."""
-        device, in_bf16 = (
-            self.trainer.strategy.root_device,
-            str(self.trainer.precision).startswith("bf16"),
-        )
-        use_fused_attention(
-            self.net,
-            fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16),
-        )
+        device = self.trainer.strategy.root_device
+        trains_in_bf16 = stage == "fit" and str(self.trainer.precision).startswith("bf16")
+        fused = fused_is_faster(device, self.net.layout.num_tokens, trains_in_bf16)
+        use_fused_attention(self.net, fused)
         if self.hparams["compile"] and stage == "fit":
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
@@ -76,10 +77,10 @@ class RegionViTModule(L.LightningModule):
             return
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
-        for group, new, factor in zip(
-            schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True
-        ):
-            group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
+        groups = schedule.optimizer.param_groups
+        for group, new, factor in zip(groups, wanted, schedule.lr_lambdas, strict=True):
+            group["weight_decay"] = new["weight_decay"]
+            group["initial_lr"] = new["initial_lr"]
             group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
@@ -92,105 +93,105 @@ class RegionViTModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a warm-up and a cosine over all steps."""
-        h = self.hparams
-        without, layer_decay = tuple(self.net.no_weight_decay()), h.get("layer_decay", 1.0)
+        lr = self.hparams["lr"]
         groups = param_groups_layer_decay(
-            self.net, h["weight_decay"], without, layer_decay=layer_decay
+            self.net,
+            self.hparams["weight_decay"],
+            tuple(self.net.no_weight_decay()),
+            layer_decay=self.hparams.get("layer_decay", 1.0),
         )
-        named = self.named_parameters()
-        if others := [
-            value for name, value in named if value.requires_grad and not name.startswith("net.")
-        ]:
-            groups.append({"params": others, "weight_decay": 0.0, "lr_scale": 1.0})
+        outside = []  # of the network, such as a decoder
+        for name, value in self.named_parameters():
+            if value.requires_grad and not name.startswith("net."):
+                outside.append(value)
+        if outside:
+            groups.append({"params": outside, "weight_decay": 0.0, "lr_scale": 1.0})
         for group in groups:  # timm only stores the factor; torch's optimisers ignore it
-            group["lr"] = h["lr"] * group["lr_scale"]
+            group["lr"] = lr * group["lr_scale"]
+
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise FerVitError(
                 "The learning rate falls over all steps: set `--trainer.max_epochs` or "
                 "`--trainer.max_steps`."
             )
-        schedule = warmup_cosine(
-            AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"]
-        )
+        optimizer = AdamW(groups, lr=lr)
+        warmup_steps = round(self.hparams["warmup"] * steps)
+        schedule = warmup_cosine(optimizer, int(steps), warmup_steps, self.hparams["min_lr"])
         return {
-            "optimizer": schedule.optimizer,
+            "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
-        """Checks and stores settings as plain values:
-        a checkpoint loads without unpickling or `pretrained` weights.
+        """Checks and stores settings as plain values.
+
+        So a checkpoint loads without unpickling, and without `pretrained` weights.
         """
         check_regions(network.regions)
-        self.save_hyperparameters(
-            {"network": asdict(replace(network, pretrained=False)), **changed}
-        )
+        plain = asdict(replace(network, pretrained=False))
+        self.save_hyperparameters({"network": plain} | changed)
         for name, (least, most) in RANGES.items():
             if name in self.hparams:
                 check_number(f"model.{name}", self.hparams[name], least, most)
 
     def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step;
-        raises FerVitError with the images when it is not finite.
-        """
+        """Logs and returns the loss of a step; raises FerVitError when it is not finite."""
         if not loss.isfinite():
-            bad = [
-                path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()
-            ]
-            advice = (
-                "Look at these images"
-                if 0 < len(bad) < len(paths)
-                else "Lower `--model.lr`, or use float32"
-            )
-            came = (
-                f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step})."
-            )
-            advice += (
-                ", or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a checkpoint."
-            )
-            raise FerVitError(f"{came} {advice} Images: {', '.join(bad or paths)}")
+            raise self._not_finite(loss, outputs, paths)
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
+    def _not_finite(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> FerVitError:
+        """Returns the error for a loss, with the images whose outputs are not finite."""
+        bad = []
+        for path, row in zip(paths, outputs, strict=True):
+            if not row.isfinite().all():
+                bad.append(path)
+        advice = "Lower `--model.lr`, or use float32"
+        if 0 < len(bad) < len(paths):
+            advice = "Look at these images"
+        return FerVitError(
+            f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step}). "
+            f"{advice}, or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a "
+            f"checkpoint. Images: {', '.join(bad or paths)}"
+        )
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the name of a user's class,
-        which a resumed run must name again; never imported.
-        """
+        """Records the name of a user's class, which is never imported from a checkpoint."""
         name = class_name(type(self))
         if name:
             checkpoint["task_class"] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
-        for name, here, there in differing(self.state_dict(), checkpoint["state_dict"]):
-            change = f"`{name}` is {there} in it, but {here} in this model"
-            advice = "Leave out the config that changes the network, or choose another checkpoint."
-            raise FerVitError(f"The checkpoint is of another architecture: {change}. {advice}")
+        for name, expected, came in differing(self.state_dict(), checkpoint["state_dict"]):
+            raise FerVitError(
+                f"The checkpoint is of another architecture: `{name}` is {came} in it, but "
+                f"{expected} in this model. Leave out the config that changes the network, or "
+                "choose another checkpoint."
+            )
 
 
 def class_name(kind: type[RegionViTModule]) -> str:
     """Returns the name of a user's task as `--model` takes it; empty for a task of fer-vit."""
-    own = kind.__module__.startswith("fer_vit.")
-    return "" if own else f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.startswith("fer_vit."):
+        return ""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
-        advice = (
-            "Lower `--model.lr` or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a "
-            "checkpoint."
-        )
         raise FerVitError(
-            f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}"
+            f"The loss on the {split} split is {loss.item()}: the weights are unusable. Lower "
+            "`--model.lr` or set `--trainer.gradient_clip_val`; `--ckpt_path` resumes from a "
+            "checkpoint."
         )
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Learning rate by step: linear to its peak,
-    then half a cosine to `floor` of it (Loshchilov & Hutter 2017).
-    """
+    """Linear warm-up, then cosine decay to `floor` times the peak (Loshchilov & Hutter 2017)."""
 
     def factor(step: int) -> float:
         if step < warmup_steps:

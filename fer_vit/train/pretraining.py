@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
-from fer_vit.data.dataset import Batch
+from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
@@ -32,8 +32,7 @@ class Hidden(NamedTuple):
 
 
 class MaskedPretraining(RegionViTModule):
-    """Learns to predict hidden pixels from the rest of a face, with a linear layer on the encoder's
-    tokens.
+    """Learns to predict hidden pixels from the rest of a face, by a linear layer on the tokens.
 
     Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so
     that nothing leaks through a stem's field of view or an overlapping region. The target is the
@@ -81,38 +80,34 @@ class MaskedPretraining(RegionViTModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
-        preds, hidden = self.predict_hidden(
-            batch, torch.rand(len(batch.path), self.num_patches, device=self.device)
-        )
+        noise = torch.rand(len(batch.path), self.num_patches, device=self.device)
+        preds, hidden = self.predict_hidden(batch, noise)
         return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the loss on the val split;
-        a face is masked in the same way every time.
-        """
-        seeds = [torch.Generator().manual_seed(row) for row in batch.row.tolist()]
-        noise = torch.stack([torch.rand(self.num_patches, generator=seed) for seed in seeds])
-        preds, hidden = self.predict_hidden(batch, noise.to(self.device))
-        once = batch.row >= 0  # negative: a repeat that pads a rank's share
+        """Adds a batch to the loss on the val split; a face is always masked in the same way."""
+        noise = []
+        for row in batch.row.tolist():
+            generator = torch.Generator().manual_seed(row)
+            noise.append(torch.rand(self.num_patches, generator=generator))
+        preds, hidden = self.predict_hidden(batch, torch.stack(noise).to(self.device))
+        once = batch.row != PADDING
         hidden = hidden._replace(weights=hidden.weights * once[:, None, None])
         self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the loss of the pixels on the val split, over all processes:
-        1 for a constant prediction.
-        """
+        """Logs the loss on the val split, over all processes: 1 for a constant prediction."""
         loss = self.loss.compute()
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, ceil(S / P)^2)
-        and predicts all tokens (B, M, C P^2).
-        """
-        image, boxes, valid = batch.image, batch.boxes, batch.valid
-        hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
-        return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
+        """Hides the patches with the least noise (B, ceil(S / P)^2); predicts (B, M, C P^2)."""
+        ratio = self.hparams["mask_ratio"]
+        hidden = hide(self.net, batch.image, batch.boxes, batch.valid, noise, ratio)
+        encoded = encode_hidden(self.net, batch.boxes, batch.valid, hidden, self.mask_token)
+        return self.decoder(encoded), hidden
 
     @property
     def num_patches(self) -> int:
@@ -123,35 +118,44 @@ class MaskedPretraining(RegionViTModule):
 def hide(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float
 ) -> Hidden:
-    """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by
-    row.
+    """Hides a share of the patches of faces: where noise (B, ceil(S / P)^2) is least.
 
     Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last
     patches of a row or column may be cut off by the edge.
     """
-    size, side = net.config.img_size, math.isqrt(noise.shape[1])
+    size = net.config.img_size
+    side = math.isqrt(noise.shape[1])  # of the grid, in patches
+
+    # which pixels are hidden
     first = noise.argsort(1)[:, : round(ratio * side**2)]
-    patches = (
-        torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
-    )
-    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[
-        ..., :size, :size
-    ]
+    patches = torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True)
+    patches = patches.view(-1, 1, side, side)
+    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)
+    pixels = pixels[..., :size, :size]  # (B, 1, S, S)
+
+    # what counts of each token. A pixel of a region is a mean over several of the image; it counts
+    # if all of them are hidden.
     shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
-    # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
-    weights = ((shares > 0.999) & present[..., None]).float().repeat(1, 1, net.config.in_chans)
-    target = cut_tokens(
-        image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size
-    )
+    counts = (shares > 0.999) & present[..., None]  # (B, M, P^2)
+    weights = counts.float().repeat(1, 1, net.config.in_chans)
+
+    # the normalised content of each token
+    content = image if net.config.in_chans == 3 else to_grey(image)
+    target = cut_tokens(content, boxes, net.layout, net.patch_size)  # (B, M, C P^2)
     variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
     target = (target - mean) / (variance + 1e-6).sqrt()
-    visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)
-    colour = (
-        image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible
-    )  # the mean visible one of each face
-    return Hidden(torch.where(pixels, colour, image), shares.mean(-1) > 0.5, target, weights)
+
+    # hidden pixels have the mean visible colour of their face
+    visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)  # (B, 1, 1, 1)
+    colour = image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible  # (B, 3, 1, 1)
+    return Hidden(
+        seen=torch.where(pixels, colour, image),
+        tokens=shares.mean(-1) > 0.5,
+        target=target,
+        weights=weights,
+    )
 
 
 def encode_hidden(
@@ -167,14 +171,17 @@ def encode_hidden(
 
 
 def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
-    """Pixels of patches, and of regions (B, R, 4) resampled to k P x k P, of images (B, C, S, S):
-    (B, M, C P^2).
+    """Cuts images (B, C, S, S) into the pixels of tokens (B, M, C P^2): patches, then regions.
+
+    Regions (B, R, 4) are resampled to k P x k P pixels.
     """
 
     def unfold(x: Tensor) -> Tensor:
         return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
 
-    parts = [unfold(image)] if layout.num_patches else []
+    parts = []
+    if layout.num_patches:
+        parts.append(unfold(image))
     if layout.num_regions:
         regions = unfold(crop_image(image, boxes, layout.region_grid * patch_size))
         parts.append(regions.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
@@ -182,8 +189,6 @@ def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: in
 
 
 def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
-    """Mean squared error of predictions (B, M, C P^2) over the hidden pixels; 1 if constant,
-    0 without any.
-    """
+    """Mean squared error of predictions (B, M, C P^2) over hidden pixels; 0 without any."""
     errors = (preds.float() - hidden.target).square() * hidden.weights
     return errors.sum() / hidden.weights.sum().clamp(min=1)

@@ -1,6 +1,4 @@
-"""What a command trains repeatedly: a config with options of `fit`,
-in its own folder, resumable.
-"""
+"""What a command trains repeatedly: a config with options of `fit`, in a folder, resumable."""
 
 import logging
 import os
@@ -60,13 +58,14 @@ class Recipe:
         return read_words(list(self.options)).model
 
     def key(self, manifest: Path, *parts: str) -> str:
-        """Returns eight digits for these faces, this config and these options,
-        and further parts.
-        """
+        """Returns eight digits for the faces, the config, the options and further parts."""
         with manifest.open("rb") as file:
             content = file_digest(file, "sha256").digest()
         path = find_config(self.config)
-        content += Path(path).read_bytes() if os.path.isfile(path) else path.encode()
+        if os.path.isfile(path):
+            content += Path(path).read_bytes()
+        else:
+            content += path.encode()
         for part in (*self.options, *parts):
             content += b"\0" + part.encode()
         return sha256(content).hexdigest()[:8]
@@ -86,15 +85,16 @@ class Recipe:
         Raises:
             FerVitError: The training fails, or writes no best checkpoint.
         """
-        last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints")) if resume else None
-        if last:
+        last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
+        if resume and last:
             LOGGER.info(f"The training resumes from {last}.")
             overrides["ckpt_path"] = str(last)
         logger = {
             "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
             "init_args": {"save_dir": str(output), "name": logs},
         }
-        best = fit(self.config, self.options, **overrides, **{"trainer.logger": logger})
+        overrides["trainer.logger"] = logger
+        best = fit(self.config, self.options, **overrides)
         if not best:
             raise FerVitError(
                 f"Expected a best checkpoint from the config {self.config}, but it wrote none. It "
@@ -105,4 +105,6 @@ class Recipe:
 
     def load(self, checkpoint: str) -> Recognizer:
         """Loads a checkpoint of `fit`, by the class that trained it."""
-        return load(checkpoint) if self.model is None else load(load_custom(checkpoint, self.model))
+        if self.model is None:
+            return load(checkpoint)
+        return load(load_custom(checkpoint, self.model))

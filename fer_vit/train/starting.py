@@ -1,8 +1,6 @@
-"""Starting from another model: its settings, the weights that fit,
-and the parts that are frozen.
-"""
+"""Starting from another model: its settings, the weights that fit, and the frozen parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -62,15 +60,15 @@ def take_weights(
     target = {key: value for key, value in net.state_dict().items() if key not in computed}
     source = {key: value for key, value in state.items() if key not in computed}
 
+    # the tensors of the encoder that fit
     encoder = [key for key in target if in_encoder(key)]
     misfits = {}
     for key, expected, came in differing(target, source):
         if in_encoder(key):
             misfits[key] = f"{key} ({came} there, {expected} here)"
     fitting = [key for key in encoder if key not in misfits]
-    differences = _describe_differences(
-        list(misfits.values()), asdict(settings["config"]), asdict(net.config)
-    )
+    before = asdict(settings["config"])
+    differences = _describe_differences(list(misfits.values()), before, asdict(net.config))
     if len(fitting) < 0.9 * len(encoder):
         raise FerVitError(
             f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of "
@@ -78,26 +76,34 @@ def take_weights(
             "Leave out the options of the network, or choose another model."
         )
 
-    rows = {}  # of the head, from the other's
+    # the rows of the head for labels of both models: from this row to the other's
+    rows = {}
+    known = list(settings["labels"])
     if settings["config"].pool == net.config.pool:
         for row, label in enumerate(net.settings.labels):
-            if label in settings["labels"]:
-                rows[row] = list(settings["labels"]).index(label)
-    by_label = {*ROWS}
+            if label in known:
+                rows[row] = known.index(label)
+    by_label = set(ROWS)
     by_label |= {f"pool.{key}" for key in getattr(net.pool, "label_rows", ())}
     _copy_tensors(target, source, fitting, rows, by_label, name)
     for head, outputs in net.settings.outputs.items():
         _copy_outputs(net.heads[head], head, outputs, settings, state)
 
-    kept = [label for row, label in enumerate(net.settings.labels) if row in rows]
-    new = [label for row, label in enumerate(net.settings.labels) if row not in rows]
+    classes = _describe_classes(net.settings.labels, rows)
+    copied = f"{len(fitting)} of {len(encoder)} tensors of the encoder"
+    return f"Started from {name}: {copied}; {classes}{differences}."
+
+
+def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
+    """Returns which labels have kept rows of the head, and which are new."""
+    kept = [label for row, label in enumerate(labels) if row in kept_rows]
+    new = [label for row, label in enumerate(labels) if row not in kept_rows]
     classes = []
     if kept:
         classes.append(f"kept {', '.join(kept)}")
     if new:
         classes.append(f"new {', '.join(new)}")
-    copied = f"{len(fitting)} of {len(encoder)} tensors of the encoder"
-    return f"Started from {name}: {copied}; {'; '.join(classes)}{differences}."
+    return "; ".join(classes)
 
 
 def _copy_tensors(

@@ -36,38 +36,35 @@ class Symmetry(L.Callback):
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the weights symmetric; raises FerVitError if the network, or the resumed run,
-        cannot be symmetric.
-        """
+        """Makes the weights symmetric; raises FerVitError if the network or run cannot be so."""
         net: Any = pl_module.net
-        if (
-            not (difference := asymmetry(net.config, net.settings.outputs)) < 2e-5
-        ):  # rounding makes up to 3e-6
+        difference = asymmetry(net.config, net.settings.outputs)
+        if not difference < 2e-5:  # rounding makes up to 3e-6
             raise FerVitError(
                 "This network cannot be symmetric: mirroring a crop changes its outputs by "
                 f"{difference:.0e} of their size. It would be with region_source: stem, "
-                "region_grid: 1, the regions of both "
-                "sides, attention: dot, pos_embed: none or mirror, pool: avg, an even num_heads, "
-                "an embed_dim that is a multiple of the patch size, and an img_size one above a "
-                "multiple of it (with tokens: region, of half "
-                "of it)."
+                "region_grid: 1, the regions of both sides, attention: dot, pos_embed: none or "
+                "mirror, pool: avg, an even num_heads, an embed_dim that is a multiple of the "
+                "patch size, and an img_size one above a multiple of it (with tokens: region, of "
+                "half of it)."
             )
         state = net.state_dict()
-        if trainer.ckpt_path and any(
-            not torch.equal(state[name], mirror_image(name, state, net)) for name in state
-        ):
-            raise FerVitError(
-                "A run without Symmetry cannot resume with it: leave it out, or start a new run."
-            )
+        if trainer.ckpt_path:
+            for name, value in state.items():
+                if not torch.equal(value, mirror_image(name, state, net)):
+                    raise FerVitError(
+                        "A run without Symmetry cannot resume with it: leave it out, or start a "
+                        "new run."
+                    )
         make_symmetric(state, net)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches:
-        a run may end there.
-        """
+        """Keeps AdamW's steps and the batch norms symmetric, also where a run may end."""
         net: Any = pl_module.net
-        learned = net.named_parameters()
-        gradients = {name: value.grad for name, value in learned if value.grad is not None}
+        gradients = {}
+        for name, value in net.named_parameters():
+            if value.grad is not None:
+                gradients[name] = value.grad
         make_symmetric(gradients, net)
         statistics = {name: value for name, value in net.named_buffers() if ".running_" in name}
         make_symmetric(statistics, net)
@@ -76,42 +73,43 @@ class Symmetry(L.Callback):
 @torch.no_grad()
 def make_symmetric(tensors: Mapping[str, Tensor], net: RegionViT) -> None:
     """Replaces each tensor, named as in a RegionViT, by the mean of itself and its mirror image."""
-    images = {
-        name: mirror_image(name, tensors, net)
-        for name, value in tensors.items()
-        if value.is_floating_point()
-    }
+    images = {}
+    for name, value in tensors.items():
+        if value.is_floating_point():
+            images[name] = mirror_image(name, tensors, net)
     for name, image in images.items():
         tensors[name].add_(image).div_(2)
 
 
 def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Tensor:
-    """Returns a tensor of the mirrored network: kernels are flipped,
-    pairs of channels and sides swapped.
-    """
-    side = next((side for side in SIDES if side in name), "")
-    x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
+    """Returns a tensor of the mirrored network: kernels flipped, channels and sides swapped."""
+    x = tensors.get(opposite_name(name), tensors[name])
     if ".qkv." in name:
-        return swap_halves(x.reshape(3, len(x) // 3, *x.shape[1:]), range(1, x.ndim + 1)).flatten(
-            0, 1
-        )
+        parts = x.reshape(3, len(x) // 3, *x.shape[1:])
+        return swap_halves(parts, range(1, parts.ndim)).flatten(0, 1)
     if x.ndim == 4:
-        return swap_halves(
-            x.flip(3), range(1 + (x.shape[1] > 3))
-        )  # an image has up to three channels
+        reads_image = x.shape[1] <= 3  # its channels have no pairs
+        return swap_halves(x.flip(3), range(1 if reads_image else 2))
     if name.startswith("heads."):
         return mirror_head(name, x, net.settings.outputs)
     if name.endswith("pos_embed"):
         x = swap_columns(x, net.layout)
     if x.ndim == 3:
         return swap_halves(x, range(2, 3))  # of class, register and position tokens
-    return swap_halves(x, range(name.startswith("vit.head."), x.ndim))  # not the classes
+    first = 1 if name.startswith("vit.head.") else 0  # classes have no pairs
+    return swap_halves(x, range(first, x.ndim))
+
+
+def opposite_name(name: str) -> str:
+    """Returns the name of the tensor of the region on the other side, or the same name."""
+    for side, opposite in SIDES.items():
+        if side in name:
+            return name.replace(side, opposite)
+    return name
 
 
 def mirror_head(name: str, x: Tensor, outputs: Mapping[str, Sequence[str]]) -> Tensor:
-    """Returns a parameter of an `AdditiveHead` (..., D, K) or (K,) with its channels
-    and outputs mirrored.
-    """
+    """Returns a parameter (..., D, K) or (K,) of a head with channels and outputs mirrored."""
     head = name.split(".")[1]
     source, sign = HEADS[head].mirror(outputs[head])
     if x.ndim > 1:
@@ -138,33 +136,32 @@ def swap_halves(x: Tensor, axes: range) -> Tensor:
 
 @torch.no_grad()
 def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | None = None) -> float:
-    """Returns the largest change of outputs when a random crop is mirrored, in units of their root
-    mean square.
+    """Returns the largest change of outputs when a random crop is mirrored.
 
-    The raw values of further heads count as well: left and right are swapped, yaw and roll negated.
-    Measured on one block with large random symmetric weights; near-uniform attention would mask an
-    asymmetry.
+    It is in units of their root mean square. The raw values of further heads count as well: left
+    and right are swapped, yaw and roll negated. Measured on one block with large random symmetric
+    weights; near-uniform attention would mask an asymmetry.
     """
-    rng, size = np.random.default_rng(0), config.img_size
+    rng = np.random.default_rng(0)
     with torch.random.fork_rng(devices=[]):
         small = replace(config, depth=1, keep_rate=(), pretrained=False)
         net = build_model(small, "abc", outputs=dict(outputs or {})).eval()
-    for value in (state := net.state_dict()).values():
-        value.copy_(
-            torch.from_numpy(
-                rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
-            )
-        )
+    state = net.state_dict()
+    for value in state.values():
+        numbers = rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
+        value.copy_(torch.from_numpy(numbers))
     make_symmetric(state, net)
-    crop = (
-        rng.integers(256, size=(size, size, 3), dtype=np.uint8),
-        rng.normal(TEMPLATE, 0.02) * size,
-    )
-    views = crop, mirror(*crop)
-    images = torch.from_numpy(np.stack([image for image, _ in views])).permute(0, 3, 1, 2) / 255
-    boxes = torch.from_numpy(
-        np.stack([region_boxes(points, config.regions) for _, points in views])
-    )
+
+    # a crop and its mirror image
+    size = config.img_size
+    crop = rng.integers(256, size=(size, size, 3), dtype=np.uint8)
+    points = rng.normal(TEMPLATE, 0.02) * size
+    mirrored_crop, mirrored_points = mirror(crop, points)
+    images = torch.from_numpy(np.stack([crop, mirrored_crop])).permute(0, 3, 1, 2) / 255
+    region_box = region_boxes(points, config.regions)  # (R, 4)
+    mirrored_box = region_boxes(mirrored_points, config.regions)
+    boxes = torch.from_numpy(np.stack([region_box, mirrored_box]))
+
     changes = []
     for head, values in net(images, boxes).items():
         face, mirrored = values.unbind()

@@ -4,7 +4,7 @@ B images, C classes, K outputs of a head, M faces of a split.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection, classification
 
-from fer_vit.data.dataset import Batch
+from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
@@ -34,9 +34,7 @@ from fer_vit.train.teachers import FormerModel, Teachers
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares,
-    or one-hot rows.
-    """
+    """Mean cross-entropy, in float32, of logits (B, C) with votes (B, C), shares or one-hot."""
     return F.cross_entropy(logits.float(), target.float(), label_smoothing=label_smoothing)
 
 
@@ -69,9 +67,7 @@ def expression_metrics(num_classes: int) -> MetricCollection:
 
 
 def class_recall(confusion: Tensor) -> Tensor:
-    """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows;
-    NaN for one without samples.
-    """
+    """Recall of every class (C,) by a confusion matrix (C, C), targets in rows; NaN: no samples."""
     return confusion.diagonal() / confusion.sum(1)
 
 
@@ -100,24 +96,24 @@ def share_outputs(
     """Returns the outputs that a model and data share, by head."""
     shared = {}
     for head, names in model.items():
-        columns = data.get(head, ())
-        both = [name for name in names if name in columns]
-        if both:
-            of_model = [list(names).index(name) for name in both]
-            of_data = [list(columns).index(name) for name in both]
-            shared[head] = Shared(both, of_model, of_data)
+        columns = list(data.get(head, ()))
+        common = [name for name in names if name in columns]
+        if common:
+            of_model = [list(names).index(name) for name in common]
+            of_data = [columns.index(name) for name in common]
+            shared[head] = Shared(common, of_model, of_data)
     return shared
 
 
 def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the outputs by head of several models or data sets,
-    in the order of `HEADS`, each once.
-    """
+    """Returns the outputs by head of models or data sets, in the order of `HEADS`, each once."""
     merged: dict[str, list[str]] = {}
     for head in HEADS:
-        names = [name for part in parts for name in part.get(head, ())]
+        names: dict[str, None] = {}  # in order, each once
+        for part in parts:
+            names |= dict.fromkeys(part.get(head, ()))
         if names:
-            merged[head] = list(dict.fromkeys(names))
+            merged[head] = list(names)
     return merged
 
 
@@ -152,9 +148,7 @@ def start_from(
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of the loss of each head that is trained;
-    raises FerVitError for one without data.
-    """
+    """Returns the weight of each head that is trained; raises FerVitError for one without data."""
     for head, weight in weights.items():
         if not 0 <= weight <= MOST_WEIGHT:
             raise FerVitError(
@@ -169,6 +163,14 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
             )
     chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
     return {head: weight for head, weight in chosen.items() if weight}
+
+
+def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.ModuleDict:
+    """Returns the metrics of the trained heads, by head."""
+    metrics = nn.ModuleDict()
+    for head in trained:
+        metrics[head] = OutputMetrics(len(shared[head].names), HEADS[head].figures)
+    return metrics
 
 
 class FERTask(RegionViTModule):
@@ -239,72 +241,70 @@ class FERTask(RegionViTModule):
         freeze: Freeze = "none",
     ) -> None:
         super().__init__()
-        source = read_model(init, pretraining=True) if init else None
-        if source and network == NETWORK:
-            started = model_settings(source[0])
-            network = started["network"]
-            align = started["align"] if align == "landmarks" else align
-            template = started["template"] if template == TEMPLATE else template
+        source: dict[str, Any] = {}  # the settings of the model to start from
+        state: dict[str, Tensor] = {}
+        if init:
+            source, state = read_model(init, pretraining=True)
+        if init and network == NETWORK:
+            defaults = model_settings(source)
+            network = defaults["network"]
+            if align == "landmarks":
+                align = defaults["align"]
+            if template == TEMPLATE:
+                template = defaults["template"]
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
+
+        # further heads: which the model has, and which are trained
         given = outputs or {}
-        self.head_weights = choose_heads(given, head_weights or {})
+        weights = choose_heads(given, head_weights or {})
         if heads is None:
-            kept = source[0].get("outputs", {}) if source else {}
-            heads = merge_outputs(kept, {head: given[head] for head in self.head_weights})
+            trained = {head: given[head] for head in weights}
+            heads = merge_outputs(source.get("outputs", {}), trained)
         self.shared = share_outputs(heads, given)
-        self.head_weights = {
-            head: weight for head, weight in self.head_weights.items() if head in self.shared
-        }
+        self.head_weights = {head: weights[head] for head in weights if head in self.shared}
+
         self.save_hyperparameters()
         self.store_settings(network, init=None, outputs=heads, heads=None)
         self.net = build_model(network, labels, outputs=heads, align=align, template=template)
         self.teachers = Teachers(teachers or [], self.net)
-        self.starts_from = (
-            init if source and source[0]["labels"] else None
-        )  # a classifier, no pretrained encoder
+        # a classifier, no pretrained encoder
+        self.starts_from = init if source.get("labels") else None
         self.former: FormerModel | None = None
-        if init and source:
-            log_once(take_weights(self.net, *source, init))
-            trained = {head: self.shared[head].names for head in self.head_weights}
-            self.former = start_from(self.net, *source, init, trained)
+        if init:
+            log_once(take_weights(self.net, source, state, init))
+            with_targets = {head: self.shared[head].names for head in self.head_weights}
+            self.former = start_from(self.net, source, state, init, with_targets)
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
+
         self.labels = labels
-        self.metrics, self.mean_loss = expression_metrics(len(labels)), MeanMetric()
-        self.head_metrics = nn.ModuleDict(
-            {
-                head: OutputMetrics(len(self.shared[head].names), HEADS[head].figures)
-                for head in self.head_weights
-            }
-        )
+        self.metrics = expression_metrics(len(labels))
+        self.mean_loss = MeanMetric()
+        self.head_metrics = output_metrics(self.shared, self.head_weights)
         self.without_near_duplicates = MeanMetric()
-        self.near_duplicate: Tensor | None = (
-            None  # (M,) images of the split with one in train; None: no image has one
-        )
+        # (M,) images of the split with one in train; None: no image has one
+        self.near_duplicate: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training
 
     def train(self, mode: bool = True) -> "FERTask":
-        """Sets the mode, but frozen parts always evaluate:
-        their batch norms keep their statistics.
-        """
+        """Sets the mode, but frozen parts always evaluate: their batch norms do not change."""
         super().train(mode)
         for name, module in self.net.named_modules():
             module.training &= not is_frozen(name, self.hparams["freeze"])
         return self
 
     def on_fit_start(self) -> None:
-        """Checks that there is something to learn;
-        computes the logit adjustment from the training split.
-        """
-        manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
-        if manifest is not None and not self.trainer.datamodule.streamed:  # type: ignore[attr-defined]
+        """Checks that there is something to learn; computes the logit adjustment."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        manifest = getattr(data, "manifest", None)
+        if manifest is not None and not data.streamed:
             self._check_targets(manifest)
-        if strength := self.hparams["logit_adjust"]:
-            data = self.trainer.datamodule  # type: ignore[attr-defined]
+        strength = self.hparams["logit_adjust"]
+        if strength:
             if not hasattr(data, "class_counts"):
                 raise FerVitError(
                     "`--model.logit_adjust` needs data with a method `class_counts`, such as "
@@ -318,9 +318,7 @@ class FERTask(RegionViTModule):
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def _check_targets(self, manifest: Manifest) -> None:
-        """Raises FerVitError when there is nothing to learn for a head,
-        or to choose the best epoch by.
-        """
+        """Raises FerVitError when a head cannot learn, or the best epoch cannot be chosen."""
         train = manifest.split("train")
         targets = train.head_targets()
         for head in self.head_weights:
@@ -362,11 +360,15 @@ class FERTask(RegionViTModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch: embed, drop regions, encode, compare with the targets."""
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
-        if rate := self.hparams["region_dropout"]:
+        rate = self.hparams["region_dropout"]
+        if rate:
             tokens = drop_regions(tokens, self.net.layout, rate)
-        outputs = self.net.forward_heads(self.net.forward_features(tokens))
-        logits = outputs[EXPRESSION]
-        loss = self.loss(logits + self.adjustment, self.teachers.teach(batch))
+        tokens = self.net.forward_features(tokens)
+        outputs = self.net.forward_heads(tokens)
+
+        logits = outputs[EXPRESSION]  # (B, C)
+        target = self.teachers.teach(batch)  # (B, C)
+        loss = self.loss(logits + self.adjustment, target)
         for head, weight in self.head_weights.items():
             preds, target = self.matched(head, outputs, batch)
             loss = loss + weight * HEADS[head].loss(preds, target)
@@ -378,23 +380,18 @@ class FERTask(RegionViTModule):
     def matched(
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Returns raw outputs and targets (B, K) of the K outputs that the model
-        and the data share.
-        """
+        """Returns outputs and targets (B, K) of the K outputs that model and data share."""
         shared = self.shared[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
     def _in_picture(self, head: str, values: Tensor, batch: Batch) -> Tensor:
-        """Returns values (B, K) of the shared outputs as `predict` returns them: the roll in the
-        picture, not in the aligned crop.
-        """
+        """Returns values (B, K) as `predict` does: the roll in the picture, not in the crop."""
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
         turned = in_picture(head, self.shared[head].names, values.cpu().numpy(), degrees)
         return torch.from_numpy(turned).to(values)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss of logits (B, C) in training for the votes (B, C), NaN for a face
-        without a label.
+        """Returns the loss of logits (B, C) in training for votes (B, C), NaN without a label.
 
         A subclass may replace it.
         """
@@ -406,9 +403,7 @@ class FERTask(RegionViTModule):
 
     @property
     def accepts_unlabelled(self) -> bool:
-        """Whether training faces may lack a label:
-        other heads or teachers have targets for them.
-        """
+        """Whether training faces may lack a label: heads or teachers have targets for them."""
         return bool(self.head_weights) or bool(self.teachers.names)
 
     @property
@@ -418,39 +413,45 @@ class FERTask(RegionViTModule):
 
     def on_validation_start(self) -> None:
         """Resets the metrics and loads the near-duplicate mask of this split."""
-        metrics = (self.metrics, self.mean_loss, self.without_near_duplicates)
-        for metric in (*metrics, *self.head_metrics.values()):
-            metric.reset()
+        self.metrics.reset()
+        self.mean_loss.reset()
+        self.without_near_duplicates.reset()
+        for metrics in self.head_metrics.values():
+            metrics.reset()
+
+        self.near_duplicate = None
+        # loaders and data modules of users have no manifest
         manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
-        # Loaders and data modules of users have no manifest
-        marks = manifest.near_duplicates(self.stage) if manifest else np.zeros(0, bool)
-        self.near_duplicate = torch.from_numpy(marks).to(self.device) if marks.any() else None
+        if manifest:
+            marks = manifest.near_duplicates(self.stage)
+            if marks.any():
+                self.near_duplicate = torch.from_numpy(marks).to(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
         outputs = self.net(batch.image, batch.boxes, batch.valid)
-        once = batch.row >= 0  # negative: a repeat that pads a rank's share
+        once = batch.row != PADDING
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
             values = self._in_picture(head, HEADS[head].decode(preds.float()), batch)
             truth = self._in_picture(head, target, batch)
             metrics.update(values[once], truth[once])
+
         labelled = once & batch.target.isfinite().all(1)
-        if labelled.any():
-            logits, target = outputs[EXPRESSION].float()[labelled], batch.target[labelled]
-            self.metrics.update(logits.softmax(-1), target.argmax(-1))
-            self.mean_loss.update(expression_loss(logits, target), weight=len(target))
-            if self.near_duplicate is not None:
-                hit = logits.argmax(-1) == target.argmax(-1)
-                self.without_near_duplicates.update(
-                    hit[~self.near_duplicate[batch.row[labelled]]].float()
-                )
+        if not labelled.any():
+            return
+        logits = outputs[EXPRESSION].float()[labelled]
+        target = batch.target[labelled]
+        self.metrics.update(logits.softmax(-1), target.argmax(-1))
+        self.mean_loss.update(expression_loss(logits, target), weight=len(target))
+        if self.near_duplicate is not None:
+            hit = logits.argmax(-1) == target.argmax(-1)
+            new = ~self.near_duplicate[batch.row[labelled]]
+            self.without_near_duplicates.update(hit[new].float())
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the metrics of the split; `validate` and `test` also write a table and a picture
-        of each head.
-        """
+        """Logs the metrics; `validate` and `test` also write a table and a picture of each head."""
         results = self._expression_results()
         for head, metrics in self.head_metrics.items():
             for figure, values in metrics.compute().items():
@@ -472,9 +473,7 @@ class FERTask(RegionViTModule):
             self._write_tables(Path(trainer.log_dir))
 
     def _expression_results(self) -> dict[str, Tensor]:
-        """Returns the metrics of the head `expression` over all processes;
-        none without a labelled face.
-        """
+        """Returns the metrics of `expression` over all processes; none without a label."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*compute.* method of metric", UserWarning)
             self.confusion = self.metrics["confusion"].compute()
@@ -518,25 +517,18 @@ class FERTask(RegionViTModule):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the classifier to start from,
-        which may have learned the faces of a held-out fold.
-        """
+        """Records the classifier that was started from: it may have learned a held-out fold."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises FerVitError when a checkpoint, not yet loaded,
-        has other labels or another architecture.
-        """
+        """Raises FerVitError when a checkpoint has other labels or another architecture."""
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
         if labels is not None and labels != self.labels:
-            there, here = ", ".join(labels), ", ".join(self.labels)
-            advice = (
-                "Use the manifest it was trained on, "
-                "or one with the same classes in the same order."
-            )
             raise FerVitError(
-                f"The checkpoint's classes are {there}, but the manifest's are {here}. {advice}"
+                f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are "
+                f"{', '.join(self.labels)}. Use the manifest it was trained on, or one with the "
+                "same classes in the same order."
             )
         super().on_load_checkpoint(checkpoint)
         self.starts_from = checkpoint.get("starts_from")

@@ -41,7 +41,8 @@ class Teachers:
             return batch.target
         preds = torch.stack([_predict_view(net, batch) for net in self.networks]).mean(0)
         known = batch.target.isfinite()
-        return torch.where(known, (batch.target.nan_to_num() + preds) / 2, preds)
+        mean = (batch.target.nan_to_num() + preds) / 2
+        return torch.where(known, mean, preds)
 
 
 class FormerModel:
@@ -76,7 +77,8 @@ class FormerModel:
         """
         if not self.sources:
             return {}
-        raw = self.network(*_view(self.network, batch))
+        image, boxes, valid = _view(self.network, batch)
+        raw = self.network(image, boxes, valid)
         targets = {}
         for head, sources in self.sources.items():
             values = HEADS[head].decode(raw[head].float())[:, sources]
@@ -87,18 +89,14 @@ class FormerModel:
 
 def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
     """Raises FerVitError for a teacher with other labels, or that needs other crops or regions."""
-    labels = Difference("labels", student.settings.labels, teacher.settings.labels)
-    different = (
-        labels
-        if _plain(labels.expected) != _plain(labels.came)
-        else find_difference(teacher, student)
-    )
-    if different:
-        what, expected, came = different
+    difference = find_difference(teacher, student)
+    if list(teacher.settings.labels) != list(student.settings.labels):
+        difference = Difference("labels", student.settings.labels, teacher.settings.labels)
+    if difference:
         raise FerVitError(
-            f"Expected a teacher with the {what} of the student, {_plain(expected)}, but "
-            f"{name} has {_plain(came)}. Leave it out of `--model.teachers`, or change the "
-            "student."
+            f"Expected a teacher with the {difference.name} of the student, "
+            f"{_plain(difference.expected)}, but {name} has {_plain(difference.came)}. Leave it "
+            "out of `--model.teachers`, or change the student."
         )
 
 
@@ -111,17 +109,22 @@ class Difference(NamedTuple):
 
 
 def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None:
-    """Returns the first setting by which a teacher needs other crops or regions than the student;
-    None if it does not.
+    """Returns the first setting by which a teacher needs other crops or regions; None: it has none.
+
+    Sequences of another kind with equal elements are equal.
     """
-    here, there = student.settings, teacher.settings
-    pairs = [Difference("align", here.align, there.align)]
-    if here.align == "landmarks":
-        template = here.template or TEMPLATE
-        pairs.append(Difference("template", template, there.template or TEMPLATE))
+    settings = student.settings
+    given = teacher.settings
+    pairs = [Difference("align", settings.align, given.align)]
+    if settings.align == "landmarks":
+        template = settings.template or TEMPLATE
+        pairs.append(Difference("template", template, given.template or TEMPLATE))
     if teacher.layout.num_regions:  # boxes come in the student's order
         pairs.append(Difference("regions", student.config.regions, teacher.config.regions))
-    return next((pair for pair in pairs if _plain(pair.expected) != _plain(pair.came)), None)
+    for pair in pairs:
+        if _plain(pair.expected) != _plain(pair.came):
+            return pair
+    return None
 
 
 def _plain(setting: object) -> str:
@@ -133,7 +136,8 @@ def _plain(setting: object) -> str:
 
 def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
     """Returns the probabilities (B, C) of a model for a batch of crops."""
-    return net.logits(*_view(net, batch)).float().softmax(-1)
+    image, boxes, valid = _view(net, batch)
+    return net.logits(image, boxes, valid).float().softmax(-1)
 
 
 def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
