@@ -310,8 +310,8 @@ MUTATIONS = [
     Mutation(
         "options that change the order are refused in mid-epoch",
         "fer_vit/train/datamodule.py",
-        "if position.get(name) != value]",
-        "if False]",
+        "                if position.get(name) != value:\n",
+        "                if False:\n",
         "tests/train/test_datamodule.py",
     ),
     Mutation(
