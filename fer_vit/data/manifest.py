@@ -1,6 +1,7 @@
 """Reads manifests: tables of labelled faces (see `data.schema`), checked when they are opened."""
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +36,9 @@ from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
 from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
+from fer_vit.listing import name_text
+
+LOGGER = logging.getLogger("fer_vit")
 
 
 @dataclass(eq=False)
@@ -63,7 +67,21 @@ class Manifest:
             raise FerVitError(
                 f"{path}: the shards have different columns. Prepare it again."
             ) from error
-        return cls(path, table, names)
+        manifest = cls(path, table, names)
+        manifest._warn_of_unnamed_targets()
+        return manifest
+
+    def _warn_of_unnamed_targets(self) -> None:
+        """Warns of columns that are named like targets, but are none by the metadata."""
+        numbers = [field.name for field in self.table.schema if pa.types.is_floating(field.type)]
+        columns = target_columns(outputs_of(numbers))
+        targets = target_columns(self.outputs)
+        unnamed = [name for name in columns if name not in targets]
+        if unnamed:
+            LOGGER.warning(
+                f"{self.path}: {name_text(unnamed, most=6)} are no targets, because the metadata "
+                "does not name them. Prepare the data set with `--targets`."
+            )
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":

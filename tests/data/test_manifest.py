@@ -405,3 +405,22 @@ def test_wrong_folders_of_shards(folder: Path) -> None:
         match=r" 2 .*train-00000-of-00002.parquet.* 1",
     ):
         Manifest.read(folder)
+
+
+def test_columns_of_targets_that_the_metadata_does_not_name_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.parquet"
+    row = Row(encode_png(np.zeros((8, 8), np.uint8)), "1.png", "train", "a")
+    write_manifest(path, Reading(("a", "b"), [row]), "made")
+    Manifest.read(path)
+    assert not caplog.messages
+    table = pq.read_table(path)
+    for name in ("move_jawOpen", "sharpness"):
+        table = table.append_column(name, pa.array([0.5], pa.float32()))
+    pq.write_table(table, path)
+    assert Manifest.read(path).outputs == {}
+    (message,) = caplog.messages
+    assert str(path) in message
+    assert "move_jawOpen" in message
+    assert "sharpness" not in message
