@@ -126,8 +126,15 @@ def bound(
     return Interval(mean=mean, low=low, high=high, faces=faces)
 
 
-def face_sums(probabilities: Array, targets: Array) -> dict[str, Array]:
+def have_votes(targets: Array) -> bool:
+    """Returns whether targets (N, C) are shares of votes, not labels alone."""
+    return bool(((targets > 0) & (targets < 1)).any())
+
+
+def face_sums(probabilities: Array, targets: Array, votes: bool | None = None) -> dict[str, Array]:
     """Returns what each face adds to the sums of `scores` (N, K); both inputs are (N, C).
+
+    `votes`: the targets are shares of votes, even if they are unanimous; None: see `have_votes`.
 
     `truth`, `guess` and `hits` have a column for each class. `bins`: confidence less correctness in
     the bin of the confidence. `model agrees` and `annotators agree`: the chance that the
@@ -144,8 +151,7 @@ def face_sums(probabilities: Array, targets: Array) -> dict[str, Array]:
 
     model_agrees = (targets * guess).sum(1, keepdims=True)  # (N, 1)
     annotators_agree = (targets**2).sum(1, keepdims=True)  # (N, 1)
-    has_votes = ((targets > 0) & (targets < 1)).any()
-    if not has_votes:
+    if not (have_votes(targets) if votes is None else votes):
         model_agrees = np.full_like(model_agrees, np.nan)
         annotators_agree = np.full_like(annotators_agree, np.nan)
     return {
@@ -218,6 +224,7 @@ def score_faces(
     labels: Sequence[str],
     units: IntArray | None = None,
     minus: Array | None = None,
+    votes: bool | None = None,
 ) -> dict[str, Interval]:
     """Returns the scores of N faces with intervals, or their differences from a second model's.
 
@@ -227,11 +234,12 @@ def score_faces(
         labels: The names of the classes.
         units: The persons or photos, as for `score_intervals`.
         minus: The probabilities of a second model (N, C), whose scores are subtracted.
+        votes: As for `face_sums`.
     """
-    values = face_sums(probabilities, targets)
+    values = face_sums(probabilities, targets, votes)
     names = list(values)
     if minus is not None:
-        for name, column in face_sums(minus, targets).items():
+        for name, column in face_sums(minus, targets, votes).items():
             values[f"minus {name}"] = column
 
     def results(sums: Sums) -> dict[str, Array]:
@@ -310,10 +318,11 @@ LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
 MOST_VOTES = 10  # the row of faces with this many votes, or more
 
 
-def describe(faces: EvaluatedFaces) -> dict[str, Interval]:
+def describe(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
     """Returns how many faces were found or are ambiguous, and scores.
 
-    Without labels: confidence and the share of each expression instead of scores.
+    Without labels: confidence and the share of each expression instead of scores. `votes`: as for
+    `face_sums`, of all faces if these are a group.
     """
     # a photo counts once, however many faces it has
     _, first = np.unique(faces.paths.astype(str), return_index=True)
@@ -331,7 +340,9 @@ def describe(faces: EvaluatedFaces) -> dict[str, Interval]:
             clear = np.where(ambiguous == 0, known.correct, np.nan)
             results["accuracy where unambiguous"] = _mean(clear, known.units, binary=True)
     if known.targets is not None:
-        return results | score_faces(known.probabilities, known.targets, known.labels, known.units)
+        return results | score_faces(
+            known.probabilities, known.targets, known.labels, known.units, votes=votes
+        )
 
     results["confidence"] = _mean(known.probabilities.max(1), known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
@@ -357,14 +368,15 @@ def evaluate_faces(
     Returns:
         The results; with labels also `labels`, the `confusion` (C, C) and `likely wrong labels`.
     """
-    results: dict[str, Any] = {"all": describe(faces)}
+    votes = None if faces.targets is None else have_votes(faces.targets)
+    results: dict[str, Any] = {"all": describe(faces, votes)}
 
     cells: Iterable[object] = faces.columns.get("near_duplicate", [])
     marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
     if marks.any():
         results["near-duplicates of train"] = int(marks.sum())
         if not marks.all():
-            results["without near-duplicates"] = describe(faces.take(~marks))
+            results["without near-duplicates"] = describe(faces.take(~marks), votes)
 
     if by:
         results["by"] = {column: compare_groups(faces, column) for column in by}
@@ -375,9 +387,9 @@ def evaluate_faces(
 
     known = faces.take(faces.predicted)
     assert known.targets is not None
-    votes = accuracy_by_votes(known)
-    if votes:
-        results["by votes"] = votes
+    by_votes = accuracy_by_votes(known)
+    if by_votes:
+        results["by votes"] = by_votes
     results["labels"] = faces.labels
     results["confusion"] = confusion_matrix(known.probabilities, known.targets).tolist()
     results["likely wrong labels"] = _wrong_labels(known, known.targets)
@@ -435,12 +447,13 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     known = faces.take((names != "") & faces.predicted)
     values = names[(names != "") & faces.predicted]
 
+    votes = None if faces.targets is None else have_votes(faces.targets)
     groups: dict[str, dict[str, Any]] = {}
     few = {}
     for name in sorted(sizes):
         persons = len(np.unique(known.units[values == name]))
         if persons >= FEW:
-            groups[name] = {"faces": sizes[name], **describe(faces.take(names == name))}
+            groups[name] = {"faces": sizes[name], **describe(faces.take(names == name), votes)}
         else:
             few[name] = sizes[name]
     unknown = int((names == "").sum())

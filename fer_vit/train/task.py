@@ -19,7 +19,7 @@ from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
-from fer_vit.heads import EXPRESSION, HEADS, in_picture
+from fer_vit.heads import EXPRESSION, HEADS, in_picture, stay
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import drop_regions
@@ -386,6 +386,8 @@ class FERTask(RegionViTModule):
 
     def _in_picture(self, head: str, values: Tensor, batch: Batch) -> Tensor:
         """Returns values (B, K) as `predict` does: the roll in the picture, not in the crop."""
+        if HEADS[head].rotate is stay:
+            return values
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
         turned = in_picture(head, self.shared[head].names, values.cpu().numpy(), degrees)
         return torch.from_numpy(turned).to(values)

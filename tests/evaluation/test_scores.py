@@ -102,6 +102,18 @@ def test_annotators_are_drawn_by_the_votes() -> None:
     assert labelled["agreement with an annotator"]["mean"] is None
 
 
+def test_a_group_of_unanimous_votes_has_votes() -> None:
+    probabilities, shares = drawn(60)
+    shares[30:] = 0.5 * shares[30:] + 0.5 * np.eye(4)[0]
+    votes = score_faces(probabilities[:30], shares[:30], LABELS, votes=True)
+    assert votes["agreement of two annotators"]["mean"] == 1
+    made = faces(np.ones(60, bool), half=["a"] * 30 + ["b"] * 30)
+    made.targets[30:] = [0.75, 0.25]
+    groups = evaluate_faces(made, by=["half"])["by"]["half"]["groups"]
+    assert groups["a"]["agreement of two annotators"]["mean"] == 1
+    assert groups["b"]["agreement of two annotators"]["mean"] < 1
+
+
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
     probabilities, shares = drawn()
     truth, guess = shares.argmax(1), probabilities.argmax(1)
