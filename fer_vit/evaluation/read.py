@@ -100,6 +100,7 @@ def read_table(*paths: Path) -> Table:
     tables = []
     rows = {}
     for path in paths:
+        _check_regular(path)
         with readable(path):
             cells, assumed = read(path)
             table = _check_head(path, cells)
@@ -110,6 +111,12 @@ def read_table(*paths: Path) -> Table:
     with readable(first.parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
     return Table(first.parent, joined, parts=rows)
+
+
+def _check_regular(path: Path) -> None:
+    """Raises FerVitError for a FIFO, a folder or a device: reading could wait forever."""
+    if path.exists() and not path.is_file():
+        raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
 
 
 @contextmanager
@@ -532,6 +539,7 @@ def metadata(path: Path) -> dict[bytes, bytes]:
     """Returns the metadata of a Parquet file, {} for another file or a folder."""
     if path.suffix.lower() != ".parquet" or path.is_dir():
         return {}
+    _check_regular(path)
     with readable(path):
         return pq.read_schema(path).metadata or {}
 

@@ -5,6 +5,7 @@ and what is refused with file and row.
 import codecs
 import csv
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,19 @@ def test_a_missing_column_is_named_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"Rename `Path`") as error:
         read_table(tmp_path / "t.csv").require("path")
     assert "\x1b" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".xlsx", ".parquet"])
+def test_a_fifo_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"t{suffix}")
+    with pytest.raises(FerVitError, match="not a regular file"):
+        read_table(tmp_path / f"t{suffix}")
+
+
+def test_a_fifo_called_parquet_has_no_metadata(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.parquet")
+    with pytest.raises(FerVitError, match="not a regular file"):
+        is_table(tmp_path / "t.parquet")
 
 
 def test_what_is_a_table(drawn: Path) -> None:
