@@ -109,12 +109,10 @@ class CropSpec:
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = (
-        "landmarks"  # rotate and scale faces to the template; "crop": use images unchanged
-    )
-    template: tuple[tuple[float, float], ...] = (
-        geometry.TEMPLATE
-    )  # the landmarks (5, 2) as fractions of the side
+    # "landmarks": rotate and scale faces to the template; "crop": use images unchanged
+    align: Align = "landmarks"
+    # the landmarks (5, 2) as fractions of the side
+    template: tuple[tuple[float, float], ...] = geometry.TEMPLATE
 
 
 UNCHANGED = np.eye(2, 3)
@@ -180,9 +178,15 @@ def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
     return warp(image, matrix, size), matrix
 
 
-BORDER = cv2.BORDER_REPLICATE  # an artificial edge would look like a contour of the face
-INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA  # linear interpolation blurs small faces
-SMALLER = 0.75  # smaller scales are reductions; averaging would blur faces of about equal size
+# an artificial edge would look like a contour of the face
+BORDER = cv2.BORDER_REPLICATE
+# linear interpolation blurs small faces
+INTERPOLATION = cv2.INTER_CUBIC
+REDUCTION = cv2.INTER_AREA
+# smaller scales are reductions; averaging would blur faces of about equal size
+SMALLER = 0.75
+# at smaller scales even a crop at twice its size is a reduction of the image
+STRONG = 0.5
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
@@ -192,31 +196,46 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     compression change the crop. Reduced crops are drawn at twice their size and averaged; strongly
     reduced ones from an averaged image.
     """
-    m = np.asarray(matrix, float)
-    scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
+    to_crop = np.asarray(matrix, float)
+    scale = float(np.sqrt(abs(np.linalg.det(to_crop[:, :2]))))
+    if 0 < scale < STRONG:
+        image, to_crop = _reduce(image, to_crop, size, scale)
+
     drawn = 2 * size if 0 < scale < SMALLER else size
-    if 0 < scale < 0.5:
-        corners = geometry.apply(geometry.invert(m), [(0, 0), (size, 0), (0, size), (size, size)])
-        end, margin = np.array(image.shape[1::-1]), 2 / scale
-        start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
-        stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, end).astype(int)
-        image = image[start[1] : stop[1], start[0] : stop[0]]  # a face is a small part of a photo
-        m = geometry.compose(m, np.column_stack([np.eye(2), start]))
-        height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
-        halved = image
-        while min(halved.shape[0] / height, halved.shape[1] / width) >= 4:
-            halved = halve(halved)
-        reduced = cv2.resize(halved, (width, height), interpolation=REDUCTION)
-        back = np.diag([image.shape[1] / width, image.shape[0] / height, 1.0])[:2]
-        image, m = np.asarray(reduced, np.uint8), geometry.compose(m, back)
-    m = m * (drawn / size)
-    m[:, 2] += (
-        0.5 * m[:, :2].sum(1) - 0.5
-    )  # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
-    crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
-    return np.asarray(
-        crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8
-    )
+    to_drawn = to_crop * (drawn / size)
+    # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
+    to_drawn[:, 2] += 0.5 * to_drawn[:, :2].sum(1) - 0.5
+    crop = cv2.warpAffine(image, to_drawn, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
+    if drawn > size:
+        crop = cv2.resize(crop, (size, size), interpolation=REDUCTION)
+    return np.asarray(crop, np.uint8)
+
+
+def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Image, Array]:
+    """Averages the part of an image that a crop shows to twice the resolution of the crop.
+
+    Returns the reduced part (H', W', 3), and the matrix (2, 3) from its pixels to crop pixels.
+    `scale` is the one of the matrix `to_crop` (2, 3).
+    """
+    # the part that the crop shows, with a margin: a face is a small part of a photo
+    corners = [(0, 0), (size, 0), (0, size), (size, size)]
+    shown = geometry.apply(geometry.invert(to_crop), corners)  # (4, 2)
+    margin = 2 / scale
+    end = np.array(image.shape[1::-1])
+    start = np.clip(np.floor(shown.min(0) - margin), 0, end - 1).astype(int)
+    stop = np.clip(np.ceil(shown.max(0) + margin), start + 1, end).astype(int)
+    part = image[start[1] : stop[1], start[0] : stop[0]]
+    part_to_crop = geometry.compose(to_crop, np.column_stack([np.eye(2), start]))
+
+    # fast halves first; at least a factor of 2 is left for the exact average
+    height, width = (max(1, round(side * 2 * scale)) for side in part.shape[:2])
+    halved = part
+    while min(halved.shape[0] / height, halved.shape[1] / width) >= 4:
+        halved = halve(halved)
+    reduced = cv2.resize(halved, (width, height), interpolation=REDUCTION)
+
+    to_part = np.diag([part.shape[1] / width, part.shape[0] / height, 1.0])[:2]
+    return np.asarray(reduced, np.uint8), geometry.compose(part_to_crop, to_part)
 
 
 def halve(image: Image) -> Image:

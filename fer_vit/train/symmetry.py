@@ -3,9 +3,9 @@
 K outputs of a head, N patches, D width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -14,13 +14,18 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
-from fer_vit.geometry import TEMPLATE
+from fer_vit.geometry import TEMPLATE, Array
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 
 SIDES = {".right_": ".left_", ".left_": ".right_"}
+"""Parts of the names of tensors of a region on one side, and of the region opposite it."""
+TOLERANCE = 2e-5
+"""Largest `asymmetry` of a network that can be symmetric; rounding causes up to 3e-6."""
+COLOURS = 3
+"""Most input channels of a kernel that reads the image."""
 
 
 class Symmetry(L.Callback):
@@ -39,7 +44,7 @@ class Symmetry(L.Callback):
         """Makes the weights symmetric; raises FerVitError if the network or run cannot be so."""
         net: Any = pl_module.net
         difference = asymmetry(net.config, net.settings.outputs)
-        if not difference < 2e-5:  # rounding makes up to 3e-6
+        if not difference < TOLERANCE:  # also NaN
             raise FerVitError(
                 "This network cannot be symmetric: mirroring a crop changes its outputs by "
                 f"{difference:.0e} of their size. It would be with region_source: stem, "
@@ -82,22 +87,19 @@ def make_symmetric(tensors: Mapping[str, Tensor], net: RegionViT) -> None:
 
 
 def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Tensor:
-    """Returns a tensor of the mirrored network: kernels flipped, channels and sides swapped."""
-    x = tensors.get(opposite_name(name), tensors[name])
-    if ".qkv." in name:
-        parts = x.reshape(3, len(x) // 3, *x.shape[1:])
-        return swap_halves(parts, range(1, parts.ndim)).flatten(0, 1)
-    if x.ndim == 4:
-        reads_image = x.shape[1] <= 3  # its channels have no pairs
-        return swap_halves(x.flip(3), range(1 if reads_image else 2))
-    if name.startswith("heads."):
-        return mirror_head(name, x, net.settings.outputs)
-    if name.endswith("pos_embed"):
-        x = swap_columns(x, net.layout)
-    if x.ndim == 3:
-        return swap_halves(x, range(2, 3))  # of class, register and position tokens
-    first = 1 if name.startswith("vit.head.") else 0  # classes have no pairs
-    return swap_halves(x, range(first, x.ndim))
+    """Returns a tensor of the mirrored network: kernels flipped, channels and sides swapped.
+
+    A tensor of a region takes the place of the one on the other side. Where `tensors` lacks that,
+    since the network has the regions of one side only, the tensor itself is mirrored; `asymmetry`
+    detects such a network.
+    """
+    opposite = opposite_name(name)
+    source = opposite if opposite in tensors else name
+    x = tensors[source]
+    for rule in RULES:
+        if rule.applies(name, x):
+            return rule.mirror(name, x, net)
+    return mirror_channels(x)
 
 
 def opposite_name(name: str) -> str:
@@ -108,13 +110,68 @@ def opposite_name(name: str) -> str:
     return name
 
 
-def mirror_head(name: str, x: Tensor, outputs: Mapping[str, Sequence[str]]) -> Tensor:
-    """Returns a parameter (..., D, K) or (K,) of a head with channels and outputs mirrored."""
+def mirror_channels(x: Tensor) -> Tensor:
+    """Mirrors a matrix (outputs, inputs), or a vector of channels: all of them are in pairs."""
+    return swap_halves(x, range(x.ndim))
+
+
+def mirror_attention(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors queries, keys and values (3 D, D) or (3 D,) one by one."""
+    parts = x.reshape(3, len(x) // 3, *x.shape[1:])
+    return swap_halves(parts, range(1, parts.ndim)).flatten(0, 1)
+
+
+def mirror_image_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors a convolution (outputs, colours, h, w) of the image; colours have no pairs."""
+    return swap_halves(x.flip(3), range(1))
+
+
+def mirror_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors a convolution (outputs, inputs, h, w) of channels."""
+    return swap_halves(x.flip(3), range(2))
+
+
+def mirror_head(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors the channels and outputs of a parameter (..., D, K) or (K,) of a further head."""
     head = name.split(".")[1]
-    source, sign = HEADS[head].mirror(outputs[head])
+    source, sign = HEADS[head].mirror(net.settings.outputs[head])
     if x.ndim > 1:
         x = swap_halves(x, range(x.ndim - 2, x.ndim - 1))
     return x[..., source] * x.new_tensor(sign)
+
+
+def mirror_positions(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors the channels of positions (1, N, D) or (1, prefix + N, D), and their columns."""
+    return mirror_tokens(name, swap_columns(x, net.layout), net)
+
+
+def mirror_tokens(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors the channels of tokens (1, T, D)."""
+    return swap_halves(x, range(2, 3))
+
+
+def mirror_classifier(name: str, x: Tensor, net: RegionViT) -> Tensor:
+    """Mirrors a classifier (C, D) or (C,); classes have no pairs."""
+    return swap_halves(x, range(1, x.ndim))
+
+
+class Rule(NamedTuple):
+    """How the tensors of one kind are mirrored."""
+
+    applies: Callable[[str, Tensor], bool]  # to a tensor with this name
+    mirror: Callable[[str, Tensor, RegionViT], Tensor]
+
+
+RULES = (
+    Rule(lambda name, x: ".qkv." in name, mirror_attention),
+    Rule(lambda name, x: x.ndim == 4 and x.shape[1] <= COLOURS, mirror_image_kernel),
+    Rule(lambda name, x: x.ndim == 4, mirror_kernel),
+    Rule(lambda name, x: name.startswith("heads."), mirror_head),
+    Rule(lambda name, x: name.endswith("pos_embed"), mirror_positions),
+    Rule(lambda name, x: x.ndim == 3, mirror_tokens),
+    Rule(lambda name, x: name.startswith("vit.head."), mirror_classifier),
+)
+"""The first rule that applies counts; `mirror_channels` mirrors all other tensors."""
 
 
 def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:
@@ -143,24 +200,8 @@ def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | No
     weights; near-uniform attention would mask an asymmetry.
     """
     rng = np.random.default_rng(0)
-    with torch.random.fork_rng(devices=[]):
-        small = replace(config, depth=1, keep_rate=(), pretrained=False)
-        net = build_model(small, "abc", outputs=dict(outputs or {})).eval()
-    state = net.state_dict()
-    for value in state.values():
-        numbers = rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)
-        value.copy_(torch.from_numpy(numbers))
-    make_symmetric(state, net)
-
-    # a crop and its mirror image
-    size = config.img_size
-    crop = rng.integers(256, size=(size, size, 3), dtype=np.uint8)
-    points = rng.normal(TEMPLATE, 0.02) * size
-    mirrored_crop, mirrored_points = mirror(crop, points)
-    images = torch.from_numpy(np.stack([crop, mirrored_crop])).permute(0, 3, 1, 2) / 255
-    region_box = region_boxes(points, config.regions)  # (R, 4)
-    mirrored_box = region_boxes(mirrored_points, config.regions)
-    boxes = torch.from_numpy(np.stack([region_box, mirrored_box]))
+    net = _random_symmetric_net(config, outputs or {}, rng)
+    images, boxes = _mirrored_pair(config, rng)
 
     changes = []
     for head, values in net(images, boxes).items():
@@ -172,3 +213,35 @@ def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | No
         scale = torch.stack([face, mirrored]).square().mean().sqrt()
         changes.append(float((face - expected).abs().max() / scale))
     return max(changes)
+
+
+def _random_symmetric_net(
+    config: RegionViTConfig, outputs: Mapping[str, Sequence[str]], rng: np.random.Generator
+) -> RegionViT:
+    """Builds a network of one block with large random weights, and makes them symmetric."""
+    small = replace(config, depth=1, keep_rate=(), pretrained=False)
+    with torch.random.fork_rng(devices=[]):
+        net = build_model(small, "abc", outputs=dict(outputs)).eval()
+    state = net.state_dict()
+    for value in state.values():
+        if value.ndim > 1:
+            numbers: Array = rng.normal(0, 0.25, value.shape)
+        else:
+            numbers = np.asarray(rng.random(value.shape))
+        value.copy_(torch.from_numpy(numbers))
+    make_symmetric(state, net)
+    return net
+
+
+def _mirrored_pair(config: RegionViTConfig, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Returns a random crop and its mirror image (2, 3, S, S), and their regions (2, R, 4)."""
+    size = config.img_size
+    crop = rng.integers(256, size=(size, size, 3), dtype=np.uint8)
+    points = rng.normal(TEMPLATE, 0.02) * size
+    mirrored_crop, mirrored_points = mirror(crop, points)
+    images = torch.from_numpy(np.stack([crop, mirrored_crop])).permute(0, 3, 1, 2) / 255
+
+    region_box = region_boxes(points, config.regions)  # (R, 4)
+    mirrored_box = region_boxes(mirrored_points, config.regions)
+    boxes = torch.from_numpy(np.stack([region_box, mirrored_box]))
+    return images, boxes
