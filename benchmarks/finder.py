@@ -29,9 +29,8 @@ from benchmarks.machine import machine, run_main
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import PHOTO_SCORE, YuNet, join_sizes
 from fer_vit.face.image import decode_image
-from fer_vit.face.landmarks import confirm_faces
 from fer_vit.face.yunet import yunet_path
-from fer_vit.faces import is_uncertain
+from fer_vit.faces import are_uncertain
 from fer_vit.geometry import Array, Image
 
 SCORES = (0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -230,9 +229,10 @@ def measure_odd(data: Path, detector: YuNet, count: int) -> str:
         for number in range(count):
             rng = np.random.default_rng([4, number])
             picture = odd_portrait(rng, heads, clothes, True, kind)
-            found = confirm_faces(picture.image, detector.find(picture.image))
+            found = detector.confirm(picture.image, detector.find(picture.image))
             results.append(compare(picture, PHOTO_SCORE, found))
-            uncertain += sum(is_uncertain(face.score) for face in found)
+            scores = np.array([face.score for face in found])
+            uncertain += int(are_uncertain(scores, detector.sure_score).sum())
         hits = sum(hit for result in results for hit in result.hits)
         false = sum(result.false for result in results)
         lines.append(f"| {kind} | {hits} of {count} | {uncertain} | {false} |")
@@ -275,7 +275,7 @@ def outcomes(picture: Picture, detector: YuNet) -> Iterator[Outcome]:
     for score in SCORES:
         kept = [[face for face in faces if face.score >= score] for faces in (fine, coarse)]
         found = join_sizes(*kept, longest=max(picture.image.shape[:2]))
-        yield compare(picture, score, confirm_faces(picture.image, found))
+        yield compare(picture, score, detector.confirm(picture.image, found))
 
 
 def compare(picture: Picture, score: float, found: list[Detection]) -> Outcome:
@@ -398,7 +398,7 @@ def measure_time(data: Path) -> str:
     lines.append("| ---: | ---: | ---: |")
     for side in (1350, 640, 250):
         image = portrait(np.random.default_rng(side), heads, clothes, True, side).image
-        here = cpu_time(lambda image=image: confirm_faces(image, detector.find(image)))
+        here = cpu_time(lambda image=image: detector.confirm(image, detector.find(image)))
         before = cpu_time(lambda image=image: opencv_as_in_0_1(path, image))
         lines.append(f"| {side} | {here} | {before} |")
     return "\n".join(lines)

@@ -36,11 +36,10 @@ from benchmarks.finder import (
 from benchmarks.machine import machine, run_main
 from fer_vit.face.crop import warp
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import YuNet
+from fer_vit.face.detectors import SURE, YuNet
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, SIDE, network_input, refine_landmarks
 from fer_vit.face.network import open_network
 from fer_vit.face.yunet import yunet_path
-from fer_vit.faces import SURE
 from fer_vit.geometry import Array, Image, crop_matrix
 
 LOWEST = 0.15  # score of the candidates that the output learns from

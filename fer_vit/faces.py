@@ -30,18 +30,13 @@ FIRST_FRAME = "animated: only the first frame is read"
 READ = (OK, NO_FACE, FIRST_FRAME)
 """The statuses of readable images."""
 
-SURE = 0.8
-"""Score below which a face is uncertain.
-
-In docs/results/benchmarks.md, nearly all false faces are below it.
-"""
 SMALL = 30  # size in pixels below which labels are unreliable
 TURNED = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
 WARNINGS = {
     "small face": f"faces are below {SMALL} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",
-    UNCERTAIN: f"faces are uncertain: their score is below {SURE}",
+    UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
 """What the column `warning` may have, and how a summary explains it."""
 SEPARATOR = "; "  # between the names in a cell
@@ -111,6 +106,7 @@ class Scheme:
         regions: The names of the R regions.
         crop_size: Side of the crop in pixels.
         thresholds: Of prediction sets, see `conformal`; empty if the model is not calibrated.
+        sure_score: The detector's score below which a face is uncertain; None: no face is.
         origin: What made the predictions.
     """
 
@@ -119,6 +115,7 @@ class Scheme:
     regions: tuple[str, ...] = ()
     crop_size: int = 0
     thresholds: Thresholds = field(default_factory=dict, repr=False)
+    sure_score: float | None = None
     origin: Origin = field(default_factory=Origin)
 
 
@@ -335,7 +332,7 @@ class Faces(Sequence["Face"]):
     def warnings(self) -> dict[str, Mask]:
         """Which faces (N,) each of `WARNINGS` applies to."""
         turned: Mask = np.any(np.abs(self.angles) > TURNED, axis=1)  # not without a pose
-        uncertain = (self.score > 0) & (self.score < SURE)
+        uncertain = are_uncertain(self.score, self.scheme.sure_score)
         return {"small face": self.size < SMALL, "turned head": turned, UNCERTAIN: uncertain}
 
     @property
@@ -761,11 +758,16 @@ def join(parts: Sequence[Some]) -> Some:
     return replace(classified[0], infos=infos, **columns)
 
 
-def is_uncertain(score: float | None) -> bool:
-    """Returns whether a detector found a face, but may be wrong; not without a detector,
-    or where it found none.
+def are_uncertain(score: Array, sure_score: float | None) -> Mask:
+    """Returns where a detector found a face, but may be wrong (N,).
+
+    Args:
+        score: The detector's (N,); 0 where it found no face, NaN without a detector: not uncertain.
+        sure_score: The detector's `sure_score`; None: no face is uncertain.
     """
-    return score is not None and 0 < score < SURE
+    if sure_score is None:
+        return np.zeros(len(score), bool)
+    return np.asarray((score > 0) & (score < sure_score))
 
 
 def as_objects(values: Sequence[object]) -> Objects:

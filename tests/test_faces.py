@@ -11,11 +11,13 @@ from fer_vit.errors import FerVitError
 from fer_vit.faces import (
     ARRAYS,
     NO_FACE,
+    UNCERTAIN,
     Face,
     Faces,
     Origin,
     PhotoInfo,
     Scheme,
+    are_uncertain,
     as_cells,
     as_objects,
     found_faces,
@@ -116,6 +118,26 @@ def test_a_face_that_is_not_classified_has_no_label(faces: Faces) -> None:
         assert found[0].label is found.label[0] is found[0].label_smoothed is None
         assert found[0].confidence == 0
         assert "label=None" in repr(found[0])
+
+
+@pytest.mark.parametrize(
+    ("sure_score", "expected"),
+    [
+        (None, [False, False, False, False, False]),
+        (0.8, [False, False, True, True, False]),
+        (0.5, [False, False, True, False, False]),
+    ],
+)
+def test_a_found_face_is_uncertain_on_the_scale_of_its_detector(
+    sure_score: float | None, expected: list[bool]
+) -> None:
+    score = np.array([np.nan, 0, 0.3, 0.79, 0.8])
+    assert are_uncertain(score, sure_score).tolist() == expected
+    scheme = Scheme(LABELS, crop_size=48, sure_score=sure_score)
+    found = found_faces([PhotoInfo("a.jpg")], np.zeros(5, int), score=score, scheme=scheme)
+    found = replace(found, to_crop=np.tile(np.eye(2, 3), (5, 1, 1)))
+    assert found.warnings[UNCERTAIN].tolist() == expected
+    assert [text == UNCERTAIN for text in found.warning] == expected
 
 
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:

@@ -28,10 +28,11 @@ from fer_vit.evaluation.cells import (
 )
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
+from fer_vit.face.detectors import DEFAULT, DETECTORS
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import SURE, is_uncertain
+from fer_vit.faces import SEPARATOR, UNCERTAIN, are_uncertain
 from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED
-from fer_vit.geometry import Array, Image, IntArray
+from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.heads import outputs_of
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.predict.results import table_columns, table_labels
@@ -116,11 +117,9 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     decimal = ["decimal commas"] if mark == "," else []
     notes = [*table.assumption(*decimal), *word_notes]
     notes += _describe_rows(path, columns, probabilities, labels)
-    uncertain = sum(is_uncertain(number) for number in score.tolist())
-    if uncertain:
-        notes.append(
-            f"{uncertain:,} of {predicted.sum():,} faces are uncertain (score below {SURE})."
-        )
+    uncertain = find_uncertain(columns)
+    if uncertain.any():
+        notes.append(f"{uncertain.sum():,} of {predicted.sum():,} faces are uncertain.")
     return EvaluatedFaces(
         labels=labels,
         paths=columns[PATH],
@@ -135,6 +134,27 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     )
 
 
+def find_uncertain(columns: Columns) -> Mask:
+    """Returns which rows (N,) of a table are uncertain faces.
+
+    Rows are, if their warning names it. Tables of 0.1 have no such warning: their rows, and those
+    of detectors in `DETECTORS`, also are by the score. The scores of other detectors have an
+    unknown scale.
+    """
+    unknown = objects([None] * len(columns[PATH]))
+    warnings = columns.get("warning", unknown)
+    detectors = columns.get("detector", unknown)
+    score = np.array(columns.get("score", unknown), float)  # NaN without one
+    sure_scores = {name: detector.sure_score for name, detector in DETECTORS.items()}
+
+    named = [UNCERTAIN in str(cell).split(SEPARATOR) for cell in warnings]
+    uncertain = np.array(named, bool)
+    for name in {*detectors.tolist()}:
+        by_score = are_uncertain(score, sure_scores.get(name or DEFAULT))
+        uncertain |= (detectors == name) & by_score
+    return uncertain
+
+
 def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     """Returns the faces without uncertain ones in photos that have a certain face as well.
 
@@ -142,9 +162,8 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     Frames of videos stay.
     """
     unknown = objects([None] * len(faces.paths))
-    scores = faces.columns.get("score", unknown)
     frames = faces.columns.get("frame", unknown)
-    uncertain = np.array([is_uncertain(score) for score in scores], bool)
+    uncertain = find_uncertain(faces.columns)
     photos = np.array([frame is None for frame in frames], bool)
     certain = set(faces.paths[faces.predicted & ~uncertain])
     with_certain = np.array([path in certain for path in faces.paths], bool)

@@ -30,8 +30,13 @@ side.
 """
 WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
 PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
-"""Minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds one in
-99.8 % of FERPlus' crops."""
+"""YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
+one in 99.8 % of FERPlus' crops."""
+SURE = 0.8
+"""YuNet's score below which a face is uncertain.
+
+In docs/results/benchmarks.md, nearly all false faces are below it.
+"""
 FOLLOWED = 0.75
 """Longer side of a face's box in the square that is searched in a video's next frame: a turned or
 moving face stays inside."""
@@ -57,14 +62,20 @@ else:  # options of the command line are made of this: it takes names alone
 class Detector(ABC):
     """Finds faces; `DETECTORS` has the instances that options name.
 
+    Each detector has its own scale of scores, in [0, 1].
+
     Attributes:
-        min_score: Faces in photos with a lower score are left out.
-        crop_score: The same for crops of one face.
+        min_score: Faces with a lower score are left out.
+        photo_score: Faces with a lower score do not make a photo of what should be the crop of one.
+        crop_score: `min_score` in crops of one face.
+        sure_score: Faces with a lower score have the warning "uncertain face". None: no face has.
         searches: Whether it finds faces in photos.
     """
 
     min_score: float = 0.0
+    photo_score: float = 0.0
     crop_score: float = 0.0
+    sure_score: float | None = None
     searches: bool = True
 
     @abstractmethod
@@ -92,7 +103,9 @@ class Detector(ABC):
 class YuNet(Detector):
     """YuNet at the sizes that find small and large faces."""
 
+    photo_score = PHOTO_SCORE
     crop_score = CROP_SCORE
+    sure_score = SURE
 
     def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
         self.path = path  # of its file, which each process opens once; None: not searched yet
@@ -105,7 +118,7 @@ class YuNet(Detector):
         """Leaves out uncertain faces that are none in a second look,
         which was trained on YuNet's mistakes.
         """
-        return confirm_faces(image, faces)
+        return confirm_faces(image, faces, self.sure_score)
 
     def find(self, image: Image) -> list[Detection]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
@@ -157,7 +170,7 @@ class NoDetector(Detector):
 
 
 class CustomDetector(Detector):
-    """A detector of a Python user; faces with a score below `min_score` are left out."""
+    """A detector of a Python user, whose scale of scores is unknown: no face is uncertain."""
 
     def __init__(self, detector: FindsFaces, min_score: float = 0.0) -> None:
         self.detector = detector
@@ -170,13 +183,15 @@ class CustomDetector(Detector):
         return [face for face in self.detector.find(image) if face.score >= self.min_score]
 
 
-DETECTORS: dict[str, Detector] = {
+DETECTORS: dict[DetectorName, Detector] = {
     "yunet": YuNet(),
     "landmarks": LandmarksOnly(),
     "none": NoDetector(),
 }
-"""The detectors by name. A new one is a subclass of `Detector`,
-an entry here and in `DetectorName`.
+"""The detectors by name.
+
+A new one is a subclass of `Detector`, an entry here and in `DetectorName`: the type of an option
+cannot be made of a dictionary.
 """
 
 
@@ -250,11 +265,11 @@ def is_photo(detector: Detector, image: Image) -> bool:
     """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills
     less than half.
 
-    Faces below the minimum score of photos do not count.
+    Faces below the detector's minimum score of photos do not count.
     """
     if max(image.shape[:2]) <= CUT:
         return False
-    faces = [face for face in detector.find(image) if face.score >= PHOTO_SCORE]
+    faces = [face for face in detector.find(image) if face.score >= detector.photo_score]
     return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from fer_vit.face.crop import warp
 from fer_vit.face.detection import Detection
 from fer_vit.face.network import open_network
-from fer_vit.faces import is_uncertain
+from fer_vit.faces import are_uncertain
 from fer_vit.geometry import (
     MIRRORED,
     Array,
@@ -82,13 +82,20 @@ def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection
     return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
 
 
-def confirm_faces(image: Image, faces: Sequence[Detection]) -> list[Detection]:
-    """Refines the landmarks of faces; leaves out uncertain ones that are none
-    in the second look.
+def confirm_faces(
+    image: Image, faces: Sequence[Detection], sure_score: float | None
+) -> list[Detection]:
+    """Refines the landmarks of faces; leaves out uncertain ones that are none in the second look.
+
+    Faces with a score below `sure_score` are uncertain; None: no face is.
     """
+    scores = np.array([face.score for face in faces])
+    uncertain = are_uncertain(scores, sure_score)
+    seen = _look_at(image, faces)
+    is_face = (seen.logits >= DOUBT) | ~uncertain
     confirmed = []
-    for face, landmarks, logit in zip(faces, *_look_at(image, faces), strict=True):
-        if logit >= DOUBT or not is_uncertain(face.score):
+    for face, landmarks, kept in zip(faces, seen.landmarks, is_face.tolist(), strict=True):
+        if kept:
             confirmed.append(face._replace(landmarks=landmarks))
     return confirmed
 

@@ -238,7 +238,7 @@ class PhotoOptions:
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
         min_score: Faces in photos and videos with a lower score of the detector are left out.
-            Default: 0.7 for yunet. Below 0.8, a face has the warning "uncertain face". Crops
+            Default: 0.7 for yunet; below 0.8, its faces have the warning "uncertain face". Crops
             (`face="crop"`) are searched down to 0.3.
 
     Raises:

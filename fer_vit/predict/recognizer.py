@@ -26,7 +26,7 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import CropSpec, check_regions, warp
-from fer_vit.face.detectors import ChosenDetector, detector_name
+from fer_vit.face.detectors import ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import (
@@ -448,6 +448,7 @@ class Recognizer(nn.Module):
             regions=self.crop_spec.regions,
             crop_size=self.crop_spec.size,
             thresholds=self.thresholds,
+            sure_score=find_detector(detector).sure_score,
             origin=self.origin(detector),
         )
 

@@ -15,7 +15,12 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.predictions import find_labels, leave_out_uncertain, read_predictions
+from fer_vit.evaluation.predictions import (
+    find_labels,
+    find_uncertain,
+    leave_out_uncertain,
+    read_predictions,
+)
 from fer_vit.evaluation.read import Table
 
 LABELS = ["neutral", "happiness", "surprise"]
@@ -330,6 +335,24 @@ def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path
     ]
     assert any("1 uncertain" in note for note in kept.notes)
     assert leave_out_uncertain(kept) is kept
+
+
+def test_faces_of_an_unknown_detector_are_uncertain_by_their_warning_alone(
+    tmp_path: Path,
+) -> None:
+    cases = [
+        ("yunet", None, True),
+        (None, None, True),  # a table of 0.1
+        ("Mine", None, False),
+        ("Mine", "small face", False),
+        ("Mine", "small face; uncertain face", True),
+        ("landmarks", None, False),
+    ]
+    rows = []
+    for number, (detector, warning, _) in enumerate(cases):
+        rows.append(photo(f"{number}.png", score=0.75, detector=detector, warning=warning))
+    faces = read_predictions(write(tmp_path / "t.csv", rows))
+    assert find_uncertain(faces.columns).tolist() == [expected for *_, expected in cases]
 
 
 def test_uncertain_faces_of_videos_and_old_tables_stay(tmp_path: Path) -> None:

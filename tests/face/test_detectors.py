@@ -23,7 +23,6 @@ from fer_vit.face.detectors import (
 )
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
-from fer_vit.faces import is_uncertain
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from tests.helpers.photos import ASTRONAUT, error, resized
 
@@ -95,6 +94,8 @@ def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
 
 class Fixed(Detector):
     """Returns the given faces, in fractions of the image; records the images' shapes."""
+
+    photo_score = 0.7
 
     def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
         self.answers, self.shapes = list(answers), list[tuple[int, ...]]()
@@ -230,9 +231,10 @@ def test_a_crop_of_usual_size_is_not_searched_for_more_faces() -> None:
     assert not is_photo(Fixed(), np.zeros((300, 384, 3), np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("score", "expected"),
-    [(None, False), (float("nan"), False), (0.0, False), (0.3, True), (0.79, True), (0.8, False)],
-)
-def test_a_found_face_with_a_low_score_is_uncertain(score: float | None, expected: bool) -> None:
-    assert is_uncertain(score) == expected
+@pytest.mark.parametrize(("photo_score", "expected"), [(0.0, True), (0.4, True), (0.5, False)])
+def test_faces_of_a_photo_are_counted_on_the_scale_of_their_detector(
+    photo_score: float, expected: bool
+) -> None:
+    detector = Fixed([(*SMALL[:4], 0.4)])
+    detector.photo_score = photo_score
+    assert is_photo(detector, np.zeros((600, 600, 3), np.uint8)) == expected

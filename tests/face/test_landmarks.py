@@ -14,9 +14,8 @@ from benchmarks.finder import Archive, held_back
 from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import YuNet
+from fer_vit.face.detectors import SURE, YuNet
 from fer_vit.face.landmarks import DOUBT, FACE, FILE, Look, confirm_faces, find_landmarks
-from fer_vit.faces import SURE
 from fer_vit.geometry import (
     MIRRORED,
     TEMPLATE,
@@ -126,9 +125,11 @@ def test_only_uncertain_faces_are_left_out_by_the_second_look(
     seen = Look(ASTRONAUT[None], np.array([logit]))
     monkeypatch.setattr("fer_vit.face.landmarks.look", lambda image, cuts: seen)
     face = Detection(np.array([0.0, 0.0, 9.0, 9.0]), np.zeros((5, 2)), score)
-    faces = confirm_faces(np.zeros((9, 9, 3), np.uint8), [face])
+    black = np.zeros((9, 9, 3), np.uint8)
+    faces = confirm_faces(black, [face], SURE)
     assert len(faces) == kept
     assert all((face.landmarks == ASTRONAUT).all() for face in faces)
+    assert len(confirm_faces(black, [face], None)) == 1
 
 
 def test_the_second_look_leaves_the_landmark_network_equal() -> None:
@@ -153,7 +154,7 @@ def test_the_second_look_removes_half_of_the_false_faces_on_clothes(
         image = archive.read(name)
         faces = [face for face in detector.find(image) if face.score < SURE]
         before += len(faces)
-        after += len(confirm_faces(image, faces))
+        after += len(confirm_faces(image, faces, SURE))
     assert before > 10
     assert 2 * after <= before
 
@@ -164,4 +165,4 @@ def test_faces_of_real_people_pass_the_second_look(yunet: Path, clips: Path) -> 
     for clip in clips.glob("*.mp4"):
         for frame in islice(read_frames(clip), 0, None, 12):
             faces = detector.find(frame.image)
-            assert len(confirm_faces(frame.image, faces)) == len(faces)
+            assert len(confirm_faces(frame.image, faces, SURE)) == len(faces)

@@ -18,11 +18,12 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detectors import DETECTORS
+from fer_vit.face.detection import Detection
+from fer_vit.face.detectors import DETECTORS, Detector, YuNet
 from fer_vit.face.image import decode_image, encode_png
-from fer_vit.faces import PhotoInfo, Scheme, found_faces
+from fer_vit.faces import UNCERTAIN, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import face_fields
-from fer_vit.geometry import LANDMARKS, compose
+from fer_vit.geometry import LANDMARKS, Image, compose
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -151,6 +152,22 @@ def test_pose_and_warnings(model: Recognizer) -> None:
     for without in (replace(turned, landmarks=unknown), replace(turned, score=np.zeros(1))):
         (row,) = replace(without, angles=head_angles(without)).rows(fields)
         assert (row["yaw"], row["warning"]) == (None, "small face")
+
+
+def test_only_a_detector_with_a_known_scale_is_uncertain_of_a_face(model: Recognizer) -> None:
+    class Modest:
+        """Has lower scores than YuNet."""
+
+        def find(self, image: Image) -> list[Detection]:
+            return [face._replace(score=0.4) for face in YuNet().find(image)]
+
+    class Known(Modest, Detector):
+        sure_score = 0.5
+
+    for detector, expected in ((Modest(), []), (Known(), [UNCERTAIN])):
+        (face,) = model.predict(astronaut(), detector=detector, workers=0)
+        assert face.score == 0.4
+        assert face.warnings == expected
 
 
 def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
