@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
-from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED, Cell, Field, face_fields
+from fer_vit.fields import Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image, IntArray, Mask
 
 Source: TypeAlias = Path | bytes | Image
@@ -351,25 +351,9 @@ class Faces(Sequence["Face"]):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Returns each column of the table of faces (N,), see `fields.FACES`."""
-        columns: dict[str, NDArray[Any]] = {}
-        for name in PLAIN:
-            columns[name] = getattr(self, name)
-        columns |= _by_name(Pose._fields, self.angles)
-        columns |= _by_name(BOX, self.box)
-        for index, landmark in enumerate(LANDMARKS):
-            columns[f"{landmark}_x"] = self.landmarks[:, index, 0]
-            columns[f"{landmark}_y"] = self.landmarks[:, index, 1]
-        columns |= _by_name([PROBABILITY + label for label in self.labels], self.probabilities)
-        columns |= _by_name([SMOOTHED + label for label in self.labels], self.smoothed)
-        smoothed = [SMOOTHED + output for output in self.scheme.outputs]
-        columns |= _by_name(smoothed, self.smoothed_outputs)
-        for index, output in enumerate(self.scheme.outputs):
-            columns.setdefault(output, self.outputs[:, index])  # the pose is in `angles`
-        numbers = range(self.features.shape[1])
-        columns |= _by_name([f"{FEATURE}{number}" for number in numbers], self.features)
-        for field_, value in zip(ORIGIN, self.origin, strict=True):
-            columns[field_.name] = as_objects([value] * len(self))
-        return columns
+        number = self.features.shape[1]
+        known = face_fields(self.labels, self.scheme.outputs, videos=True, features=number)
+        return {each.name: each.values(self) for each in known}
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
         """Returns the columns of `fer-vit predict`, which pyarrow, pandas and polars make tables
@@ -427,26 +411,6 @@ class Faces(Sequence["Face"]):
 
 ARRAYS = tuple(each.name for each in fields(Faces) if each.name not in ("infos", "scheme"))
 """The attributes of `Faces` that have a row for each face."""
-PLAIN = (
-    "path",
-    "status",
-    "frame",
-    "seconds",
-    "track",
-    "face",
-    "label",
-    "confidence",
-    "ambiguous",
-    "warning",
-    "prediction_set",
-    "entropy",
-    "label_smoothed",
-    "size",
-    "blur",
-    "outside",
-    "score",
-)
-"""Columns of the table that are attributes of `Faces`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -457,7 +421,23 @@ class Photo(PhotoInfo):
 
 
 class Face:
-    """One of some faces, by views of its numbers. A copy and a pickle have only this face."""
+    """One of some faces, by views of its numbers. A copy and a pickle have only this face.
+
+    Each column of the table of faces is an attribute, by its name, such as `status`, `box_left` or
+    `valence`. A method or property with the name of a column comes first.
+
+    Attributes:
+        size: The side of the crop in pixels of the photo; below `crop_size` the crop is enlarged.
+        blur: The width of edges in pixels, about 1.1 in FERPlus; None without contrast.
+        entropy: The entropy of the probabilities in nats, between 0 and log C.
+        ambiguous: Whether the prediction set at 90 % does not have exactly one expression; None:
+            not calibrated.
+    """
+
+    size: float
+    blur: float | None
+    entropy: float
+    ambiguous: bool | None
 
     def __init__(self, faces: Faces, row: int) -> None:
         self._faces = faces
@@ -478,6 +458,15 @@ class Face:
         names = ("label", "confidence", "path", "face", "score", "frame", "seconds", "track")
         values = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__name__}({', '.join(values)})"
+
+    def __getattr__(self, name: str) -> Cell:
+        scheme = self._faces.scheme
+        for each in face_fields(scheme.labels, scheme.outputs, videos=True):
+            if each.name == name:
+                return as_cells(each.values(self.alone))[0]
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+        )
 
     @property
     def alone(self) -> Faces:
@@ -609,11 +598,6 @@ class Face:
         return self._faces.scheme.crop_size
 
     @property
-    def size(self) -> float:
-        """The side of the crop in pixels of the photo; below `crop_size` the crop is enlarged."""
-        return float(self.crop_size / math.sqrt(np.linalg.det(self.to_crop[:, :2])))
-
-    @property
     def regions(self) -> dict[str, Array]:
         """The box (4,) of every visible region, xyxy in crop pixels."""
         boxes = self._faces.boxes[self._row]
@@ -629,11 +613,6 @@ class Face:
         return tuple(name for name, inside in zip(names, in_photo, strict=True) if not inside)
 
     @property
-    def blur(self) -> float | None:
-        """The width of edges in pixels, about 1.1 in FERPlus; None without contrast."""
-        return _number(self._faces.blur[self._row])
-
-    @property
     def features(self) -> Float32Array:
         """What the classifier gets (D,)."""
         return np.asarray(self._faces.features[self._row])
@@ -642,13 +621,6 @@ class Face:
     def origin(self) -> Origin:
         """What made the prediction."""
         return self._faces.origin
-
-    @property
-    def entropy(self) -> float:
-        """The entropy of the probabilities in nats, between 0 and log C."""
-        shares = self._faces.probabilities[self._row]
-        shares = shares[shares > 0]
-        return float(-(shares * np.log(shares)).sum())
 
     def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
         """Returns the prediction set, which contains the true expression for `coverage` percent
@@ -663,14 +635,6 @@ class Face:
             return None
         names = zip(self._faces.labels, member[0].tolist(), strict=True)
         return [name for name, included in names if included]
-
-    @property
-    def ambiguous(self) -> bool | None:
-        """Whether the prediction set at 90 % does not have exactly one expression;
-        None: not calibrated.
-        """
-        names = self.prediction_set()
-        return None if names is None else len(names) != 1
 
     @property
     def warnings(self) -> list[str]:

@@ -2,11 +2,16 @@
 documentation are made.
 
 A name with an asterisk stands for several columns: one for each expression, movement or feature.
+A column of the table of faces also has what computes it: a new column is an entry.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from textwrap import fill
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 Cell: TypeAlias = str | int | float | None
 """A cell of a table; None is an empty one."""
@@ -25,6 +30,8 @@ FORMATS = {
     "": NUMBER,
 }
 """How numbers are written as text, by unit."""
+Values: TypeAlias = Callable[[Any], NDArray[Any]]
+"""Computes a column from `faces.Faces`: an array with a row for each face (N, ...)."""
 CellType: TypeAlias = type
 TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
 """The types of cells, by the names that JSON has for them. Any cell may be empty."""
@@ -49,6 +56,9 @@ class Field(NamedTuple):
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
         head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
+        of: What computes it from `faces.Faces`; None: the attribute of its name.
+        part: The index of the column in what `of` returns, after the rows; empty: `of` returns one
+            column.
     """
 
     name: str
@@ -57,6 +67,14 @@ class Field(NamedTuple):
     meaning: str
     when: str = ""
     head: str = ""
+    of: Values | None = None
+    part: tuple[int, ...] = ()
+
+    def values(self, faces: Any) -> NDArray[Any]:
+        """Returns the column of `faces.Faces` (N,)."""
+        compute = self.of or attrgetter(self.name)
+        place: Any = (slice(None), *self.part)  # the rows come first
+        return np.asarray(compute(faces)[place])
 
     @property
     def kind(self) -> CellType:
@@ -73,9 +91,30 @@ class Field(NamedTuple):
         """What a cell contains, and when a table has the column."""
         return f"{self.meaning}; only {self.when}" if self.when else self.meaning
 
-    def named(self, name: str) -> "Field":
-        """Returns one of the columns that an asterisk stands for."""
-        return self._replace(name=self.name.replace("*", name))
+    def named(self, name: str, index: int) -> "Field":
+        """Returns one of the columns that an asterisk stands for, by its name and index."""
+        return self._replace(name=self.name.replace("*", name), part=(index,))
+
+
+def _place(name: str, meaning: str, of: str, *part: int) -> Field:
+    """Returns a column with a coordinate in the photo, a part of the attribute `of`."""
+    return Field(name, "number", "pixels", meaning, of=attrgetter(of), part=part)
+
+
+def _angle(name: str, meaning: str, index: int) -> Field:
+    """Returns a column with an angle of the head."""
+    return Field(
+        name, "number", "degrees", meaning, head="pose", of=attrgetter("angles"), part=(index,)
+    )
+
+
+def _origin(name: str, meaning: str) -> Field:
+    """Returns a column with an attribute of the faces' origin, the same for all."""
+
+    def repeat(faces: Any) -> NDArray[Any]:
+        return np.full(len(faces), getattr(faces.origin, name), object)
+
+    return Field(name, "string", "", meaning, of=repeat)
 
 
 VIDEOS = "with videos"
@@ -102,25 +141,20 @@ EXPRESSION = (
         head="expression",
     ),
     Field("warning", "string", "", "small face, turned head, uncertain face"),
-    Field("p_*", "number", "probability", "the probability of each expression", head="expression"),
+    Field(
+        "p_*",
+        "number",
+        "probability",
+        "the probability of each expression",
+        head="expression",
+        of=attrgetter("probabilities"),
+    ),
 )
 """What most users read."""
 POSE = (
-    Field(
-        "yaw",
-        "number",
-        "degrees",
-        "turn of the head, positive to the right of the picture (the person's left)",
-        head="pose",
-    ),
-    Field("pitch", "number", "degrees", "turn of the head, positive upwards", head="pose"),
-    Field(
-        "roll",
-        "number",
-        "degrees",
-        "turn of the head, positive clockwise in the picture",
-        head="pose",
-    ),
+    _angle("yaw", "turn of the head, positive to the right of the picture (the person's left)", 0),
+    _angle("pitch", "turn of the head, positive upwards", 1),
+    _angle("roll", "turn of the head, positive clockwise in the picture", 2),
 )
 OUTPUTS = (
     Field(
@@ -168,6 +202,7 @@ SMOOTH = (
         "average over time of each probability",
         VIDEOS,
         head="expression",
+        of=attrgetter("smoothed"),
     ),
 )
 QUALITY = (
@@ -188,33 +223,40 @@ QUALITY = (
     ),
 )
 PLACE = (
-    Field("box_left", "number", "pixels", "left side of the face's box in the photo"),
-    Field("box_top", "number", "pixels", "upper side"),
-    Field("box_right", "number", "pixels", "right side"),
-    Field("box_bottom", "number", "pixels", "lower side"),
-    Field("right_eye_x", "number", "pixels", "the person's right eye in the photo, x to the right"),
-    Field("right_eye_y", "number", "pixels", "y down"),
-    Field("left_eye_x", "number", "pixels", "the person's left eye"),
-    Field("left_eye_y", "number", "pixels", ""),
-    Field("nose_x", "number", "pixels", "tip of the nose"),
-    Field("nose_y", "number", "pixels", ""),
-    Field("right_mouth_x", "number", "pixels", "the mouth's corner on the person's right"),
-    Field("right_mouth_y", "number", "pixels", ""),
-    Field("left_mouth_x", "number", "pixels", "the mouth's corner on the person's left"),
-    Field("left_mouth_y", "number", "pixels", ""),
+    _place("box_left", "left side of the face's box in the photo", "box", 0),
+    _place("box_top", "upper side", "box", 1),
+    _place("box_right", "right side", "box", 2),
+    _place("box_bottom", "lower side", "box", 3),
+    _place("right_eye_x", "the person's right eye in the photo, x to the right", "landmarks", 0, 0),
+    _place("right_eye_y", "y down", "landmarks", 0, 1),
+    _place("left_eye_x", "the person's left eye", "landmarks", 1, 0),
+    _place("left_eye_y", "", "landmarks", 1, 1),
+    _place("nose_x", "tip of the nose", "landmarks", 2, 0),
+    _place("nose_y", "", "landmarks", 2, 1),
+    _place("right_mouth_x", "the mouth's corner on the person's right", "landmarks", 3, 0),
+    _place("right_mouth_y", "", "landmarks", 3, 1),
+    _place("left_mouth_x", "the mouth's corner on the person's left", "landmarks", 4, 0),
+    _place("left_mouth_y", "", "landmarks", 4, 1),
 )
 ORIGIN = (
-    Field("model", "string", "", "name or path of the model"),
-    Field("detector", "string", "", "the face detector"),
-    Field("fer_vit_version", "string", "", "the version of fer-vit"),
-    Field("predicted_on", "string", "", "the date, YYYY-MM-DD"),
-    Field("pose_from", "string", "", "head: the model's head pose; landmarks: the five landmarks"),
+    _origin("model", "name or path of the model"),
+    _origin("detector", "the face detector"),
+    _origin("fer_vit_version", "the version of fer-vit"),
+    _origin("predicted_on", "the date, YYYY-MM-DD"),
+    _origin("pose_from", "head: the model's head pose; landmarks: the five landmarks"),
 )
 """What made the row. Each row has it, since rows of several tables are joined,
 sorted and sent on.
 """
 FEATURES = (
-    Field("feature_*", "number", "", "the features before the classifier", "with `--features`"),
+    Field(
+        "feature_*",
+        "number",
+        "",
+        "the features before the classifier",
+        "with `--features`",
+        of=attrgetter("features"),
+    ),
 )
 FACES = (
     *IDENTITY,
@@ -281,14 +323,20 @@ def face_fields(
         videos: Whether there are columns for frames of videos.
         features: Number of columns with features.
     """
+    of_heads: list[Field] = []
+    smoothed: list[Field] = []
+    for index, name in enumerate(outputs):
+        if not _is_pose(name):  # the pose is always there
+            of_heads.append(output_field(name)._replace(part=(index,)))
+        smoothed.append(smoothed_field(name)._replace(part=(index,)))
     fields = [
         *IDENTITY,
         *_expand(EXPRESSION, labels),
         *POSE,
-        *(output_field(name) for name in outputs if not _is_pose(name)),
+        *of_heads,
         *UNCERTAINTY,
         *_expand(SMOOTH, labels),
-        *(smoothed_field(name) for name in outputs),
+        *smoothed,
         *QUALITY,
         *PLACE,
         *ORIGIN,
@@ -311,7 +359,7 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
     fields = []
     for field in PEOPLE:
         if field.name == "mean_*":
-            fields += [field.named(name) for name in outputs]
+            fields += [field.named(name, index) for index, name in enumerate(outputs)]
         else:
             fields += _expand([field], labels)
     return fields
@@ -345,7 +393,7 @@ def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
     expanded: list[Field] = []
     for field in fields:
         if "*" in field.name:
-            expanded += [field.named(str(name)) for name in names]
+            expanded += [field.named(str(name), index) for index, name in enumerate(names)]
         else:
             expanded.append(field)
     return expanded
@@ -356,7 +404,7 @@ def output_field(name: str) -> Field:
     for field in OUTPUTS:
         prefix, family, _ = field.name.partition("*")
         if name == field.name or (family and name.startswith(prefix)):
-            return field._replace(name=name)
+            return field._replace(name=name, of=attrgetter("outputs"))
     for field in POSE:
         if name == field.name:
             return field
@@ -366,7 +414,12 @@ def output_field(name: str) -> Field:
 def smoothed_field(name: str) -> Field:
     """Returns the column of the average over time of an output of a further head."""
     field = output_field(name)
-    return field._replace(name=SMOOTHED + name, meaning=f"average over time of {name}", when=VIDEOS)
+    return field._replace(
+        name=SMOOTHED + name,
+        meaning=f"average over time of {name}",
+        when=VIDEOS,
+        of=attrgetter("smoothed_outputs"),
+    )
 
 
 def _is_pose(name: str) -> bool:

@@ -196,3 +196,15 @@ def test_columns_of_one_and_of_all_agree() -> None:
         assert columns["move_x"][row] == face.outputs["move_x"]
         assert columns["smoothed_b"][row] == face.smoothed["b"]
     assert as_objects([None, 1]).tolist() == [None, 1]
+
+
+def test_a_face_has_each_column_by_its_name() -> None:
+    outputs = {"move_x": [0.1, 0.2], "valence": [-0.5, 0.5]}
+    box = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+    faces = make_faces(LABELS, [[1.0, 0.0], [0.3, 0.7]], outputs=outputs, box=box)
+    face = faces[1]
+    assert (face.status, face.box_top, face.p_b, face.valence) == ("ok", 6.0, 0.7, 0.5)
+    assert face.model is face.yaw is face.blur is None
+    assert not hasattr(face, "arousal")
+    with pytest.raises(AttributeError, match="'Face' object has no attribute 'lable'"):
+        face.lable  # noqa: B018

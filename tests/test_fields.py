@@ -1,14 +1,19 @@
 """The list of columns: complete, without repeats, and what writers use."""
 
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fer_vit import fields
 from fer_vit.cli import verb_parser
 from fer_vit.commands.predict import add_options, predict
 from fer_vit.data.schema import SCHEMA
-from fer_vit.faces import Origin, Scheme, no_faces
+from fer_vit.faces import Origin, PhotoInfo, Pose, Scheme, found_faces, no_faces
 from fer_vit.fields import (
+    BOX,
     FACES,
     FORMATS,
     HELP_WIDTH,
@@ -27,15 +32,16 @@ from fer_vit.fields import (
 )
 from fer_vit.geometry import LANDMARKS
 from fer_vit.heads import HEADS, target_column
+from tests.helpers.faces import make_faces
 
 LISTS = {"faces": FACES, "people": PEOPLE, "intervals": INTERVALS, "manifest": MANIFEST}
 
 
-@pytest.mark.parametrize("fields", LISTS.values(), ids=LISTS)
-def test_each_column_has_one_entry_with_a_known_unit(fields: tuple[Field, ...]) -> None:
-    names = [field.name for field in fields]
+@pytest.mark.parametrize("columns", LISTS.values(), ids=LISTS)
+def test_each_column_has_one_entry_with_a_known_unit(columns: tuple[Field, ...]) -> None:
+    names = [field.name for field in columns]
     assert len({*names}) == len(names)
-    for field in fields:
+    for field in columns:
         assert field.unit in FORMATS
         assert field.meaning or field.name.endswith("_y")
         assert field.type in TYPES or field in MANIFEST
@@ -77,9 +83,39 @@ def test_every_output_of_a_head_has_a_column() -> None:
 def test_faces_have_every_column() -> None:
     scheme = Scheme(("a",), ("move_x", "valence", "arousal"))
     columns = no_faces(scheme=scheme).columns()
-    fields = face_fields(scheme.labels, scheme.outputs, videos=True)
-    assert {field.name for field in fields} == {*columns}
+    known = face_fields(scheme.labels, scheme.outputs, videos=True)
+    assert [field.name for field in known] == [*columns]
     assert Origin._fields == tuple(field.name for field in ORIGIN)
+
+
+def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def width(faces: Any) -> np.ndarray:
+        return faces.box[:, 2] - faces.box[:, 0]
+
+    added = Field("width", "number", "pixels", "of the box", of=width)
+    monkeypatch.setattr(fields, "QUALITY", (*fields.QUALITY, added))
+    box = [[1.0, 2.0, 4.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+    faces = make_faces(["a"], [[1.0], [1.0]], box=box)
+    assert faces.columns()["width"].tolist() == [3.0, 2.0]
+    assert faces[1].width == 2.0
+    assert faces.table()["width"] == [3.0, 2.0]
+
+
+def test_each_column_has_the_values_of_its_name() -> None:
+    numbers = np.arange(10, dtype=float).reshape(1, 5, 2)
+    faces = found_faces(
+        [PhotoInfo("a.jpg")], np.array([0]), landmarks=numbers, box=numbers[:, :2].reshape(1, 4)
+    )
+    faces = replace(faces, angles=np.array([[1.0, 2.0, 3.0]]))
+    columns = {name: values.tolist() for name, values in faces.columns().items()}
+    for number, name in enumerate(LANDMARKS):
+        assert columns[f"{name}_x"] == [2 * number]
+        assert columns[f"{name}_y"] == [2 * number + 1]
+    assert [columns[name] for name in BOX] == [[0], [1], [2], [3]]
+    assert [columns[name] for name in Pose._fields] == [[1], [2], [3]]
+    origin = Origin(*Origin._fields)
+    columns = replace(faces, scheme=Scheme(origin=origin)).columns()
+    assert [columns[name][0] for name in origin] == [*origin]
 
 
 def test_landmarks_have_two_columns_each() -> None:
