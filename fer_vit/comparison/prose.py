@@ -41,18 +41,25 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
 def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
     """Returns a clear difference in words: size, direction, interval, p, Hedges' g, persons.
 
-    A word stands between each name and the next number, so that a name that is written from right
-    to left does not move the number.
+    Size, interval and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
+    corrected for the number of tests. A word stands between each name and the next number, so that
+    a name that is written from right to left does not move the number.
     """
     difference = test["difference"]
-    size = _number(abs(difference["mean"]), kind.form) + kind.unit
-    low = _number(difference["low"], kind.form)
-    high = _number(difference["high"], kind.form)
-    direction = "higher" if difference["mean"] > 0 else "lower"
+    if difference["mean"] > 0:
+        direction = "higher"
+        size, low, high = difference["mean"], difference["low"], difference["high"]
+        g = test["g"]
+    else:
+        direction = "lower"
+        size, low, high = -difference["mean"], -difference["high"], -difference["low"]
+        g = -test["g"]
     persons = _persons(study, comparison, test)
     return (
-        f"{size} {direction} in {comparison.second} than in {comparison.first} (95% interval "
-        f"{low} to {high}, {_p(test['p corrected'])}, g = {test['g']:.2f}, {persons})"
+        f"{_number(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
+        f"{comparison.first} (95% interval {_number(low, kind.form)} to "
+        f"{_number(high, kind.form)}, not corrected; {_p(test['p corrected'])} after Holm's "
+        f"correction; g = {g:.2f}; {persons})"
     )
 
 
@@ -134,8 +141,9 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     if study.rest:
         text += (
-            f". From the probabilities of a clip their mean from {study.rest.start:g} up to "
-            f"{study.rest.end:g} s was subtracted, and faces in this interval count nowhere else"
+            ". From the probabilities of a clip, smoothed where the table has them so, their mean "
+            f"from {study.rest.start:g} up to {study.rest.end:g} s was subtracted, and faces in "
+            "this interval count nowhere else"
         )
     if results.courses:
         text += f". {_course_methods(results.courses)}"

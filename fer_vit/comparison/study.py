@@ -58,9 +58,10 @@ class Study:
     kinds: list[Kind]  # what was measured
     left_out: int  # number of faces without a condition or person
     labels: list[str]  # the expressions
-    observation: IntArray  # (N,), of each face that was measured
-    seconds: Array  # (N,), NaN in a photo
-    probabilities: Array  # (N, C), or their change from rest; of clips smoothed
+    observation: IntArray  # (M,), of each face that was measured
+    seconds: Array  # (M,), NaN in a photo
+    # (M, C), smoothed where the table has them so; or their change from rest
+    probabilities: Array
     rest: Rest | None = None  # the interval that was subtracted
     without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
     notes: tuple[str, ...] = ()  # what was assumed and left out in reading
@@ -136,70 +137,133 @@ def make_study(
 ) -> Study:
     """Averages faces by condition and person.
 
+    Mean probabilities are of the unsmoothed ones: the mean of a photo or clip needs no smoothing.
+    Changes from rest, and `probabilities` for series, are of the smoothed ones where the table has
+    them. Outputs of further heads are never smoothed here.
+
     With `rest`, probabilities are changes from the mean over this interval of the same clip and
     person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
     baseline, or a face in the interval.
     """
-    named = faces.predicted & (faces.columns[person] != NONE)  # (N,)
-    used = named & (faces.columns[by] != NONE)  # (N,)
-    left_out = int((faces.predicted & ~used).sum())
-    seconds = _seconds(faces)
-    probabilities = _smoothed_probabilities(faces)
-
-    # the change from rest
-    without_rest: tuple[str, ...] = ()
-    clip = np.full(len(used), -1)
-    if rest:
-        clip[named] = _clips(faces.columns[person][named], faces.paths[named])
-        probabilities = change_from_rest(probabilities, seconds, clip, rest)
-        rested = np.isfinite(probabilities).all(1)
-        without_rest = tuple(sorted({str(path) for path in faces.paths[used & ~rested]}))
-        used &= rested & ~rest.contains(seconds)
-        if not used.any():
-            raise FerVitError(
-                f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
-                f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
-            )
-
-    # an observation for each person, condition and photo or clip
-    known = faces.take(used)
-    names = _condition_names(known.columns[by], by, baseline)
-    condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
-    people, owner = np.unique(known.columns[person].astype(str), return_inverse=True)
-    images, image = np.unique(known.paths.astype(str), return_inverse=True)
-    keys = np.column_stack([owner, condition, image])  # (N, 3)
-    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-
-    # the measures of faces, then of clips
-    if rest:
-        kinds = [_change_kind(faces.labels, probabilities[used], rest)]
-    else:
-        kinds = [_probability_kind(faces.labels, known.probabilities)]
-    kinds.append(_share_kind(label_shares(known)))
-    kinds += head_kinds(read_heads(faces, clip, rest), used, rest)
-    kinds = [_observed(kind, index, len(observed)) for kind in kinds]
-    if "label_smoothed" in faces.columns:
-        observations = np.full(len(used), -1)
-        observations[used] = index
-        kinds += clip_kinds(find_episodes(faces, observations), faces.labels, len(observed))
-
+    assigned = faces.predicted & (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
+    selected = _select_faces(faces, assigned, person, rest)
+    observations = _observe(faces.take(selected.used), by, person, baseline)
+    names = observations.conditions
     return Study(
-        conditions={name: observed[:, 1] == place for place, name in enumerate(names)},
+        conditions={name: observations.condition == place for place, name in enumerate(names)},
         pairs=[pair for pair in combinations(names, 2) if baseline in (None, pair[0])],
+        people=observations.people,
+        person=observations.person,
+        paths=observations.paths,
+        faces=observations.faces,
+        kinds=_measures(faces, selected, observations, rest),
+        left_out=int((faces.predicted & ~assigned).sum()),
+        labels=faces.labels,
+        observation=observations.of_face,
+        seconds=_seconds(faces)[selected.used],
+        probabilities=selected.probabilities[selected.used],
+        rest=rest,
+        without_rest=selected.without_rest,
+        notes=(*faces.notes, *describe_groups(faces, (by, person))),
+    )
+
+
+class Selected(NamedTuple):
+    """Which of N faces a study measures."""
+
+    used: Mask  # (N,)
+    probabilities: Array  # (N, C), smoothed in clips; or their change from rest
+    clip: IntArray  # (N,), the index of the clip for the change from rest; -1: none
+    without_rest: tuple[str, ...]  # the photos and clips that have no face in the interval
+
+
+def _select_faces(
+    faces: EvaluatedFaces, assigned: Mask, person: str, rest: Rest | None
+) -> Selected:
+    """Selects the faces to measure of those with a person and condition, `assigned` (N,)."""
+    probabilities = _smoothed_probabilities(faces)
+    if rest is None:
+        no_clip = np.full(len(assigned), -1)
+        return Selected(assigned, probabilities, no_clip, without_rest=())
+    return _changes_from_rest(faces, assigned, probabilities, person, rest)
+
+
+def _changes_from_rest(
+    faces: EvaluatedFaces, assigned: Mask, probabilities: Array, person: str, rest: Rest
+) -> Selected:
+    """Selects the faces outside of rest whose clip has a face in it, and subtracts its mean.
+
+    Faces without a condition count as rest, too. Raises FerVitError if no face is selected.
+    """
+    named = faces.predicted & (faces.columns[person] != NONE)  # (N,)
+    clip = np.full(len(named), -1)
+    clip[named] = _clips(faces.columns[person][named], faces.paths[named])
+    seconds = _seconds(faces)
+    changes = change_from_rest(probabilities, seconds, clip, rest)  # (N, C)
+
+    has_rest = np.isfinite(changes).all(1)  # (N,)
+    without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
+    used = assigned & has_rest & ~rest.contains(seconds)
+    if not used.any():
+        raise FerVitError(
+            f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+            f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
+        )
+    return Selected(used, changes, clip, tuple(without_rest))
+
+
+class Observations(NamedTuple):
+    """M measured faces as O observations: each of a person, in a condition, in a photo or clip."""
+
+    conditions: list[str]  # their names in order, the baseline first
+    people: list[str]  # the names of the persons (P,)
+    condition: IntArray  # (O,), an index
+    person: IntArray  # (O,), an index
+    paths: list[str]  # (O,), the photo or clip
+    faces: IntArray  # (O,), their number
+    of_face: IntArray  # (M,), the observation of each face
+
+
+def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | None) -> Observations:
+    """Groups the faces to measure by person, condition, and photo or clip."""
+    conditions = _condition_names(measured.columns[by], by, baseline)
+    condition = np.array([conditions.index(str(cell)) for cell in measured.columns[by]])  # (M,)
+    people, owner = np.unique(measured.columns[person].astype(str), return_inverse=True)
+    images, image = np.unique(measured.paths.astype(str), return_inverse=True)
+
+    keys = np.column_stack([owner, condition, image])  # (M, 3)
+    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    return Observations(
+        conditions=conditions,
         people=people.tolist(),
+        condition=observed[:, 1],
         person=observed[:, 0],
         paths=images[observed[:, 2]].tolist(),
         faces=sizes,
-        kinds=kinds,
-        left_out=left_out,
-        labels=faces.labels,
-        observation=index,
-        seconds=seconds[used],
-        probabilities=probabilities[used],
-        rest=rest,
-        without_rest=without_rest,
-        notes=(*faces.notes, *describe_groups(faces, (by, person))),
+        of_face=index,
     )
+
+
+def _measures(
+    faces: EvaluatedFaces, selected: Selected, observations: Observations, rest: Rest | None
+) -> list[Kind]:
+    """Returns what was measured of each observation: first of its faces, then of its episodes."""
+    used = selected.used
+    measured = faces.take(used)
+    if rest:
+        probabilities = _change_kind(faces.labels, selected.probabilities[used], rest)
+    else:
+        probabilities = _probability_kind(faces.labels, measured.probabilities)
+    of_faces = [probabilities, _share_kind(label_shares(measured))]
+    of_faces += head_kinds(read_heads(faces, selected.clip, rest), used, rest)
+
+    number = len(observations.paths)
+    kinds = [_average_kind(kind, observations.of_face, number) for kind in of_faces]
+    if "label_smoothed" in faces.columns:
+        observation = np.full(len(used), -1)  # (N,)
+        observation[used] = observations.of_face
+        kinds += clip_kinds(find_episodes(faces, observation), faces.labels, number)
+    return kinds
 
 
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
@@ -248,7 +312,7 @@ def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
     return probabilities
 
 
-def _observed(kind: Kind, observation: IntArray, number: int) -> Kind:
+def _average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
     """Returns measures of faces (N,) as their means over the observation (N,) of each face (O,)."""
     values = {name: average(cells, observation, number) for name, cells in kind.values.items()}
     return kind._replace(values=values)

@@ -313,7 +313,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
         score += f" {draw.probability_text(view.probabilities[target.name])}"
     text = (
         f"{score}: what drives the prediction.\n"
-        "Orange is for it, blue against it; the largest shares of regions."
+        "Orange is for it, blue against it. Numbers are the largest shares of regions."
     )
     figure, axes, close = face_figure(view, labels, text)
     strength = target.heat / max(np.abs(target.heat).max(), 1e-12)

@@ -1,16 +1,18 @@
 """Averages against pandas, and episodes of clips against values counted by hand."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import t, ttest_ind
 
+from fer_vit.comparison.prose import sentences
 from fer_vit.comparison.results import compare_kind
 from fer_vit.comparison.series import Rest
 from fer_vit.comparison.statistics import Missing
-from fer_vit.comparison.study import Study, choose_design, make_study
+from fer_vit.comparison.study import Kind, Study, choose_design, make_study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 
@@ -252,3 +254,45 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
     # of seven frames after the first, four are turned by 7 degrees more
     assert kind.values["roll"] == pytest.approx([4, 4])
     assert kind.form == "+.1f"
+
+
+def test_changes_from_rest_are_smoothed_and_means_are_not(tmp_path: Path) -> None:
+    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
+    table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
+    table["smoothed_calm"] = 1 - table["smoothed_happy"]
+    means = study(table, tmp_path).kinds[0]
+    assert means.values["happy"] == pytest.approx([0.5, 0.5])  # of 0.1 and 0.9
+
+    faces = read_predictions(tmp_path / "faces.csv", videos=True)
+    changes = make_study(faces, "condition", "subject", rest=Rest(0, 1)).kinds[0]
+    assert changes.values["happy"] == pytest.approx([0.4, 0.4])  # from 0.2 to 0.6
+
+
+@pytest.mark.parametrize(("second", "direction"), [("film", "higher"), ("early", "lower")])
+def test_a_sentence_has_size_and_interval_of_its_direction(second: str, direction: str) -> None:
+    values = np.concatenate([np.linspace(0.1, 0.2, 8), np.linspace(0.5, 0.8, 8)])
+    person = np.tile(np.arange(8), 2)
+    is_rest = (np.arange(16) < 8) == (second == "film")
+    kind = Kind("Mean probability", "the mean probability", ".3f", "", {"happy": values})
+    found = Study(
+        conditions={"rest": is_rest, second: ~is_rest},
+        pairs=[("rest", second)],
+        people=[*"abcdefgh"],
+        person=person,
+        paths=[f"{number}.png" for number in range(16)],
+        faces=np.ones(16, int),
+        kinds=[kind],
+        left_out=0,
+        labels=["happy"],
+        observation=np.arange(16),
+        seconds=np.full(16, np.nan),
+        probabilities=values[:, None],
+    )
+    (line,) = sentences(found, kind, compare_kind(found, kind).comparisons)
+    numbers = re.findall(r"-?\d\.\d{3}", line)
+    changes = values[8:] - values[:8]  # (8,)
+    low, high = t.interval(0.95, 7, changes.mean(), changes.std(ddof=1) / np.sqrt(8))
+    expected = [changes.mean(), low, high]
+    assert direction in line
+    assert [float(number) for number in numbers[:3]] == pytest.approx(expected, abs=5e-4)
+    assert "g = -" not in line
