@@ -127,8 +127,9 @@ def test_each_result_is_a_sentence_before_differences_and_means(
         difference = test["difference"]
         assert test["p corrected"] < 0.05
         assert f"{abs(difference['mean']):.3f}" in sentence
-        assert f"{difference['low']:.3f} to {difference['high']:.3f}" in sentence
-        assert f"g = {test['g']:.2f}" in sentence
+        low, high = sorted((abs(difference["low"]), abs(difference["high"])))
+        assert f"{low:.3f} to {high:.3f}" in sentence
+        assert f"g = {abs(test['g']):.2f}" in sentence
         assert "n = 8 pairs" in sentence
         assert ("higher" in sentence) == (difference["mean"] > 0)
 
