@@ -54,6 +54,20 @@ MUTATIONS = [
         "tests/commands/test_hostile.py::test_predict_has_a_row_for_each",
     ),
     Mutation(
+        "prepare counts the files that it skips",
+        "fer_vit/commands/prepare.py",
+        '        lines.append(f"left out: {number:,} ({reason})")\n',
+        "        pass\n",
+        "tests/commands/test_hostile.py::test_prepare_counts_each",
+    ),
+    Mutation(
+        "visualize counts the files that it skips",
+        "fer_vit/visualization/writer.py",
+        "            status=Counter(info.reason for info in faces.infos),\n",
+        "            status=Counter(face.info.reason for face in faces),\n",
+        "tests/commands/test_hostile.py::test_visualize_shows_or_counts_each",
+    ),
+    Mutation(
         "a file that kills its worker is a row",
         "fer_vit/processes.py",
         "        self._start()\n        yield None\n",
