@@ -311,7 +311,7 @@ def integrated_gradients(
     with torch.enable_grad():
         for step in range(PASSES):
             between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
-            encoded = net.forward_features(net.tokenize(between, boxes, valid))
+            encoded = net.encode(net.tokenize(between, boxes, valid))
             outputs = raw_outputs(net, encoded)  # (B, O)
             for number, direction in enumerate(directions):
                 (gradient,) = torch.autograd.grad(

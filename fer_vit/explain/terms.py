@@ -34,7 +34,7 @@ def region_effects(
     arguments as for `RegionViT`. Missing regions have 0.
     """
     layer: Any = net.heads[head]
-    tokens = net.forward_features(net.tokenize(image, boxes, valid))
+    tokens = net.encode(net.tokenize(image, boxes, valid))
     terms = layer.terms(tokens).regions  # (B, R, K)
     whole = layer(tokens)  # (B, K)
     hidden = blur(image)
@@ -45,8 +45,8 @@ def region_effects(
         fewer = valid.clone()
         fewer[:, region] = False
         seen = torch.where(inside(boxes[:, region], image.shape[-1]), hidden, image)
-        without = layer(net.forward_features(net.tokenize(image, boxes, fewer)))
-        covered = layer(net.forward_features(net.tokenize(seen, boxes, valid)))
+        without = layer(net.encode(net.tokenize(image, boxes, fewer)))
+        covered = layer(net.encode(net.tokenize(seen, boxes, valid)))
         masked.append(whole - without)
         blurred.append(whole - covered)
     present = valid[..., None]

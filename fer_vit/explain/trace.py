@@ -72,7 +72,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
         tokens = recorder.tokenize(image, boxes, valid)
     with torch.enable_grad():
         tokens = tokens._replace(x=tokens.x.requires_grad_())
-        encoded = recorder.forward_features(tokens)
+        encoded = recorder.encode(tokens)
         pooled = recorder.pool(encoded)
         logits = recorder.classify(pooled.x)
         outputs = _join_outputs(logits, recorder, encoded)
@@ -152,7 +152,7 @@ def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
     if tokens.valid is not None:
         valid = tokens.valid & valid
     valid[:, : net.layout.num_prefix] = True
-    return raw_outputs(net, net.forward_features(tokens._replace(valid=valid)))
+    return raw_outputs(net, net.encode(tokens._replace(valid=valid)))
 
 
 def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None) -> Tensor:
@@ -164,7 +164,7 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
     if intact is None:
         # Not the outputs of a trace: other kernels may have computed them; this matters in
         # bfloat16.
-        intact = raw_outputs(net, net.forward_features(tokens))
+        intact = raw_outputs(net, net.encode(tokens))
     falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
     for number, unit in enumerate(units.unbind(1)):
         falls[:, number] = intact - masked_outputs(net, tokens, unit)
@@ -301,7 +301,7 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
     label = seen.logits.argmax(1)  # (B,)
     result = seen.logits.new_zeros(batch, regions, regions)
     with evaluating(net):
-        intact = raw_outputs(net, net.forward_features(seen.tokens))  # (B, O)
+        intact = raw_outputs(net, net.encode(seen.tokens))  # (B, O)
         single = drops(net, seen.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(STRONGEST, regions)).indices.sort().values
         for a, b in combinations(strongest.unbind(1), 2):  # (B,) each

@@ -207,7 +207,7 @@ class AllHeads(nn.Module):
         """Returns probabilities (B, C), and values (B, K) of each head, for a model's inputs."""
         net = self.model.net
         tokens = net.tokenize(image, boxes, valid)
-        tokens = net.forward_features(tokens)
+        tokens = net.encode(tokens)
         probabilities = net.probabilities(net.forward_head(tokens))
         values = [HEADS[name].decode(head(tokens).float()) for name, head in net.heads.items()]
         return (probabilities, *values)

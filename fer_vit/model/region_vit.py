@@ -40,7 +40,7 @@ from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centre
 
 
 class Parts(NamedTuple):
-    """What `build_model` creates for a RegionViT, in the order in which weights are drawn."""
+    """The parts of a RegionViT that `build_model` creates."""
 
     vit: VisionTransformer  # encoder, patch embedding, prefix tokens, classifier
     normalize: Normalize
@@ -66,9 +66,9 @@ class RegionViT(nn.Module):
         self.config = config
         self.settings = settings
         self.vit = parts.vit
-        self.register_buffer("offset", None, persistent=False)
+        offset = adjustment_offset(settings.prior, settings.adjustment)
+        self.register_buffer("offset", offset, persistent=False)
         self.register_buffer("changed_offset", None, persistent=False)
-        self.adjust(settings.prior, settings.adjustment)
         self.normalize = parts.normalize
         self.region_embed = parts.region_embed
         self.pool: Any = parts.pool
@@ -114,7 +114,7 @@ class RegionViT(nn.Module):
             labels, and (B, K) of each head in `settings.outputs`.
         """
         tokens = self.tokenize(image, boxes, valid)
-        tokens = self.forward_features(tokens)
+        tokens = self.encode(tokens)
         return self.forward_heads(tokens)
 
     def logits(
@@ -139,21 +139,18 @@ class RegionViT(nn.Module):
     ) -> Tokens:
         """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions."""
         patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), (B, C', H, W)
-        regions = patches[:, :0]
-        if self.region_embed is not None:
-            boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
-            regions = self.region_embed(source, boxes, valid)  # (B, R k^2, D)
+        if self.region_embed is None:
+            if cover is not None:
+                patches = cover(patches)
+            x, centres = self._place_patches(patches)
+            return Tokens(self.vit.norm_pre(x), None, centres)
+
+        boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
+        regions = self.region_embed(source, boxes, valid)  # (B, R k^2, D)
         if cover is not None:
             contents = cover(torch.cat([patches, regions], 1))
             patches, regions = contents.tensor_split([patches.shape[1]], 1)
-
-        # positions of patches; class and register tokens
-        x = self.vit._pos_embed(patches)  # (B, prefix + N, D)
-        if self.vit.pos_embed is None:  # else timm applied dropout
-            x = self.vit.pos_drop(x)
-        centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
-        if self.region_embed is None or boxes is None or valid is None:
-            return Tokens(self.vit.norm_pre(x), None, centres)
+        x, centres = self._place_patches(patches)  # (B, prefix + N, D), (B, prefix + N, 2)
 
         # names and positions of regions
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
@@ -168,6 +165,16 @@ class RegionViT(nn.Module):
             valid=torch.cat([always, present], dim=1),  # (B, T)
             centres=torch.cat([centres, where], dim=1),  # (B, T, 2)
         )
+
+    def _place_patches(self, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds positions and prefix tokens to patches (B, N, D): (B, prefix + N, D), and centres.
+
+        The centres are (B, prefix + N, 2).
+        """
+        x = self.vit._pos_embed(patches)
+        if self.vit.pos_embed is None:  # else timm applied dropout
+            x = self.vit.pos_drop(x)
+        return x, self.centres.expand(x.shape[0], -1, -1)
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Returns a normalised image's patches (B, N, D), and what regions are cut from.
@@ -199,21 +206,20 @@ class RegionViT(nn.Module):
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
     def forward_features(
-        self,
-        image: Tensor | Tokens,
-        boxes: Tensor | None = None,
-        valid: Tensor | None = None,
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tokens:
-        """Encodes faces; `forward_head` classifies the result, whose `x` is (B, T, D).
+        """Encodes face crops; arguments as for `forward`.
+
+        `forward_head` classifies the result, whose `x` is (B, T, D). It is `encode` after
+        `tokenize`.
+        """
+        return self.encode(self.tokenize(image, boxes, valid))
+
+    def encode(self, tokens: Tokens) -> Tokens:
+        """Encodes the tokens of `tokenize`: the blocks and the norm after them.
 
         Missing regions get no attention; with a keep rate fewer patches come out.
-
-        Args:
-            image: Face crops, or the tokens that `tokenize` makes of them.
-            boxes: For crops, as for `forward`.
-            valid: For crops, as for `forward`.
         """
-        tokens = image if isinstance(image, Tokens) else self.tokenize(image, boxes, valid)
         relation = self.relation(tokens)
         for number, block in enumerate(self.vit.blocks):
             before = self.num_kept[number]
@@ -230,7 +236,7 @@ class RegionViT(nn.Module):
     ) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
         tokens = self.tokenize(image, boxes, valid)
-        tokens = self.forward_features(tokens)
+        tokens = self.encode(tokens)
         pooled: Tensor = self.pool(tokens).x
         return pooled
 
@@ -267,12 +273,14 @@ class RegionViT(nn.Module):
         self.changed_offset = offset
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
-        """Stores the class shares of training, and subtracts a part of their log from logits."""
+        """Stores the class shares of training, and subtracts a part of their log from logits.
+
+        It ends the effect of `change_prior`, which was computed from the shares before.
+        """
         self.settings.prior = tuple(prior)
         self.settings.adjustment = adjustment
-        self.offset = None
-        if adjustment:
-            self.offset = -adjustment * torch.tensor(prior).log()
+        self.offset = adjustment_offset(prior, adjustment)
+        self.changed_offset = None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits (B, C), in float32."""
@@ -291,6 +299,16 @@ class RegionViT(nn.Module):
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
+
+
+def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
+    """Returns what an adjustment by class shares (C,) adds to logits (C,); None: nothing.
+
+    Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021).
+    """
+    if not strength:
+        return None
+    return -strength * torch.tensor(prior).log()
 
 
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:

@@ -212,7 +212,7 @@ class Recognizer(nn.Module):
             The probability of every expression (B, C), and the values of the further heads in the
             photo (B, K), in the order of `outputs`.
         """
-        tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
+        tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
         probabilities = self.net.probabilities(self.net.forward_head(tokens))
         return probabilities.double().cpu().numpy(), self._read_heads(tokens, batch)
 
@@ -397,7 +397,7 @@ class Recognizer(nn.Module):
     @torch.inference_mode()
     def _classify(self, batch: Batch) -> dict[str, Array]:
         """Returns what the network reads from B faces, by attributes of `Faces`."""
-        tokens = self.net.forward_features(self.net.tokenize(batch.image, batch.boxes, batch.valid))
+        tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
         pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
         features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)
         probabilities = self.net.probabilities(self.net.classify(pooled))  # (B, C)

@@ -66,7 +66,7 @@ class RegionViTModule(L.LightningModule):
         fused = fused_is_faster(device, self.net.layout.num_tokens, trains_in_bf16)
         use_fused_attention(self.net, fused)
         if self.hparams["compile"] and stage == "fit":
-            self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
+            self.net.encode = torch.compile(self.net.encode)  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
         """Replaces the learning rate and weight decay of a resumed checkpoint by the user's.

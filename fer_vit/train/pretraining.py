@@ -167,7 +167,7 @@ def encode_hidden(
         return torch.where(hidden.tokens[..., None], token.to(contents.dtype), contents)
 
     tokens = net.tokenize(hidden.seen, boxes, valid, cover)
-    return net.forward_features(tokens).x[:, net.layout.num_prefix :]
+    return net.encode(tokens).x[:, net.layout.num_prefix :]
 
 
 def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import timm
 import torch
@@ -56,42 +56,71 @@ def take_weights(
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    computed = {key for key, value in net.named_parameters() if not value.requires_grad}
-    target = {key: value for key, value in net.state_dict().items() if key not in computed}
-    source = {key: value for key, value in state.items() if key not in computed}
-
-    # the tensors of the encoder that fit
-    encoder = [key for key in target if in_encoder(key)]
-    misfits = {}
-    for key, expected, came in differing(target, source):
-        if in_encoder(key):
-            misfits[key] = f"{key} ({came} there, {expected} here)"
-    fitting = [key for key in encoder if key not in misfits]
-    before = asdict(settings["config"])
-    differences = _describe_differences(list(misfits.values()), before, asdict(net.config))
-    if len(fitting) < 0.9 * len(encoder):
+    match = _compare_encoders(net, settings, state)
+    if len(match.fitting) < 0.9 * match.total:
         raise FerVitError(
-            f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of "
-            f"{len(encoder)} tensors do{differences}. "
+            f"Expected nine tenths of the encoder to fit {name}, but only {len(match.fitting)} of "
+            f"{match.total} tensors do{match.differences}. "
             "Leave out the options of the network, or choose another model."
         )
 
-    # the rows of the head for labels of both models: from this row to the other's
-    rows = {}
-    known = list(settings["labels"])
-    if settings["config"].pool == net.config.pool:
-        for row, label in enumerate(net.settings.labels):
-            if label in known:
-                rows[row] = known.index(label)
-    by_label = set(ROWS)
-    by_label |= {f"pool.{key}" for key in getattr(net.pool, "label_rows", ())}
-    _copy_tensors(target, source, fitting, rows, by_label, name)
+    rows = _common_rows(net, settings)
+    copied = list(match.fitting)
+    if rows:
+        copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
+    _check_finite(copied, state, name)
+    by_label = {*ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
+    _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
         _copy_outputs(net.heads[head], head, outputs, settings, state)
 
     classes = _describe_classes(net.settings.labels, rows)
-    copied = f"{len(fitting)} of {len(encoder)} tensors of the encoder"
-    return f"Started from {name}: {copied}; {classes}{differences}."
+    encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
+    return f"Started from {name}: {encoder}; {classes}{match.differences}."
+
+
+class Match(NamedTuple):
+    """How a network fits another one."""
+
+    target: dict[str, Tensor]  # the tensors of the network, without computed ones
+    total: int  # of the encoder's tensors among them
+    fitting: list[str]  # the encoder's tensors that the other network has in the same shape
+    differences: str  # in words, the end of a line
+
+
+def _compare_encoders(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor]) -> Match:
+    """Compares the encoders of a network and another one of `settings` and `state`."""
+    computed = {key for key, value in net.named_parameters() if not value.requires_grad}
+    target = {key: value for key, value in net.state_dict().items() if key not in computed}
+    source = {key: value for key, value in state.items() if key not in computed}
+
+    misfits = {}
+    for key, expected, came in differing(target, source):
+        if in_encoder(key):
+            misfits[key] = f"{key} ({came} there, {expected} here)"
+    encoder = [key for key in target if in_encoder(key)]
+    before = asdict(settings["config"])
+    return Match(
+        target=target,
+        total=len(encoder),
+        fitting=[key for key in encoder if key not in misfits],
+        differences=_describe_differences(list(misfits.values()), before, asdict(net.config)),
+    )
+
+
+def _common_rows(net: RegionViT, settings: dict[str, Any]) -> dict[int, int]:
+    """Returns the rows of the head for labels of both networks: from this row to the other's.
+
+    None are common if the heads are of different kinds.
+    """
+    if settings["config"].pool != net.config.pool:
+        return {}
+    known = list(settings["labels"])
+    rows = {}
+    for row, label in enumerate(net.settings.labels):
+        if label in known:
+            rows[row] = known.index(label)
+    return rows
 
 
 def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
@@ -106,29 +135,28 @@ def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
     return "; ".join(classes)
 
 
-def _copy_tensors(
-    target: dict[str, Tensor],
-    source: dict[str, Tensor],
-    encoder: list[str],
-    rows: dict[int, int],
-    by_label: set[str],
-    name: str | Path,
-) -> None:
-    """Copies tensors of the encoder; and the head, if `rows` maps its rows to the other's.
-
-    `by_label` names the tensors of the head that have a row for each label.
-    """
-    copied = list(encoder)
-    if rows:
-        copied += [key for key in target if key.startswith(CLASSIFIER) and key in source]
-    for key in copied:
-        if not source[key].isfinite().all():
+def _check_finite(keys: Sequence[str], state: dict[str, Tensor], name: str | Path) -> None:
+    """Raises FerVitError when a tensor of the model `name` is not finite."""
+    for key in keys:
+        if not state[key].isfinite().all():
             raise FerVitError(
                 f"{name} holds weights that are not finite (`{key}`), "
                 "as after training that diverged."
             )
 
-    for key in copied:
+
+def _copy_tensors(
+    target: dict[str, Tensor],
+    source: dict[str, Tensor],
+    keys: Sequence[str],
+    rows: dict[int, int],
+    by_label: set[str],
+) -> None:
+    """Copies tensors; of those in `by_label`, which have a row for each label, only some rows.
+
+    `rows` maps these rows to the source's.
+    """
+    for key in keys:
         if key in by_label:
             target[key][list(rows)] = source[key][list(rows.values())].to(target[key])
         else:

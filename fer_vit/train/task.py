@@ -363,7 +363,7 @@ class FERTask(RegionViTModule):
         rate = self.hparams["region_dropout"]
         if rate:
             tokens = drop_regions(tokens, self.net.layout, rate)
-        tokens = self.net.forward_features(tokens)
+        tokens = self.net.encode(tokens)
         outputs = self.net.forward_heads(tokens)
 
         logits = outputs[EXPRESSION]  # (B, C)

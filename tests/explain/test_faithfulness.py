@@ -146,7 +146,7 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
     for group in np.split(np.array(order), [4, 7, 10, 13]):  # 16 tokens in five groups
         hidden = tokens._replace(valid=tokens.valid.clone())
         hidden.valid[0, 1 + group] = False
-        probability = net.forward_head(net.forward_features(hidden)).softmax(-1)[0, label]
+        probability = net.forward_head(net.encode(hidden)).softmax(-1)[0, label]
         salience.append(scores[group].mean().item())
         effect.append((explained.probabilities[0, label] - probability).item())
     found = measured(net, image, boxes, valid, "relevance")["saco"].item()

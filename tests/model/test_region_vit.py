@@ -343,11 +343,11 @@ def test_hard_attention_is_soft_attention_restricted_to_kept_patches(
     widths = []
     for block in net.vit.blocks:
         block.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))
-    encoded = net.forward_features(tokens)
+    encoded = net.encode(tokens)
     others = net.layout.num_tokens - 16
     assert widths == [others + 16, others + 8, others + 6]  # fewer tokens from there on
     net.drop_by_mask = True
-    restricted = net.forward_features(tokens)
+    restricted = net.encode(tokens)
     assert restricted.x.shape[1] == net.layout.num_tokens
     assert restricted.valid[:, net.layout.patches].sum(1).tolist() == [6, 6, 6]
     kept = restricted.valid.clone()
@@ -365,7 +365,7 @@ def test_hard_attention_keeps_patches_with_the_most_class_attention() -> None:
     expected = tokens.x.take_along_dim(kept[..., None], 1)
     for block in net.vit.blocks:
         expected = block(expected)
-    assert torch.allclose(net.forward_features(tokens).x, net.vit.norm(expected), atol=1e-6)
+    assert torch.allclose(net.encode(tokens).x, net.vit.norm(expected), atol=1e-6)
 
 
 def test_the_encoder_of_attention_is_all_you_need() -> None:

@@ -413,3 +413,12 @@ def test_regions_outside_the_photo() -> None:
     assert [name for name, inside in zip(boxes, in_photo, strict=True) if inside] == ["in", "edge"]
     unseen = replace(faces, visible=np.array([[True, True, True, True, False]]))
     assert regions_in_photo(unseen).sum() == 1
+
+
+def test_another_adjustment_ends_a_changed_prior(with_prior: str) -> None:
+    adjusted = load(with_prior, "cpu")
+    adjusted.net.adjust(TRAINED, 0.5)
+    changed = load(with_prior, "cpu", prior="even", classes=SOME)
+    changed.net.adjust(TRAINED, 0.5)
+    (image,) = example_inputs(adjusted, 3)
+    assert torch.equal(changed.net.logits(image), adjusted.net.logits(image))

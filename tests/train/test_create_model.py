@@ -39,11 +39,11 @@ def test_another_number_of_classes_keeps_the_encoder() -> None:
     assert net.settings.temperature == 1.0
 
 
-def test_forward_features_takes_crops_or_tokens() -> None:
+def test_forward_features_encodes_the_tokens_of_crops() -> None:
     net = fer_vit.create_model("vit_tiny_patch16_224", img_size=64, depth=2).eval()
     image, boxes = faces(net)
     tokens = net.tokenize(image, boxes)
-    assert torch.equal(net.forward_features(image, boxes).x, net.forward_features(tokens).x)
+    assert torch.equal(net.forward_features(image, boxes).x, net.encode(tokens).x)
     assert net.forward_features(image).x.shape == (2, net.layout.num_tokens, 192)
     assert net.logits(image).shape == (2, 8)
 

@@ -64,7 +64,7 @@ def region_terms(net: RegionViT, faces: Manifest) -> tuple[Array, Array]:
     dataset = FaceDataset(faces, spec)
     batch = collate([dataset[row] for row in range(len(faces))]).ready(torch.device("cpu"))
     with torch.inference_mode():
-        tokens = net.forward_features(net.tokenize(batch.image, batch.boxes, batch.valid))
+        tokens = net.encode(net.tokenize(batch.image, batch.boxes, batch.valid))
         terms = net.heads["movements"].terms(tokens).regions
     return terms.numpy(), batch.targets["movements"].numpy()
 

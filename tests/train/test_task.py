@@ -106,7 +106,7 @@ def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None
     if "region_dropout" in change:
         tokens = drop_regions(tokens, net.layout, change["region_dropout"])
         assert not tokens.valid.all()
-    logits = net.forward_head(net.forward_features(tokens))
+    logits = net.forward_head(net.encode(tokens))
     expected = expression_loss(logits, data.target, change.get("label_smoothing", 0))
     assert torch.allclose(loss, expected)
     assert loss.requires_grad
