@@ -14,7 +14,15 @@ from scipy.stats import ConstantInputWarning, spearmanr
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fer_vit.explain.methods import Explanation, blur, covered, explain, explain_each
+from fer_vit.explain.methods import (
+    MEASURED,
+    Explanation,
+    blur,
+    covered,
+    explain,
+    explain_each,
+    find_method,
+)
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_outputs, trace, units
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
@@ -23,8 +31,6 @@ FRACTIONS = [tenths / 10 for tenths in range(11)]
 """Fractions of the tokens or pixels that are taken away."""
 GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
-DRAWS = 3
-"""Explanations by the control `random` whose measures are averaged, to reduce noise."""
 BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "blurred": blur,
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
@@ -71,7 +77,7 @@ def measure(
         falls = drops(net, seen.tokens, units(net.layout, seen.membership))  # (B, R, O)
         falls = falls[torch.arange(len(label)), :, label]  # (B, R)
         for method in methods:
-            draws = DRAWS if method == "random" else 1
+            draws = find_method(method, MEASURED).draws
             explanations = explain_each(net, seen, method, direction.expand(draws, -1, -1))
             measured = [_measures(faces, explanation, falls) for explanation in explanations]
             result[method] = _mean_measures(measured)

@@ -42,7 +42,14 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 class DotAttention(Attention):
-    """Scaled dot-product attention (Vaswani et al. 2017), bit for bit timm's layer."""
+    """Scaled dot-product attention (Vaswani et al. 2017), bit for bit timm's layer.
+
+    Attributes:
+        vector_pairs: Whether each pair of tokens needs a vector of the width in memory, rather than
+            numbers for each head.
+    """
+
+    vector_pairs = False
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
@@ -83,6 +90,8 @@ class AdditiveAttention(DotAttention):
     Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate"
     (ICLR 2015).
     """
+
+    vector_pairs = True
 
     def __init__(self, dim: int, num_heads: int = 8, **options: object) -> None:
         super().__init__(dim, num_heads, **options)

@@ -422,9 +422,9 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         vit = timm.create_model(config.backbone, num_classes=num_classes, **options)
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        if "class token" in reason and config.pool == "token":
+        if "class token" in reason and POOLS[config.pool].needs_class_token:
             reason = (
-                "it has no class token, which `--model.network.pool token` reads. "
+                f"it has no class token, which `--model.network.pool {config.pool}` reads. "
                 "Use `--model.network.pool avg`."
             )
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error

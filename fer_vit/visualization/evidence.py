@@ -17,14 +17,20 @@ from torch import Tensor
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.methods import Explanation, average_heat, explain_each
+from fer_vit.explain.methods import (
+    METHODS,
+    Explanation,
+    average_heat,
+    explain_each,
+    find_method,
+)
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image
 from fer_vit.model.additive import AdditiveHead
-from fer_vit.model.attention import has_bf16
+from fer_vit.model.attention import ATTENTION, has_bf16
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
@@ -107,7 +113,7 @@ def faces_at_once(net: RegionViT) -> int:
     tokens = net.layout.num_tokens
     width = int(net.vit.embed_dim)
     pair = 4 * int(net.vit.blocks[0].attn.num_heads)
-    if net.config.attention == "additive":
+    if ATTENTION[net.config.attention].vector_pairs:
         pair = width
     values = blocks * tokens * (VECTORS * width + tokens * pair)
     return max(1, MEMORY // (values * VALUE_BYTES))
@@ -165,9 +171,7 @@ def explain_scores(model: Recognizer, seen: Trace, options: ExplainOptions) -> I
     net = model.net
     scores = Scores(model, seen, options)
 
-    # Half the time in bfloat16, as near to a finer integration. Changes by masked tokens are too
-    # small for it.
-    rounded = options.method == "pixels" and has_bf16("cpu")
+    rounded = find_method(options.method, METHODS).can_be_rounded and has_bf16("cpu")
     with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
         explanations = explain_each(net, seen, options.method, scores.directions)
     views = attention_views(seen)

@@ -465,7 +465,7 @@ def meanings(model: Recognizer, method: str) -> dict[str, str]:
     faithfulness = model.net.settings.faithfulness
     return {
         "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",
-        "pixels": f"{drives} {_measured(faithfulness.get(method, ()))}",
+        "attribution": f"{drives} {_measured(faithfulness.get(method, ()))}",
     }
 
 

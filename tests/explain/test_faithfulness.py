@@ -7,8 +7,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fer_vit.explain import faithfulness
-from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, saco, spearman
-from fer_vit.explain.methods import blur, explain, explain_each
+from fer_vit.explain.faithfulness import BETTER, measure, randomised, saco, spearman
+from fer_vit.explain.methods import CONTROLS, blur, explain, explain_each
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
@@ -107,7 +107,9 @@ def test_faces_whose_prediction_needs_no_pixels_are_left_out() -> None:
 def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     net, batch = build(), faces()
     directions = (
-        torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4).float().expand(DRAWS, 3, 4)
+        torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4)
+        .float()
+        .expand(CONTROLS["random"].draws, 3, 4)
     )
     draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]

@@ -75,7 +75,7 @@ def write(folder: Path) -> Path:
         title="A <title>",
         averages=[average],
         **VIEWS,
-        meaning={"pixels": "Pixels.", "attention": "Attention <b>."},
+        meaning={"attribution": "Pixels.", "attention": "Attention <b>."},
         skipped=[(HOSTILE, "no face")],
     )
     return folder / "index.html"

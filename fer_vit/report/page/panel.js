@@ -1,6 +1,6 @@
 /* A face, or an average, in a box: its picture with a legend, tables, and charts. */
 const MODES = {
-  pixels: {
+  attribution: {
     title: 'What drives the prediction',
     draw: (box, face, state) => {
       const target = chosenTarget(face, state);
@@ -35,7 +35,7 @@ function chosenTarget(face, state) {
 function drawBox(box, face, form) {
   const state = settings(form);
   const looks = state.mode === 'attention';
-  for (const part of form.querySelectorAll('.pixels')) part.hidden = looks || Boolean(face.faces);
+  for (const part of form.querySelectorAll('.attribution')) part.hidden = looks || Boolean(face.faces);
   for (const part of form.querySelectorAll('.attention')) part.hidden = !looks;
   form.querySelector('.map').hidden = looks && !PATCHES;
   form.nextElementSibling.querySelector('p').textContent = meaning[state.mode] ?? '';
