@@ -51,6 +51,7 @@ MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes 
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
 # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
 MAX_PIXELS = 20_000_000_000
+TOO_LONG = "the clip is too long for its size: choose an earlier end, or make its frames smaller"
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
 SHOWN = 1600  # longer side of the whole photos on the page, in pixels
@@ -116,12 +117,11 @@ def run_task(task: Task, send: Callable[[Event], None]) -> None:
     """Does a task in the folder of uploads; sends events for the client, `done` last."""
     paths = [Path(name) for name in named_by_content(task.names)]
     options = PhotoOptions(workers=0, **task.reading)
-    clips = [path for path in paths if is_video(path)]
-    check_pixels([path for path in paths if path not in clips], clips, options.end)
+    refused = refuse_large(paths, options.end)
     if task.report:
-        make_report(task, paths, clips, options, send)
+        make_report(task, paths, options, refused, send)
     else:
-        make_table(task, paths, options)
+        make_table(task, paths, options, refused)
         send({"state": "done"})
 
 
@@ -129,8 +129,8 @@ def named_by_content(names: Sequence[str]) -> list[str]:
     """Returns the names of uploads; files without the suffix of a photo or clip get the one of
     their content.
 
-    Browsers call what a page has made `blob`. Raises FerVitError for files that are neither photo
-    nor clip.
+    Browsers call what a page has made `blob`. Files that are neither photo nor clip keep their
+    name: the reason becomes the status of their row.
     """
     named: list[str] = []
     for name in names:
@@ -139,7 +139,8 @@ def named_by_content(names: Sequence[str]) -> list[str]:
             continue
         suffix = suffix_by_content(Path(name))
         if suffix is None:
-            raise FerVitError(f"{name} is not a photo or clip that can be read.")
+            named.append(name)
+            continue
         named.append(safe_name(name + suffix, [*names, *named]))
         Path(name).rename(named[-1])
     return named
@@ -156,14 +157,19 @@ def suffix_by_content(path: Path) -> str | None:
     return None
 
 
-def make_table(task: Task, paths: Sequence[Path], options: PhotoOptions) -> None:
+def make_table(
+    task: Task, paths: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
+) -> None:
     """Makes the table of a task; as JSON, one list of rows."""
+    model = load_cached(task.model)
     table = Path("..", task.table)
     if table.suffix != ".json":
-        predict_table(load_cached(task.model), paths, options, Outputs(table, heads=task.outputs))
+        outputs = Outputs(table, heads=task.outputs)
+        predict_table(model, paths, options, outputs, refused=refused)
         return
     lines = table.with_suffix(".jsonl")
-    predict_table(load_cached(task.model), paths, options, Outputs(lines, heads=task.outputs))
+    outputs = Outputs(lines, heads=task.outputs)
+    predict_table(model, paths, options, outputs, refused=refused)
     with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
         before = "["
         for row in rows:
@@ -175,14 +181,15 @@ def make_table(task: Task, paths: Sequence[Path], options: PhotoOptions) -> None
 def make_report(
     task: Task,
     paths: Sequence[Path],
-    clips: Sequence[Path],
     options: PhotoOptions,
+    refused: Mapping[Path, str],
     send: Callable[[Event], None],
 ) -> None:
     """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces,
     if there are any.
     """
     model = load_cached(task.model)
+    clips = [path for path in paths if path not in refused and is_video(path)]
     table = Path("..", task.table)
     summary = Path("../summary.csv") if clips else None
     intervals = Path("../intervals.csv") if clips else None
@@ -200,7 +207,7 @@ def make_report(
 
     outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
-        predict_table(model, paths, options, outputs, on_faces=collect)
+        predict_table(model, paths, options, outputs, on_faces=collect, refused=refused)
     except FerVitError:
         if not table.exists():
             raise
@@ -256,11 +263,24 @@ def explain(
         shutil.rmtree(report)
 
 
-def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
-    """Raises FerVitError for photos and clips, up to a time in seconds,
-    that take too long to decode.
+def refuse_large(paths: Sequence[Path], end: float) -> dict[Path, str]:
+    """Returns the status of each photo and clip that takes too long to decode, by its path.
+
+    Clips count up to `end`, in seconds. All clips together have at most `MAX_PIXELS`; the first
+    ones are read.
     """
-    for path in photos:
+    refused = {}
+    remaining = MAX_PIXELS
+    for path in paths:
+        if is_video(path):
+            from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
+
+            pixels = count_pixels(path, end, remaining)
+            if pixels > remaining:
+                refused[path] = TOO_LONG
+            else:
+                remaining -= pixels
+            continue
         size = None
         with suppress(ImageError):  # which becomes the status of a row
             size = image_size(read_bytes(path))
@@ -269,16 +289,8 @@ def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> N
         try:
             check_size(size, MAX_PHOTO)
         except ImageError as error:
-            raise FerVitError(f"{path}: {error}. Make it smaller.") from error
-    pixels = 0
-    for path in clips:
-        from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
-
-        pixels += count_pixels(path, end, MAX_PIXELS)
-    if pixels > MAX_PIXELS:
-        raise FerVitError(
-            "The clip is too long for its size. Choose an earlier end, or make its frames smaller."
-        )
+            refused[path] = f"{error}: make it smaller"
+    return refused
 
 
 @dataclass

@@ -8,7 +8,8 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +22,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
+from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
 from fer_vit.fields import Cell, Field, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
 from fer_vit.predict.outputs import Outputs, check_heads, check_threshold
@@ -52,17 +53,18 @@ def predict_table(
     outputs: Outputs,
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
+    refused: Mapping[Path, str] | None = None,
 ) -> str:
     """Writes a table of the faces in photos and videos; returns a summary.
 
-    `on_faces` gets each photo and frame with its faces. The table is complete even if the marked
-    copy fails.
+    `on_faces` gets each photo and frame with its faces. Files that are `refused` are not read: they
+    have a row with this status. The table is complete even if the marked copy fails.
     """
     check_heads(outputs.heads, model.heads, model.name)
     check_threshold(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
-        model, images, options, {outputs.table: images}, facts, outputs, started, on_faces
+        model, images, options, {outputs.table: images}, facts, outputs, started, on_faces, refused
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:
@@ -273,10 +275,15 @@ def _write_tables(
     outputs: Outputs,
     started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
+    refused: Mapping[Path, str] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes the tables of a share; returns a summary, the people, and faces of a marked copy."""
     sources = list(chain.from_iterable(share.values()))
-    photos = model.recognize(sources, options, started)
+    photos: Iterator[Faces]
+    if refused:
+        photos = recognize_others(model, sources, options, refused)
+    else:
+        photos = model.recognize(sources, options, started)
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
@@ -300,6 +307,25 @@ def _write_tables(
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
+
+
+def recognize_others(
+    model: Recognizer, sources: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
+) -> Iterator[Faces]:
+    """Yields each photo and frame, in order, with its faces; files that are `refused` have this
+    status and are not read.
+    """
+    scheme = model.scheme(options.detector)
+    read = [source for source in sources if source not in refused]
+    by_source = groupby(model.recognize(read, options), lambda faces: faces.infos[0].index)
+    for index, source in enumerate(sources):
+        if source in refused:
+            yield no_faces([PhotoInfo(str(source), refused[source], index)], scheme)
+            continue
+        _, parts = next(by_source)
+        for faces in parts:
+            infos = tuple(replace(info, index=index) for info in faces.infos)
+            yield replace(faces, infos=infos)
 
 
 def write_faces(path: Path, fields: Sequence[Field], **options: Any) -> TableWriter:

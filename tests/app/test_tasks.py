@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import sys
 import time
 from collections import Counter
@@ -23,10 +22,10 @@ from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
-    check_pixels,
     column_types,
     named_by_content,
     outputs_of_models,
+    refuse_large,
     run_task,
 )
 from fer_vit.commands.app import app
@@ -195,29 +194,76 @@ def test_a_clip_without_suffix_is_read(uploads: Path) -> None:
     assert len(rows) == 3
 
 
+def statuses(folder: Path) -> list[tuple[str, str]]:
+    """The path and the status of each row of the table."""
+    return [(row["path"], row["status"]) for row in read(folder.parent / "faces.csv")]
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "a", "a.jpg.svg"])
-def test_other_files_are_refused(uploads: Path, name: str) -> None:
+def test_a_file_that_is_no_photo_has_a_row_and_the_others_are_predicted(
+    uploads: Path, name: str
+) -> None:
     (uploads / name).write_text("<svg>Hello</svg>")
-    with pytest.raises(FerVitError, match=rf"^{re.escape(name)} "):
-        run(uploads, ["group.jpg", name])
+    run(uploads, [name, "group.jpg"])
+    assert statuses(uploads) == [(name, image_file.UNREADABLE), ("group.jpg", "ok")]
 
 
-def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("names", [["bomb.jpg", "group.jpg"], ["group.jpg", "bomb.jpg"]])
+def test_limits_of_pixels(uploads: Path, names: list[str]) -> None:
     (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
-    with pytest.raises(
-        FerVitError,
-        match=r"^bomb.jpg: .* 67 megapixels",
-    ):
-        run(uploads, ["group.jpg", "bomb.jpg"])
+    run(uploads, names)
+    status = dict(statuses(uploads))
+    assert [*status] == names
+    assert status["group.jpg"] == "ok"
+    assert "67 megapixels" in status["bomb.jpg"]
     Image.new("1", (8160, 6144)).save(uploads / "phone.png")  # 50 megapixels
-    check_pixels([uploads / "phone.png"], [], 9)
-    write_video(
-        uploads / "clip.mp4", [np.zeros((64, 64, 3), np.uint8)] * 20, [n / 10 for n in range(20)]
-    )
-    monkeypatch.setattr(tasks, "MAX_PIXELS", 12 * 64 * 64)
-    with pytest.raises(FerVitError, match="too long"):
-        run(uploads, ["clip.mp4"])
-    assert run(uploads, ["clip.mp4"], end=1.0) == [{"state": "done"}]
+    assert refuse_large([uploads / "phone.png"], 9) == {}
+
+
+def test_clips_have_a_limit_of_pixels_together(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    black = [np.zeros((64, 64, 3), np.uint8)] * 20
+    for name in ("a.mp4", "b.mp4"):
+        write_video(uploads / name, black, [number / 10 for number in range(20)])
+    names = ["a.mp4", "group.jpg", "b.mp4"]
+    monkeypatch.setattr(tasks, "MAX_PIXELS", 30 * 64 * 64)
+    run(uploads, names)
+    frames = Counter(path for path, _ in statuses(uploads))
+    assert frames == {"a.mp4": 20, "group.jpg": 1, "b.mp4": 1}
+    assert dict(statuses(uploads))["b.mp4"] == tasks.TOO_LONG
+    run(uploads, names, end=1.0)
+    frames = Counter(path for path, _ in statuses(uploads))
+    assert frames == {"a.mp4": 10, "group.jpg": 1, "b.mp4": 10}
+
+
+def test_a_report_names_refused_files_and_explains_the_others(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
+    (uploads / "notes.txt").write_text("Hello")
+    write_video(uploads / "clip.mp4", [astronaut()] * 3, [0, 0.1, 0.2])
+    monkeypatch.setattr(tasks, "MAX_PIXELS", 0)
+    found, *_, done = run(uploads, ["bomb.jpg", "clip.mp4", "notes.txt", "group.jpg"], report=True)
+    bombed, clip, notes, group = found["messages"]
+    assert "bomb.jpg" in bombed
+    assert "67 megapixels" in bombed
+    assert tasks.TOO_LONG in clip
+    assert "notes.txt" in notes
+    assert "1 happiness" in group
+    assert [photo["name"] for photo in done["photos"]] == ["group.jpg"]
+    page = (uploads.parent / "report" / "index.html").read_text()
+    assert all(name in page for name in ("bomb.jpg", "clip.mp4", "notes.txt"))
+    assert not (uploads.parent / "summary.csv").exists()
+
+
+def test_refused_files_alone_have_rows(uploads: Path) -> None:
+    (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
+    *_, done = run(uploads, ["bomb.jpg"], report=True)
+    assert done["photos"] == []
+    ((path, status),) = statuses(uploads)
+    assert path == "bomb.jpg"
+    assert "67 megapixels" in status
 
 
 def test_both_processes_refuse_the_network_before_the_first_task(

@@ -855,8 +855,8 @@ MUTATIONS = [
     Mutation(
         "all frames in the app have at most 20 billion pixels",
         "fer_vit/app/tasks.py",
-        "    if pixels > MAX_PIXELS:",
-        "    if False:",
+        "            if pixels > remaining:",
+        "            if False:",
         "tests/app/test_tasks.py::test_limits_of_pixels",
     ),
     Mutation(

@@ -106,11 +106,8 @@ def test_faces_whose_prediction_needs_no_pixels_are_left_out() -> None:
 
 def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     net, batch = build(), faces()
-    directions = (
-        torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4)
-        .float()
-        .expand(CONTROLS["random"].draws, 3, 4)
-    )
+    predicted = torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4).float()
+    directions = predicted.expand(CONTROLS["random"].draws, 3, 4)
     draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
     assert 0.3 < (scores > 0).float().mean() < 0.7
