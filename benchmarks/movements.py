@@ -26,6 +26,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.files import json_text
 from fer_vit.geometry import LANDMARKS, Array, rotation
 from fer_vit.heads import HEADS, target_column
+from fer_vit.losses import decode
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import markdown
 
@@ -103,7 +104,7 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
             raw = recognizer.net(batch.image, batch.boxes, batch.valid)
             degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
             for head, parts in values.items():
-                decoded = HEADS[head].decode(raw[head]).double().numpy()
+                decoded = decode(head, raw[head]).double().numpy()
                 names = recognizer.net.settings.outputs[head]
                 parts.append(HEADS[head].rotate(decoded, names, -degrees))
     preds = {head: np.concatenate(parts) for head, parts in values.items()}

@@ -22,7 +22,7 @@ from fer_vit import cli
 from fer_vit.app import api, uploads
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
-from fer_vit.fields import FACES, INTERVALS, MANIFEST, PEOPLE, Field
+from fer_vit.fields import INTERVALS, MANIFEST, PEOPLE, Field, all_face_fields
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
@@ -218,7 +218,10 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
 def columns_page() -> str:
     """Returns the page of the columns of all tables that predictions are written to."""
     parts = {
-        "Faces": ("`predict --output`, `live --output`, `fer_vit.table` and the API", FACES),
+        "Faces": (
+            "`predict --output`, `live --output`, `fer_vit.table` and the API",
+            all_face_fields(),
+        ),
         "People": ("`predict --summary`: a row for each person in a video", PEOPLE),
         "Intervals": (
             "`predict --intervals`: a row for each expression of a person without a change",

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fer_vit.heads import HEADS, POSE as POSE_HEAD
+
 Cell: TypeAlias = str | int | float | None
 """A cell of a table; None is an empty one."""
 NUMBER = ".8g"
@@ -29,7 +31,7 @@ FORMATS = {
     "seconds": NUMBER,
     "": NUMBER,
 }
-"""How numbers are written as text, by unit."""
+"""How numbers are written as text, by unit; other units: `NUMBER`."""
 Values: TypeAlias = Callable[[Any], NDArray[Any]]
 """Computes a column from `faces.Faces`: an array with a row for each face (N, ...)."""
 CellType: TypeAlias = type
@@ -52,7 +54,7 @@ class Field(NamedTuple):
         name: Its name; with an asterisk, the names of several columns.
         type: "string", "integer", "number" or "boolean"; a manifest also has "image", "numbers" and
             "points".
-        unit: Of its numbers, a key of `FORMATS`; empty without a unit.
+        unit: Of its numbers, see `FORMATS`; empty without a unit.
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
         head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
@@ -84,7 +86,7 @@ class Field(NamedTuple):
     @property
     def format(self) -> str:
         """How a number of the column is written as text."""
-        return FORMATS[self.unit]
+        return FORMATS.get(self.unit, NUMBER)
 
     @property
     def description(self) -> str:
@@ -101,13 +103,6 @@ def _place(name: str, meaning: str, of: str, *part: int) -> Field:
     return Field(name, "number", "pixels", meaning, of=attrgetter(of), part=part)
 
 
-def _angle(name: str, meaning: str, index: int) -> Field:
-    """Returns a column with an angle of the head."""
-    return Field(
-        name, "number", "degrees", meaning, head="pose", of=attrgetter("angles"), part=(index,)
-    )
-
-
 def _origin(name: str, meaning: str) -> Field:
     """Returns a column with an attribute of the faces' origin, the same for all."""
 
@@ -118,7 +113,7 @@ def _origin(name: str, meaning: str) -> Field:
 
 
 VIDEOS = "with videos"
-HEADS = "if the model has the head"
+WITH_HEAD = "if the model has the head"
 
 IDENTITY = (
     Field("path", "string", "", "the photo or video"),
@@ -151,24 +146,19 @@ EXPRESSION = (
     ),
 )
 """What most users read."""
-POSE = (
-    _angle("yaw", "turn of the head, positive to the right of the picture (the person's left)", 0),
-    _angle("pitch", "turn of the head, positive upwards", 1),
-    _angle("roll", "turn of the head, positive clockwise in the picture", 2),
-)
-OUTPUTS = (
+POSE = tuple(
     Field(
-        "move_*",
+        name,
         "number",
-        "intensity",
-        "each facial movement, from 0 (none) to 1 (strong)",
-        HEADS,
-        head="movements",
-    ),
-    Field("valence", "number", "[-1, 1]", "from unpleasant to pleasant", HEADS, head="affect"),
-    Field("arousal", "number", "[-1, 1]", "from calm to excited", HEADS, head="affect"),
+        HEADS[POSE_HEAD].unit,
+        meaning,
+        head=POSE_HEAD,
+        of=attrgetter("angles"),
+        part=(index,),
+    )
+    for index, (name, meaning) in enumerate(HEADS[POSE_HEAD].columns.items())
 )
-"""The outputs of further heads. A head `pose` fills the columns of the pose."""
+"""The pose, by the head `pose` or else by the landmarks; a table always has it."""
 UNCERTAINTY = (
     Field(
         "prediction_set",
@@ -258,20 +248,6 @@ FEATURES = (
         of=attrgetter("features"),
     ),
 )
-FACES = (
-    *IDENTITY,
-    *EXPRESSION,
-    *POSE,
-    *OUTPUTS,
-    *UNCERTAINTY,
-    *SMOOTH,
-    *QUALITY,
-    *PLACE,
-    *ORIGIN,
-    *FEATURES,
-)
-"""The table of faces that `predict` and `live` write, in the order of its columns."""
-
 PEOPLE = (
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", "number of the person in the video"),
@@ -279,7 +255,7 @@ PEOPLE = (
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
     Field("time_*", "number", "probability", "fraction of the time with each smoothed expression"),
-    Field("mean_*", "number", "", "mean of each smoothed output of further heads", HEADS),
+    Field("mean_*", "number", "", "mean of each smoothed output of further heads", WITH_HEAD),
     Field("longest_run", "string", "", "expression of the longest interval without a change"),
     Field("longest_run_seconds", "number", "seconds", "its duration"),
 )
@@ -309,7 +285,45 @@ MANIFEST = (
         "whether an image of val or test had a near-duplicate in train; null in train",
     ),
 )
-"""A manifest. Columns with targets of further heads follow, named like `OUTPUTS` and `POSE`."""
+"""A manifest. Columns with targets of further heads follow, see `heads.target_column`."""
+
+
+def all_face_fields() -> list[Field]:
+    """Returns the table of faces that `predict` and `live` write, in the order of its columns."""
+    return [
+        *IDENTITY,
+        *EXPRESSION,
+        *POSE,
+        *head_fields(),
+        *UNCERTAINTY,
+        *SMOOTH,
+        *QUALITY,
+        *PLACE,
+        *ORIGIN,
+        *FEATURES,
+    ]
+
+
+def head_fields() -> list[Field]:
+    """Returns the columns of further heads without the pose, in the order of `HEADS`."""
+    columns: list[Field] = []
+    for name, head in HEADS.items():
+        if name == POSE_HEAD:
+            continue
+        unit = head.column_unit or head.unit
+        for column, meaning in head.columns.items():
+            columns.append(
+                Field(
+                    column,
+                    "number",
+                    unit,
+                    meaning,
+                    WITH_HEAD,
+                    head=name,
+                    of=attrgetter("outputs"),
+                )
+            )
+    return columns
 
 
 def face_fields(
@@ -345,11 +359,11 @@ def face_fields(
     return [field for field in fields if videos or field.when != VIDEOS]
 
 
-def choose_fields(fields: Iterable[Field], heads: Sequence[str]) -> list[Field]:
-    """Returns the columns of some heads, with those that belong to none;
-    all if `heads` is empty.
+def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]:
+    """Returns the columns of the chosen heads, with those that belong to none;
+    all if `chosen` is empty.
     """
-    return [field for field in fields if not heads or not field.head or field.head in heads]
+    return [field for field in fields if not chosen or not field.head or field.head in chosen]
 
 
 def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
@@ -401,10 +415,10 @@ def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
 
 def output_field(name: str) -> Field:
     """Returns the column of an output of a further head. Raises KeyError for other columns."""
-    for field in OUTPUTS:
+    for field in head_fields():
         prefix, family, _ = field.name.partition("*")
         if name == field.name or (family and name.startswith(prefix)):
-            return field._replace(name=name, of=attrgetter("outputs"))
+            return field._replace(name=name)
     for field in POSE:
         if name == field.name:
             return field

@@ -1,84 +1,25 @@
 """Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each; a new
 head is an entry.
 
-A head is a name, its outputs, their columns in a manifest, a loss, how raw outputs become values,
-and what mirroring or rotating a face does to them. The layer of all heads is
-`model.additive.AdditiveHead`.
+A head is a name, its outputs, their columns in manifests and tables, the name of a loss, what
+mirroring or rotating a face does to values, and the words of reports. `losses` has the losses. The
+layer of all heads is `model.additive.AdditiveHead`.
 
-B images, M faces, K outputs of a head. Targets are NaN where they are unknown.
+M faces, K outputs of a head.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 
 EXPRESSION = "expression"
-POSE_UNIT = 20.0  # degrees per unit of the raw outputs of `pose`
-POSE_BEND = 0.25  # raw error below which the loss of `pose` is quadratic: 5 degrees
-
-
-def masked_mean(values: Tensor, known: Tensor) -> Tensor:
-    """Returns the mean of the values that are known; 0, with a gradient of 0, if there is none."""
-    return values.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)
-
-
-def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K),
-    soft or binary; NaN: unknown.
-    """
-    known = target.isfinite()
-    losses = F.binary_cross_entropy_with_logits(
-        preds.float(), target.float().nan_to_num(), reduction="none"
-    )
-    return masked_mean(losses, known)
-
-
-def pose_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Smooth L1 (Girshick 2015) of raw outputs (B, 3) with angles
-    in degrees (B, 3); NaN: unknown.
-    """
-    known = target.isfinite()
-    wanted = target.float().nan_to_num() / POSE_UNIT
-    losses = F.smooth_l1_loss(preds.float(), wanted, reduction="none", beta=POSE_BEND)
-    return masked_mean(losses, known)
-
-
-def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged;
-    NaN: unknown.
-
-    CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known
-    targets in the batch are fewer than two, or all equal, has the mean squared error alone.
-    """
-    values = preds.float().tanh()
-    losses = []
-    for output in range(target.shape[1]):
-        known = target[:, output].isfinite()
-        if not known.any():
-            continue
-        x, y = values[known, output], target[known, output].float()
-        loss = (x - y).square().mean()
-        if len(y) > 1 and y.var() > 0:
-            loss = loss + 1 - concordance(x, y)
-        losses.append(loss)
-    return torch.stack(losses).mean() if losses else 0.0 * values.sum()
-
-
-def concordance(x: Tensor, y: Tensor) -> Tensor:
-    """Returns Lin's concordance correlation coefficient of two series (M,),
-    of which `y` is not constant.
-    """
-    covariance = ((x - x.mean()) * (y - y.mean())).mean()
-    spread = x.var(correction=0) + y.var(correction=0) + (x.mean() - y.mean()).square()
-    return 2 * covariance / spread
+MOVEMENTS = "movements"
+POSE = "pose"
 
 
 class Mirror(NamedTuple):
@@ -144,72 +85,100 @@ def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -
     return HEADS[head].rotate(values, names, -degrees)
 
 
-def to_degrees(raw: Tensor) -> Tensor:
-    """Converts raw outputs of `pose` to degrees."""
-    return POSE_UNIT * raw
-
-
 @dataclass(frozen=True)
 class Head:
     """A kind of head.
 
     Attributes:
-        loss: Of raw outputs (B, K) and targets (B, K), NaN where unknown; in float32.
-        decode: Converts raw outputs (B, K) to values in the unit of the targets.
+        title: Of its part of a comparison.
+        phrase: What is higher or lower in a comparison, in a sentence.
+        loss: Name of one of `losses.LOSSES`.
+        low: Smallest value of a target.
+        high: Largest value of a target.
+        outputs: The names of the outputs, each with its meaning; empty: any that the data has.
+        meaning: Of the outputs, if they may have any name.
+        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may
+            have any name.
+        unit: Of the values in words; empty: none.
+        column_unit: Of the columns, see `fields.FORMATS`; empty: `unit`.
+        form: Format of a mean in a comparison.
+        middle: Value of the raw output 0.
+        step: Difference of values for a difference of 1 in the raw outputs.
         mirror: What mirroring a face does to outputs, by their names.
         rotate: Values (M, K) of faces that were rotated, by their values before, the names and
             degrees (M,).
-        low: Smallest value of a target.
-        high: Largest value of a target.
-        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may
-            have any name.
-        outputs: The names of the outputs; empty: any that the data has.
-        unit: Of the values.
         weight: Of the loss beside the expression's.
         figures: Names of `measures.MEASURES` for its outputs.
     """
 
-    loss: Callable[[Tensor, Tensor], Tensor]
-    decode: Callable[[Tensor], Tensor]
-    mirror: Callable[[Sequence[str]], Mirror]
+    title: str
+    phrase: str
+    loss: str
     low: float
     high: float
-    rotate: Callable[[Array, Sequence[str], Array], Array] = stay
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    meaning: str = ""
     prefix: str = ""
-    outputs: tuple[str, ...] = ()
     unit: str = ""
+    column_unit: str = ""
+    form: str = ".3f"
+    middle: float = 0.0
+    step: float = 1.0
+    mirror: Callable[[Sequence[str]], Mirror] = keep
+    rotate: Callable[[Array, Sequence[str], Array], Array] = stay
     weight: float = 1.0
     figures: tuple[str, ...] = ("r", "MAE")
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The meanings of its columns by name; an asterisk stands for outputs of any name."""
+        if not self.outputs:
+            return {f"{self.prefix}*": self.meaning}
+        return {self.prefix + output: meaning for output, meaning in self.outputs.items()}
+
 
 HEADS: dict[str, Head] = {
-    "movements": Head(
-        movement_loss,
-        torch.sigmoid,
-        swap_sides,
-        0.0,
-        1.0,
+    MOVEMENTS: Head(
+        title="Movements",
+        phrase="the mean intensity (0 to 1)",
+        loss="intensity",
+        low=0.0,
+        high=1.0,
+        meaning="each facial movement, from 0 (none) to 1 (strong)",
         prefix="move_",
+        column_unit="intensity",
+        mirror=swap_sides,
         weight=5.0,
         figures=("r", "MAE", "F1", "AUROC"),
     ),
-    "pose": Head(
-        pose_loss,
-        to_degrees,
-        negate_turns,
-        -180.0,
-        180.0,
-        rotate=turn_roll,
-        outputs=("yaw", "pitch", "roll"),
+    POSE: Head(
+        title="Head pose",
+        phrase="the mean angle in degrees",
+        loss="number",
+        low=-180.0,
+        high=180.0,
+        outputs={
+            "yaw": "turn of the head, positive to the right of the picture (the person's left)",
+            "pitch": "turn of the head, positive upwards",
+            "roll": "turn of the head, positive clockwise in the picture",
+        },
         unit="degrees",
+        form=".1f",
+        step=20.0,
+        mirror=negate_turns,
+        rotate=turn_roll,
     ),
     "affect": Head(
-        affect_loss,
-        torch.tanh,
-        keep,
-        -1.0,
-        1.0,
-        outputs=("valence", "arousal"),
+        title="Valence and arousal",
+        phrase="the mean value (-1 to 1)",
+        loss="signed",
+        low=-1.0,
+        high=1.0,
+        outputs={
+            "valence": "from unpleasant to pleasant",
+            "arousal": "from calm to excited",
+        },
+        column_unit="[-1, 1]",
         figures=("CCC", "RMSE", "sign agreement"),
     ),
 }

@@ -146,6 +146,17 @@ MEASURES: dict[str, Callable[[Pairs], Array]] = {
 }
 """The measures (R,) by name, as `heads.Head.figures` names them."""
 
+MEANINGS = {
+    "r": "Pearson's correlation with the targets",
+    "MAE": "mean absolute error, in the unit of the values",
+    "CCC": "Lin's concordance correlation coefficient",
+    "RMSE": "root mean square error, in the unit of the values",
+    "sign agreement": "share of faces whose value and target have the same sign",
+    "F1": f"F1 of values from {THRESHOLD:g} on, where all targets are 0 or 1",
+    "AUROC": "area under the ROC curve, where all targets are 0 or 1",
+}
+"""What each of `MEASURES` is, for reports."""
+
 ERRORS = ("MAE", "RMSE")
 """The measures that are better when they are smaller, in the unit of the head."""
 

@@ -14,7 +14,6 @@ from fer_vit.data.schema import SCHEMA
 from fer_vit.faces import Origin, PhotoInfo, Pose, Scheme, found_faces, no_faces
 from fer_vit.fields import (
     BOX,
-    FACES,
     FORMATS,
     HELP_WIDTH,
     INTERVALS,
@@ -25,6 +24,7 @@ from fer_vit.fields import (
     POSE,
     TYPES,
     Field,
+    all_face_fields,
     describe_fields,
     face_fields,
     output_field,
@@ -34,6 +34,7 @@ from fer_vit.geometry import LANDMARKS
 from fer_vit.heads import HEADS, target_column
 from tests.helpers.faces import make_faces
 
+FACES = all_face_fields()
 LISTS = {"faces": FACES, "people": PEOPLE, "intervals": INTERVALS, "manifest": MANIFEST}
 
 

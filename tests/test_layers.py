@@ -8,8 +8,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
+    {"heads"},
     {
-        *("conformal", "fields", "files", "heads", "imports", "labels", "listing"),
+        *("conformal", "fields", "files", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),
     },
     {"faces"},
@@ -80,6 +81,7 @@ FORBIDDEN = {
     "conformal": HEAVY,
     "faces": HEAVY | {"cv2", "pyarrow", "PIL"},
     "fields": HEAVY | {"cv2", "pyarrow", "PIL"},
+    "heads": HEAVY | {"cv2", "pyarrow", "PIL"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

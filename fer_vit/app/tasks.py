@@ -34,7 +34,7 @@ from fer_vit.face.image import (
     read_image,
 )
 from fer_vit.faces import NO_FACE, OK, Faces, no_faces
-from fer_vit.fields import FACES, FEATURES
+from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
@@ -110,7 +110,7 @@ def column_types() -> dict[str, str]:
     """Returns the types of a table's columns by name, as JSON calls them; a name with an asterisk
     stands for several columns.
     """
-    return {field.name: field.type for field in FACES if field not in FEATURES}
+    return {field.name: field.type for field in all_face_fields() if field not in FEATURES}
 
 
 def run_task(task: Task, send: Callable[[Event], None]) -> None:

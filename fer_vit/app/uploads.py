@@ -10,13 +10,16 @@ import binascii
 import re
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+
+from fer_vit.heads import EXPRESSION, HEADS
 
 MAX_FILES = 20  # photos and clips in one request
 MAX_FIELDS = 12  # other fields of a form
@@ -25,8 +28,26 @@ MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; 
 FORM, JSON = "multipart/form-data", "application/json"
 FILES = "files"  # name of the field
 OUTPUTS = "outputs"  # name of the only other field that a form may repeat
-Output: TypeAlias = Literal["expression", "pose", "movements", "affect"]
-"""What chooses columns, as `Field.head` of the columns."""
+
+
+def output_names() -> list[str]:
+    """Returns what chooses columns, as `Field.head` of the columns."""
+    return [EXPRESSION, *HEADS]
+
+
+def check_output_names(names: list[str]) -> list[str]:
+    """Returns names that choose columns. Raises PydanticCustomError for unknown or too many."""
+    known = output_names()
+    if len(names) > len(known) or not set(names) <= set(known):
+        raise PydanticCustomError("outputs", f"Expected outputs among {', '.join(known)}")
+    return names
+
+
+def describe_output_names(schema: dict[str, Any]) -> None:
+    """Adds to the JSON schema of a list which names choose columns."""
+    known = output_names()
+    schema["maxItems"] = len(known)
+    schema["items"]["enum"] = known
 
 
 class Options(BaseModel):
@@ -43,11 +64,11 @@ class Options(BaseModel):
     explain: bool = Field(
         True, description="Whether a report explains the faces; without, it has only tables."
     )
-    outputs: list[Output] = Field(
+    outputs: Annotated[list[str], AfterValidator(check_output_names)] = Field(
         [],
-        max_length=len(get_args(Output)),
+        json_schema_extra=describe_output_names,
         description="The columns of the table of faces, of what `/api/outputs` lists for the "
-        "model: `expression`, `pose`, `movements`, `affect`; a form repeats the field. Left out: "
+        "model: `expression` and the model's further heads; a form repeats the field. Left out: "
         "all.",
     )
 

@@ -11,7 +11,7 @@ import torch
 
 from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.fields import FACES, describe_fields
+from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.files import check_output
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
@@ -157,7 +157,7 @@ def predict(
 
 def add_options(parser: ArgumentParser) -> None:
     """Adds the columns of the table to the help; `*` stands for several columns."""
-    parser.epilog = f"columns of the table:\n{describe_fields(FACES)}"
+    parser.epilog = f"columns of the table:\n{describe_fields(all_face_fields())}"
 
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:

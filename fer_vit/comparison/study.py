@@ -69,7 +69,7 @@ class Study:
     @property
     def heads(self) -> list[str]:
         """The titles of the measures that are outputs of further heads."""
-        titles = {words.title for words in HEAD_WORDS.values()}
+        titles = {head.title for head in HEADS.values()}
         return [kind.title for kind in self.kinds if kind.title.split(", ")[0] in titles]
 
     def cells(self, values: Array) -> dict[str, Array]:
@@ -352,22 +352,6 @@ def read_heads(
     return heads
 
 
-class Words(NamedTuple):
-    """How a comparison describes a head."""
-
-    title: str
-    phrase: str
-    form: str
-    unit: str = ""
-
-
-HEAD_WORDS = {
-    "movements": Words("Movements", "the mean intensity (0 to 1)", ".3f"),
-    "pose": Words("Head pose", "the mean angle in degrees", ".1f", " degrees"),
-    "affect": Words("Valence and arousal", "the mean value (-1 to 1)", ".3f"),
-}
-
-
 def head_kinds(
     heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
 ) -> list[Kind]:
@@ -380,9 +364,13 @@ def head_kinds(
                 values[name] = cells[used]
         if not values:
             continue
-        title, phrase, form, unit = HEAD_WORDS[head]
-        least = HEADS[head].low
-        most = HEADS[head].high
+        entry = HEADS[head]
+        title = entry.title
+        phrase = entry.phrase
+        form = entry.form
+        unit = f" {entry.unit}" if entry.unit else ""
+        least = entry.low
+        most = entry.high
         if rest:
             title = f"{title}, change from rest"
             phrase = f"{phrase}, as the change from rest ({rest} s),"

@@ -22,6 +22,7 @@ from fer_vit.evaluation.scores import (
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
+from fer_vit.measures import MEANINGS
 from fer_vit.report.html import render
 from fer_vit.report.intervals import IntervalChart, interval_chart
 from fer_vit.report.plots import Plot, calibration_plot
@@ -307,7 +308,8 @@ def meanings_section(names: Sequence[str]) -> Section:
 
 def head_section(head: str, measured: Measured) -> Section:
     """Returns the table of the outputs of a head, and a chart of the first measure."""
-    names = HEADS[head].figures
+    entry = HEADS[head]
+    names = entry.figures
     if not any(row[names[0]]["faces"] for row in measured.values()):
         return Section(head.capitalize(), f"No face has a target of {head}.")
     shown = [
@@ -322,7 +324,11 @@ def head_section(head: str, measured: Measured) -> Section:
             cells.append(interval_text(row[name], ".3f"))
         table.append(cells)
         chart_rows[printable(output)] = first
-    text = f"{MEANINGS[head]} In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}"
+    unit = f" {entry.unit}" if entry.unit else ""
+    sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
+    sentences.append(f"Values are from {entry.low:g} to {entry.high:g}{unit}.")
+    sentences.append(f"In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}")
+    text = " ".join(sentences)
     drawn = interval_chart(chart_rows, ".3f")
     if drawn is not None:
         text += f" The chart has {names[0]}."
@@ -364,19 +370,6 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
     return Section(f"{head.capitalize()}: the two models", text, table)
 
 
-MEANINGS = {
-    "movements": (
-        "r: Pearson's correlation with the targets. MAE: mean absolute error, of intensities from "
-        "0 to 1. Where all targets are 0 or 1, F1 counts values from 0.5 on, and AUROC is the area "
-        "under the ROC curve."
-    ),
-    "pose": "r: Pearson's correlation with the targets. MAE: mean absolute error in degrees.",
-    "affect": (
-        "CCC: Lin's concordance correlation coefficient. RMSE: root mean square error. Both are "
-        "from -1 to 1."
-    ),
-}
-"""What the measures of each head mean."""
 HEAD_NOTE = "Altered images are scored by the expression alone."
 
 ROBUSTNESS = (

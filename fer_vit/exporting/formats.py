@@ -25,6 +25,7 @@ from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
 from fer_vit.files import json_text
 from fer_vit.heads import HEADS, target_column
+from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
@@ -209,7 +210,7 @@ class AllHeads(nn.Module):
         tokens = net.tokenize(image, boxes, valid)
         tokens = net.encode(tokens)
         probabilities = net.probabilities(net.forward_head(tokens))
-        values = [HEADS[name].decode(head(tokens).float()) for name, head in net.heads.items()]
+        values = [decode(name, head(tokens).float()) for name, head in net.heads.items()]
         return (probabilities, *values)
 
 

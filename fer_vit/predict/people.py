@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.faces import NO_FACE, Faces
-from fer_vit.fields import INTERVALS, OUTPUTS, SMOOTHED, output_field, people_fields
+from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
 from fer_vit.files import as_text, atomic_write
+from fer_vit.heads import HEADS, MOVEMENTS
 from fer_vit.report.table import TableWriter
 
-MOVE = OUTPUTS[0].name.removesuffix("*")
-"""Prefix of the columns of movements."""
-MOVEMENTS = OUTPUTS[0].head
+MOVE = HEADS[MOVEMENTS].prefix
 SHORTEST = 1e-6
 """Seconds assumed for a video of one frame."""
 
@@ -233,8 +232,7 @@ class People:
         self._before = set(frame.tracks)
 
     def _is_above(self, column: str, value: float) -> bool:
-        is_movement = output_field(column).head == MOVEMENTS
-        return is_movement and self._threshold is not None and value > self._threshold
+        return is_movement(column) and self._threshold is not None and value > self._threshold
 
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
         """Writes a table with a row for each person."""
@@ -274,7 +272,7 @@ class People:
 
 
 def is_movement(label: str) -> bool:
-    """Returns whether an interval is of a movement, not of an expression."""
+    """Returns whether an interval or column is of a movement."""
     return label.startswith(MOVE)
 
 

@@ -43,8 +43,9 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import TEMPLATE, Array, Float32Array, Image, Mask, apply, invert, rotation
-from fer_vit.heads import EXPRESSION, HEADS, in_picture, target_column
+from fer_vit.heads import EXPRESSION, in_picture, target_column
 from fer_vit.labels import read_prior
+from fer_vit.losses import decode
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import Tokens
@@ -420,7 +421,7 @@ class Recognizer(nn.Module):
         values = [np.zeros((len(degrees), 0))]
         for head, names in self.net.settings.outputs.items():
             raw = self.net.heads[head](tokens).float()
-            decoded = HEADS[head].decode(raw).double().cpu().numpy()
+            decoded = decode(head, raw).double().cpu().numpy()
             values.append(in_picture(head, names, decoded, degrees))
         return np.concatenate(values, axis=1)
 

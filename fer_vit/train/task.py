@@ -20,6 +20,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
 from fer_vit.heads import EXPRESSION, HEADS, in_picture, stay
+from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import drop_regions
@@ -371,10 +372,10 @@ class FERTask(RegionViTModule):
         loss = self.loss(logits + self.adjustment, target)
         for head, weight in self.head_weights.items():
             preds, target = self.matched(head, outputs, batch)
-            loss = loss + weight * HEADS[head].loss(preds, target)
+            loss = loss + weight * head_loss(head, preds, target)
         if self.former:
             for head, target in self.former.teach(batch).items():
-                loss = loss + HEADS[head].weight * HEADS[head].loss(outputs[head], target)
+                loss = loss + HEADS[head].weight * head_loss(head, outputs[head], target)
         return self.log_loss(loss, logits, batch.path)
 
     def matched(
@@ -436,7 +437,7 @@ class FERTask(RegionViTModule):
         once = batch.row != PADDING
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
-            values = self._in_picture(head, HEADS[head].decode(preds.float()), batch)
+            values = self._in_picture(head, decode(head, preds.float()), batch)
             truth = self._in_picture(head, target, batch)
             metrics.update(values[once], truth[once])
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import TEMPLATE
-from fer_vit.heads import HEADS
+from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
 
@@ -81,7 +81,7 @@ class FormerModel:
         raw = self.network(image, boxes, valid)
         targets = {}
         for head, sources in self.sources.items():
-            values = HEADS[head].decode(raw[head].float())[:, sources]
+            values = decode(head, raw[head].float())[:, sources]
             unknown = torch.tensor(sources, device=values.device) < 0
             targets[head] = values.masked_fill(unknown, torch.nan)
         return targets

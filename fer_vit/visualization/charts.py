@@ -11,7 +11,7 @@ import numpy as np
 
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
-from fer_vit.heads import POSE_UNIT, target_column
+from fer_vit.heads import HEADS, target_column
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
 
@@ -87,7 +87,7 @@ def fixed_pose(model: Recognizer) -> Json:
     names = head_outputs(model, "pose")
     bias = []
     if names:
-        bias = _rounded(POSE_UNIT * head_bias(model, "pose"))
+        bias = _rounded(HEADS["pose"].step * head_bias(model, "pose"))
     return {"names": names, "bias": bias}
 
 
@@ -100,7 +100,8 @@ def pose(read: ReadFace) -> Json:
     terms = read.terms.get("pose")
     if terms is None:
         return {"angles": values}
-    degrees = FaceTerms(terms.bias, POSE_UNIT * terms.face, POSE_UNIT * terms.regions)
+    step = HEADS["pose"].step  # degrees per unit of raw outputs
+    degrees = FaceTerms(terms.bias, step * terms.face, step * terms.regions)
     return {"angles": values} | _terms(degrees)
 
 

@@ -23,7 +23,7 @@ from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
-from fer_vit.heads import POSE_UNIT
+from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
@@ -187,7 +187,7 @@ def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path
             found = torch.export.load(path, extra_files=files).module()(*inputs)
             text = files["fer_vit.json"]
         raw = model.net(*inputs)
-        expected = [model(*inputs), raw["movements"].sigmoid(), POSE_UNIT * raw["pose"]]
+        expected = [model(*inputs), raw["movements"].sigmoid(), HEADS["pose"].step * raw["pose"]]
         expected.append(raw["affect"].tanh())
         for values, wanted in zip(found, expected, strict=True):
             assert torch.allclose(values, wanted, atol=1e-3)

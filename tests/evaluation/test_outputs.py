@@ -18,7 +18,7 @@ from fer_vit.evaluation import scores
 from fer_vit.evaluation.evaluated import HeadOutputs, predict_manifest
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.geometry import rotation
-from fer_vit.heads import POSE_UNIT
+from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.measures import measure
 from fer_vit.model.config import RegionViTConfig
@@ -84,7 +84,7 @@ def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
         raw = model.net(batch.image.float() / 255, batch.boxes, batch.valid)["pose"]
     turned = [rotation(sample) for sample in batch.to_crop.double().numpy()]
     pose = faces.heads["pose"]
-    roll = POSE_UNIT * raw[:, 1].double().numpy() - turned
+    roll = HEADS["pose"].step * raw[:, 1].double().numpy() - turned
     np.testing.assert_allclose(pose.values[:, pose.names.index("roll")], roll, atol=1e-3)
 
 

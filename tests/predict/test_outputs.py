@@ -15,6 +15,7 @@ from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
+from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
@@ -56,7 +57,7 @@ def test_predicted_outputs_are_the_decoded_heads_and_roll_is_that_of_the_photo(
     batch = chunks[0]
     raw = model.net(batch.image, batch.boxes, batch.valid)
     for head, names in OUTPUTS.items():
-        decoded = HEADS[head].decode(raw[head])[0].tolist()
+        decoded = decode(head, raw[head])[0].tolist()
         for name, value in zip(names, decoded, strict=True):
             if name == "roll":
                 value -= rotation(face.to_crop)
@@ -126,7 +127,7 @@ def test_included_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> No
     assert len(outputs["movements"]) == 45
     for head, names in outputs.items():
         source, sign = HEADS[head].mirror(names)
-        plain, mirrored = HEADS[head].decode(raw[head])
+        plain, mirrored = decode(head, raw[head])
         expected = plain[list(source)] * plain.new_tensor(sign)
         assert plain.abs().max() > 0.1, head
         assert (mirrored - expected).abs().max() < 1e-4, head  # the unit of a pose is a degree

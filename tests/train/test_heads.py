@@ -19,7 +19,7 @@ from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import rotation
-from fer_vit.heads import POSE_UNIT
+from fer_vit.heads import HEADS
 from fer_vit.measures import measure
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn
@@ -200,7 +200,7 @@ def test_validate_measures_the_roll_in_the_picture(
     with torch.inference_mode():
         raw = net(batch.image, batch.boxes, batch.valid)["pose"][:, 1]
     turned = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
-    roll = POSE_UNIT * raw.double().numpy() - turned
+    roll = HEADS["pose"].step * raw.double().numpy() - turned
     truth = faces.head_targets()["pose"][:, 1]
     assert np.ptp(turned) > 5
     assert float(row["r"]) == pytest.approx(measure("r", roll, truth), abs=1e-3)

@@ -1,0 +1,102 @@
+"""What trains and reads heads with torch: a loss, and how raw outputs become values.
+
+B images, K outputs of a head. Targets are NaN where they are unknown.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fer_vit.heads import HEADS
+
+BEND = 0.25  # error of raw outputs below which `number_loss` is quadratic: 5 degrees of the pose
+
+
+def masked_mean(values: Tensor, known: Tensor) -> Tensor:
+    """Returns the mean of the values that are known; 0, with a gradient of 0, if there is none."""
+    return values.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)
+
+
+def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K),
+    soft or binary; NaN: unknown.
+    """
+    known = target.isfinite()
+    losses = F.binary_cross_entropy_with_logits(
+        preds.float(), target.float().nan_to_num(), reduction="none"
+    )
+    return masked_mean(losses, known)
+
+
+def number_loss(preds: Tensor, target: Tensor) -> Tensor:
+    """Smooth L1 (Girshick 2015) of raw outputs (B, K) with their targets (B, K); NaN: unknown."""
+    known = target.isfinite()
+    losses = F.smooth_l1_loss(
+        preds.float(), target.float().nan_to_num(), reduction="none", beta=BEND
+    )
+    return masked_mean(losses, known)
+
+
+def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
+    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged;
+    NaN: unknown.
+
+    CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known
+    targets in the batch are fewer than two, or all equal, has the mean squared error alone.
+    """
+    values = preds.float().tanh()
+    losses = []
+    for output in range(target.shape[1]):
+        known = target[:, output].isfinite()
+        if not known.any():
+            continue
+        x, y = values[known, output], target[known, output].float()
+        loss = (x - y).square().mean()
+        if len(y) > 1 and y.var() > 0:
+            loss = loss + 1 - concordance(x, y)
+        losses.append(loss)
+    return torch.stack(losses).mean() if losses else 0.0 * values.sum()
+
+
+def concordance(x: Tensor, y: Tensor) -> Tensor:
+    """Returns Lin's concordance correlation coefficient of two series (M,),
+    of which `y` is not constant.
+    """
+    covariance = ((x - x.mean()) * (y - y.mean())).mean()
+    spread = x.var(correction=0) + y.var(correction=0) + (x.mean() - y.mean()).square()
+    return 2 * covariance / spread
+
+
+def identity(raw: Tensor) -> Tensor:
+    """Raw outputs that are values."""
+    return raw
+
+
+class Loss(NamedTuple):
+    """How a head is trained, in units of its raw outputs."""
+
+    compute: Callable[[Tensor, Tensor], Tensor]  # of raw outputs and targets (B, K), in float32
+    activate: Callable[[Tensor], Tensor]  # of raw outputs (B, K); the result is like the targets
+
+
+LOSSES = {
+    "intensity": Loss(movement_loss, torch.sigmoid),
+    "number": Loss(number_loss, identity),
+    "signed": Loss(affect_loss, torch.tanh),
+}
+"""The losses by name, as `heads.Head.loss` names them."""
+
+
+def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
+    """Returns the loss of raw outputs (B, K) of a head with targets (B, K) in its unit."""
+    entry = HEADS[head]
+    return LOSSES[entry.loss].compute(preds, (target.float() - entry.middle) / entry.step)
+
+
+def decode(head: str, raw: Tensor) -> Tensor:
+    """Converts raw outputs (B, K) of a head to values in its unit."""
+    entry = HEADS[head]
+    return entry.middle + entry.step * LOSSES[entry.loss].activate(raw)
