@@ -76,7 +76,8 @@ def test_a_new_head_has_a_loss_in_its_unit() -> None:
 
 def test_a_new_head_has_a_column_in_the_table_and_the_help(folder: Path) -> None:
     photos = sorted(folder.glob("faces/val/**/*.png"))[:2]
-    faces = load(folder / "model", "cpu", face="crop").predict(photos)
+    model = load(folder / "model", "cpu")
+    faces = model.predict(photos, face="crop", detector="none", workers=0)
     years = table_of(faces)["years"].to_pylist()
     assert years == [face.years for face in faces] == [face.outputs["years"] for face in faces]
 
@@ -99,7 +100,7 @@ def test_evaluate_scores_a_new_head(folder: Path) -> None:
     assert results["heads"]["age"]["years"]["MAE"]["mean"] == pytest.approx(error)
     text = (folder / "e" / "results.md").read_text()
     assert "## Age" in text
-    assert "Values are from 0 to 120 years." in text
+    assert "Targets are from 0 to 120 years." in text
 
 
 def test_compare_compares_a_new_head(tmp_path: Path) -> None:

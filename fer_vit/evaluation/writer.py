@@ -326,7 +326,7 @@ def head_section(head: str, measured: Measured) -> Section:
         chart_rows[printable(output)] = first
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
-    sentences.append(f"Values are from {entry.low:g} to {entry.high:g}{unit}.")
+    sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
     sentences.append(f"In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}")
     text = " ".join(sentences)
     drawn = interval_chart(chart_rows, ".3f")
