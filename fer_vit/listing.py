@@ -106,8 +106,10 @@ def list_folder(folder: Path) -> Listing:
     """Lists a folder without system entries and hidden ones; raises FerVitError if it cannot read a
     folder below.
 
-    Links are followed, but nothing is listed twice: neither through a link to a parent, nor through
-    one to a folder below the top, which is listed under the folder's name.
+    Links are followed, but no folder is listed twice: neither through a link to a parent, nor
+    through one to a folder below the top, which is listed under the folder's name. A link to a file
+    is listed like a file: labels go by its name, and stores of data keep equal files as links to
+    one file.
     """
     listing = Listing()
     top = Path(os.path.realpath(folder))
@@ -120,10 +122,22 @@ def list_folder(folder: Path) -> Listing:
         seen.add(real)
         if real != str(top):
             listing.folders.append(Path(parent))
-        listing.system.update(filter(None, map(system_entry, [*folders, *files])))
-        folders[:] = sorted(name for name in folders if not system_entry(name))
-        listing.files.extend(Path(parent, name) for name in sorted(files) if not system_entry(name))
+        folders[:] = _without_system(folders, listing.system)
+        for name in _without_system(files, listing.system):
+            listing.files.append(Path(parent, name))
     return listing
+
+
+def _without_system(names: Iterable[str], system: Counter[str]) -> list[str]:
+    """Returns the names that a user gave, in order, and counts the others by their pattern."""
+    kept = []
+    for name in sorted(names):
+        pattern = system_entry(name)
+        if pattern:
+            system[pattern] += 1
+        else:
+            kept.append(name)
+    return kept
 
 
 def _is_listed_below(real: str, top: Path) -> bool:

@@ -106,7 +106,7 @@ def test_suffixes_of_cameras_scanners_and_studios() -> None:
     assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in MEDIA_SUFFIXES)
 
 
-def test_loops_of_links_end_and_no_file_is_listed_twice(tmp_path: Path) -> None:
+def test_loops_of_links_end_and_no_folder_is_listed_twice(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.png", "b/c/2.png")
     for link, goal in {"b/loop": ".", "b/c/up": "b", "again": "b/c", "self": "self"}.items():
         (tmp_path / link).symlink_to(tmp_path / goal)
@@ -117,6 +117,25 @@ def test_loops_of_links_end_and_no_file_is_listed_twice(tmp_path: Path) -> None:
         "b/c/2.png",
     ]
     assert [path.relative_to(tmp_path).as_posix() for path in listing.folders] == ["b", "b/c"]
+
+
+def test_a_link_to_a_file_is_a_file_of_its_name(tmp_path: Path) -> None:
+    touch(tmp_path, "calm/1.png", ".store/2.png")
+    (tmp_path / "bored").mkdir()
+    for link, goal in {
+        "bored/1.png": "calm/1.png",
+        "bored/2.png": ".store/2.png",
+        "calm/2.png": ".store/2.png",
+    }.items():
+        (tmp_path / link).symlink_to(tmp_path / goal)
+    expected = ["bored/1.png", "bored/2.png", "calm/1.png", "calm/2.png"]
+    for listed in (
+        list_folder(tmp_path).files,
+        find_images([tmp_path]),
+        find_images([tmp_path / "*" / "*.png"]),
+        find_images([tmp_path / "**" / "*.png"]),
+    ):
+        assert sorted(path.relative_to(tmp_path).as_posix() for path in listed) == expected
 
 
 @pytest.mark.parametrize("folder", ["set[1]", "[a-c]", "a*b", "what?", "[", "x[y"])

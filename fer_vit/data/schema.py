@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -313,9 +313,25 @@ def is_sharded(location: str | Path) -> bool:
     return "://" in location_text(location) or Path(location).is_dir()
 
 
+class ShardName(NamedTuple):
+    """What the file name of a shard states."""
+
+    split: str
+    number: int  # from 0
+    total: int  # of the shards of its split
+
+
 def shard_name(split: str, number: int, count: int) -> str:
     """Returns a shard's file name; numbers start at 0."""
     return f"{split}-{number:05}-of-{count:05}.parquet"
+
+
+def parse_shard_name(file: str) -> ShardName | None:
+    """Reads the file name of a shard; None for other files."""
+    match = SHARD_NAME.fullmatch(file)
+    if match is None:
+        return None
+    return ShardName(split=match[1], number=int(match[2]), total=int(match[3]))
 
 
 def find_shards(location: str | Path) -> list[Shard]:
@@ -325,15 +341,42 @@ def find_shards(location: str | Path) -> list[Shard]:
     Raises FerVitError when there is nothing, it cannot be listed, or shards are missing.
     """
     location = location_text(location)
-    files: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(location):
-        if not Path(location).is_file():
-            raise FerVitError(
-                f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT "
-                f"{location}`."
-            )
-        return [Shard(split=None, location=location, path=location, files=files)]
+        return [_single_shard(location)]
 
+    files, entries = _list_folder(location)
+    names: dict[str, ShardName] = {}  # by file name
+    shards = []
+    for entry in entries:
+        name = parse_shard_name(entry.base_name)
+        if name is not None:
+            names[entry.base_name] = name
+            shards.append(Shard(name.split, f"{location}/{entry.base_name}", entry.path, files))
+    if not shards:
+        raise FerVitError(
+            f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
+            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
+        )
+    _check_complete(location, names)
+    return shards
+
+
+def _single_shard(location: str) -> Shard:
+    """Returns a manifest in one file; raises FerVitError if there is none."""
+    if not Path(location).is_file():
+        raise FerVitError(
+            f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
+        )
+    files = fs.LocalFileSystem(use_mmap=True)
+    return Shard(split=None, location=location, path=location, files=files)
+
+
+def _list_folder(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
+    """Returns the file system of a folder or URL, and its entries by name.
+
+    Raises FerVitError if it cannot be listed.
+    """
+    files: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
     folder = location
     try:
         if "://" in location:
@@ -344,30 +387,18 @@ def find_shards(location: str | Path) -> list[Shard]:
         raise FerVitError(
             f"Cannot list {location} ({reason}). Check its name and your access."
         ) from error
+    return files, sorted(entries, key=lambda entry: entry.base_name)
 
-    names = []
-    shards = []
-    for entry in sorted(entries, key=lambda entry: entry.base_name):
-        name = SHARD_NAME.fullmatch(entry.base_name)
-        if name:
-            names.append(name)
-            shards.append(Shard(name[1], f"{location}/{name[0]}", entry.path, files))
-    if not shards:
-        raise FerVitError(
-            f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
-            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
-        )
 
-    # each split has as many shards as their names state
-    counts = Counter(name[1] for name in names)
-    for name in names:
-        split, number, count = name.groups()
-        if int(number) >= int(count) or int(count) != counts[split]:
+def _check_complete(location: str, names: Mapping[str, ShardName]) -> None:
+    """Raises FerVitError unless each split has as many shards as their names state."""
+    counts = Counter(name.split for name in names.values())
+    for file, name in names.items():
+        if name.number >= name.total or name.total != counts[name.split]:
             raise FerVitError(
-                f"{location}: expected {int(count):,} shards as in the name {name[0]}, but got "
-                f"{counts[split]:,}. Copy the whole folder of one data set again."
+                f"{location}: expected {name.total:,} shards as in the name {file}, but got "
+                f"{counts[name.split]:,}. Copy the whole folder of one data set again."
             )
-    return shards
 
 
 def write_manifest(
@@ -375,13 +406,13 @@ def write_manifest(
     reading: Reading,
     source: str,
     embed: Embed = "auto",
-    together: str = "",
+    data_set_key: str = "",
     more: Sequence[pa.Table] = (),
 ) -> None:
     """Writes a manifest of the data set `source` atomically; an existing one is replaced.
 
     `embed` decides whether all images are stored inside, or only small ones; others must lie below
-    the folder. `together` is a key that all shards of a data set have. `more` are tables of
+    the folder. `data_set_key` is equal in all shards of a data set. `more` are tables of
     manifests whose rows are added.
     """
     meta: dict[str, Any] = {
@@ -389,8 +420,8 @@ def write_manifest(
         "landmarks": LANDMARKS,
         "version": __version__,
     }
-    if together:
-        meta["together"] = together
+    if data_set_key:
+        meta["together"] = data_set_key
 
     # the columns of the reading, then those that only the tables in `more` have
     fields = list(SCHEMA)
@@ -444,10 +475,11 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
                 files[shard_name(split, number, count)] = rows[number::count]
 
     names = "\n".join(row.name for row in reading.rows)
-    together = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()
+    data_set_key = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()
     with atomic_write(folder) as new:
         for name, rows in tqdm(files.items(), "writing shards", unit="shards", disable=None):
-            write_manifest(new / name, replace(reading, rows=rows), source, "always", together)
+            part = replace(reading, rows=rows)
+            write_manifest(new / name, part, source, "always", data_set_key)
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -272,29 +272,36 @@ def align_outputs(
 def match_paths(
     paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
 ) -> IntArray:
-    """Returns the first row of `known` for each path: they are equal, or one ends in the other.
+    """Returns the row of `known` for each path, of several with one path the first.
+
+    These rules are tried in this order. Paths are compared as `normal_path` writes them.
+
+    1. A known path is the end of this path, or all of it: "x/a.png" matches "/data/x/a.png". The
+       longest such end counts. Leading "./" and "../" of the known path are ignored, but then it
+       must be the only one with this end.
+    2. This path, without leading "./" and "../", is the end of one known path only.
 
     Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or
     two have the same.
     """
     paths = list(paths)
-    rows = _find_rows(dict.fromkeys(paths), known)
-    missing = [path for path, row in rows.items() if row < 0]
-    if missing and (not some or len(missing) == len(rows)):
-        lost = f"{len(missing):,} of {len(rows):,} are not there, for example {short(missing[0])}"
+    names = dict.fromkeys(paths)
+    rows = _find_rows(names, known)
+    missing = [path for path in names if path not in rows]
+    if missing and (not some or not rows):
+        lost = f"{len(missing):,} of {len(names):,} are not there, for example {short(missing[0])}"
         raise FerVitError(
             f"Expected all images in {where}, but {lost}. Is it about the same photos?"
         )
-    matched = [row for row in rows.values() if row >= 0]
-    if len(set(matched)) < len(matched):
+    if len(set(rows.values())) < len(rows):
         raise FerVitError(
             f"Two images match one row of {where}. Name each by a longer part of its path."
         )
-    return np.array([rows[path] for path in paths], int)
+    return np.array([rows.get(path, -1) for path in paths], int)
 
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path, as `match_paths` does; -1: it has none or several."""
+    """Returns the row of each path that has one by the rules of `match_paths`."""
     first_spelled: dict[str, int] = {}
     for row, path in enumerate(known):
         first_spelled.setdefault(str(path), row)
@@ -302,25 +309,32 @@ def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     for path, row in first_spelled.items():
         first.setdefault(normal_path(path), row)
 
-    # rows by an end of their path, and by their path without `../`; -1: several rows
-    ends: dict[str, int] = {}
-    undotted: dict[str, int] = {}
+    # rows by an end of their path, and by their path without `../`; None: of several rows
+    ends: dict[str, int | None] = {}
+    undotted: dict[str, int | None] = {}
     for path, row in first.items():
         for end in _ends(path):
-            ends[end] = -1 if end in ends else row
+            ends[end] = None if end in ends else row
         name = _without_dots(path)
-        undotted[name] = -1 if name in undotted else row
+        undotted[name] = None if name in undotted else row
 
-    exact = undotted | first
+    whole = undotted | first
     rows = {}
     for path in paths:
-        name = normal_path(path)
-        rows[path] = ends.get(_without_dots(name), -1)  # a longer path may end in this one
-        for end in _ends(name):  # a shorter path may be the end of this one, which has priority
-            if end in exact:
-                rows[path] = exact[end]
-                break
+        match = _find_row(normal_path(path), whole, ends)
+        if match is not None:
+            rows[path] = match
     return rows
+
+
+def _find_row(
+    name: str, whole: Mapping[str, int | None], ends: Mapping[str, int | None]
+) -> int | None:
+    """Returns the row of a path by rows of whole paths and of ends; None: no row, or several."""
+    for end in _ends(name):
+        if end in whole:
+            return whole[end]
+    return ends.get(_without_dots(name))
 
 
 def _without_dots(path: str) -> str:

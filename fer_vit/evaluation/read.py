@@ -218,28 +218,37 @@ ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}
 
 
 def find_encoding(path: Path) -> str:
-    """Returns the encoding of a text; raises FerVitError when it is none."""
+    """Returns the encoding of a text: UTF-16 by its byte order mark, else UTF-8 or Windows-1252.
+
+    Raises FerVitError when it is none.
+    """
     with path.open("rb") as file:
-        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return "utf-16"
-        for encoding in ("utf-8-sig", "cp1252"):
-            file.seek(0)
-            decoder = codecs.getincrementaldecoder(encoding)()
-            try:
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    if b"\0" in block:
-                        raise TableError(
-                            f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV "
-                            "UTF-8."
-                        )
-                    decoder.decode(block)
-                decoder.decode(b"", final=True)
-            except UnicodeDecodeError:
-                continue
+        mark = file.read(2)
+    if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    for encoding in ("utf-8-sig", "cp1252"):
+        if _decodes(path, encoding):
             return encoding
     raise TableError(
         f"{path} is text in neither UTF-8, UTF-16 nor Windows-1252. Save it as CSV UTF-8."
     )
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    """Returns whether a file is text in an encoding; raises FerVitError for NUL bytes."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with path.open("rb") as file:
+        try:
+            while block := file.read(1 << 20):
+                if b"\0" in block:
+                    raise TableError(
+                        f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV UTF-8."
+                    )
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def find_separator(start: str) -> tuple[str, int]:

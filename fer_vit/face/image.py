@@ -100,21 +100,37 @@ def is_animated(data: bytes) -> bool:
 
 
 def count_scans(data: bytes) -> int:
-    """Returns the number of scans of a JPEG,
-    each of which can refine all pixels by a few bytes; else 0.
+    """Returns the number of scans of a JPEG; 0 for other formats.
+
+    Each of them can refine all pixels by a few bytes.
     """
     if not data.startswith(JPEG):
         return 0
-    scans = 0
+    count = 0
+    for is_whole in _scans(data):
+        count += 1
+        if is_whole:
+            break
+    return count
+
+
+def _has_several_scans(data: bytes) -> bool:
+    """Returns whether the coefficients of all pixels of a JPEG are in memory before its decoding.
+
+    So it is unless its first scan is the whole image.
+    """
+    first_is_whole = next(_scans(data), False)
+    return not first_is_whole
+
+
+def _scans(data: bytes) -> Iterator[bool]:
+    """Yields for each scan of a JPEG whether it is the whole image: all components at once."""
     components = b""
     for marker, at in _markers(data):
         if marker in PLAIN_FRAMES:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
-            scans += 1
-            if data[at + 2 : at + 3] == components:  # one scan contains all of them
-                break
-    return scans
+            yield data[at + 2 : at + 3] == components
 
 
 def _jpeg(data: bytes) -> Size | None:
@@ -123,19 +139,6 @@ def _jpeg(data: bytes) -> Size | None:
             height, width = unpack_from(">HH", data, at + 3)
             return width, height
     return None
-
-
-def _has_several_scans(data: bytes) -> bool:
-    """Returns whether the coefficients of all pixels of a JPEG are
-    in memory before it is decoded.
-    """
-    components = b""
-    for marker, at in _markers(data):
-        if marker in PLAIN_FRAMES:
-            components = data[at + 7 : at + 8]
-        if marker == START_OF_SCAN:
-            return data[at + 2 : at + 3] != components
-    return True
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:

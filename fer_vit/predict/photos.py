@@ -153,7 +153,7 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
     other inputs may have any suffix. Raises FerVitError when an input does not exist or contains no
     image.
     """
-    named = {str(item): _named(str(item)) for item in inputs}
+    named = {str(item): expand_pattern(str(item)) for item in inputs}
     files: dict[Path, None] = {}
     others: Counter[str] = Counter()
     system: Counter[str] = Counter()
@@ -184,21 +184,31 @@ def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitEr
     )
 
 
-def _named(item: str) -> list[Path]:
-    """Returns the files and folders that a path or glob pattern names."""
+def expand_pattern(item: str) -> list[Path]:
+    """Returns the files and folders that a path or glob pattern names, in order.
+
+    An existing path is itself, even if it looks like a pattern. In a pattern, leading folders that
+    exist are literal; where it matches nothing, brackets are, too. Matches with system entries or
+    hidden ones on their way are left out, unless the pattern names these.
+
+    Raises:
+        FerVitError: The pattern matches nothing, or is an address such as https://.
+    """
     if os.path.lexists(item):
         return [Path(item)]
     matches = _match(_as_pattern(item)) or _match(item.replace("[", "[[]"))
-    if not matches and (url := re.fullmatch(r"(\w{2,}):/+(.*)", item)):  # a Path has one slash
+    if matches:
+        named = set(Path(item).parts)
+        return [path for path in matches if not any(map(system_entry, {*path.parts} - named))]
+
+    address = re.fullmatch(r"(\w{2,}):/+(.*)", item)  # a Path has one slash
+    if address:
         raise FerVitError(
-            f"Expected a file or folder, but got {url[1]}://{url[2]}. Download it first."
+            f"Expected a file or folder, but got {address[1]}://{address[2]}. Download it first."
         )
-    if not matches:
-        raise FerVitError(
-            f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
-        )
-    named = set(Path(item).parts)
-    return [path for path in matches if not any(map(system_entry, {*path.parts} - named))]
+    raise FerVitError(
+        f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
+    )
 
 
 def _as_pattern(item: str) -> str:
@@ -214,11 +224,23 @@ def _as_pattern(item: str) -> str:
 
 
 def _match(pattern: str) -> list[Path]:
-    """Returns the paths that match a pattern; of a file that several links reach,
-    or a loop of them, only one.
+    """Returns the paths that match a pattern, in order; of several to one place the first.
+
+    A loop of links, or several links to a folder, make several paths to one place. A link to a file
+    is a place, too, as in `list_folder`.
     """
-    matches = sorted(glob.glob(pattern, recursive=True))[::-1]
-    return sorted({os.path.realpath(match): Path(match) for match in matches}.values())
+    matches = sorted(glob.glob(pattern, recursive=True))
+    places: dict[str, Path] = {}
+    for match in matches:
+        places.setdefault(_place(match), Path(match))
+    return sorted(places.values())
+
+
+def _place(path: str) -> str:
+    """Returns the folder that a path names, or the file or link in its folder."""
+    if os.path.isdir(path):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 @dataclass(frozen=True)

@@ -373,9 +373,9 @@ MUTATIONS = [
     Mutation(
         "no command uses the network",
         "fer_vit/predict/photos.py",
-        "    named = {str(item): _named(str(item)) for item in inputs}\n",
+        "    named = {str(item): expand_pattern(str(item)) for item in inputs}\n",
         "    __import__('socket').getaddrinfo('example.org', 80)\n"
-        "    named = {str(item): _named(str(item)) for item in inputs}\n",
+        "    named = {str(item): expand_pattern(str(item)) for item in inputs}\n",
         "tests/predict/test_photos.py",
     ),
     Mutation(
