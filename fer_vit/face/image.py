@@ -14,9 +14,11 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from struct import unpack_from
+from threading import Lock
 from typing import Any, NamedTuple
 
 import cv2
@@ -331,6 +333,35 @@ CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 """The status of a file that kills the process that reads it."""
 
 
+class QuietOpenCV:
+    """OpenCV prints nothing in blocks with this object, whose errors we report.
+
+    The level is one for the whole process. Blocks of several threads may overlap: the first one
+    stores the user's level, the last one restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._blocks = 0
+        self._level = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._blocks == 0:
+                silent = cv2.utils.logging.LOG_LEVEL_SILENT
+                self._level = cv2.utils.logging.setLogLevel(silent)
+            self._blocks += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                cv2.utils.logging.setLogLevel(self._level)
+
+
+QUIET_OPENCV = QuietOpenCV()
+
+
 def decode_image(data: bytes, reduction: int = 1) -> Image:
     """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or by the boxes of an
     AVIF.
@@ -355,15 +386,9 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
 def _decode(data: bytes, flags: int) -> NDArray[Any]:
     """Decodes an encoded image with OpenCV's flags. Raises ImageError when it cannot be decoded."""
-    level = cv2.utils.logging.setLogLevel(
-        cv2.utils.logging.LOG_LEVEL_SILENT
-    )  # errors are reported by us
-    try:
+    image = None
+    with QUIET_OPENCV, suppress(cv2.error):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error:
-        image = None
-    finally:
-        cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
     return image

@@ -17,7 +17,7 @@ import numpy as np
 
 from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError
+from fer_vit.face.image import QUIET_OPENCV, ImageError
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import Frame, play
@@ -90,10 +90,16 @@ def camera_frames(number: int) -> Iterator[Frame]:
     """Yields the frames of the camera with a number in OpenCV. Raises ImageError
     if it is missing or fails.
     """
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are raised below
-    camera, start, count = cv2.VideoCapture(number), time.perf_counter(), 0
+    with QUIET_OPENCV:  # not while a frame is used: the generator waits there
+        camera = cv2.VideoCapture(number)
+    start = time.perf_counter()
+    count = 0
     try:
-        while (picture := camera.read()[1]) is not None:
+        while True:
+            with QUIET_OPENCV:
+                _, picture = camera.read()
+            if picture is None:
+                break
             image = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
             yield Frame(image, count, time.perf_counter() - start)
             count += 1

@@ -3,15 +3,18 @@
 import io
 import random
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
 from fer_vit.face.image import (
+    QUIET_OPENCV,
     ImageError,
     count_scans,
     decode_image,
@@ -393,3 +396,18 @@ def test_torn_headers_have_a_size_or_none(kind: str) -> None:
         assert size is None or (len(size) == 2 and min(size) >= 0)
         assert count_scans(data) >= 0
         assert reader.reduction_to(data, 10) in (1, 2, 4, 8)
+
+
+def test_overlapping_blocks_restore_the_level_of_opencv() -> None:
+    log = cv2.utils.logging
+    before = log.setLogLevel(log.LOG_LEVEL_WARNING)
+    first, second = ExitStack(), ExitStack()
+    try:
+        first.enter_context(QUIET_OPENCV)
+        second.enter_context(QUIET_OPENCV)
+        first.close()
+        assert log.getLogLevel() == log.LOG_LEVEL_SILENT
+        second.close()
+        assert log.getLogLevel() == log.LOG_LEVEL_WARNING
+    finally:
+        log.setLogLevel(before)

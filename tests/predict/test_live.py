@@ -6,6 +6,7 @@ import io
 import socket
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -207,6 +208,27 @@ def test_a_missing_or_disconnected_camera(
     with pytest.raises(FerVitError, match=r"^camera 7: no such camera\.$"):
         next(watch(no_model, "7"))
     assert camera.release.call_count == 2
+
+
+def test_a_camera_leaves_opencv_as_loud_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = live.cv2.utils.logging
+    levels: list[int] = []
+
+    def read() -> tuple[bool, np.ndarray | None]:
+        levels.append(log.getLogLevel())
+        return (True, np.zeros((4, 6, 3), np.uint8)) if len(levels) < 3 else (False, None)
+
+    monkeypatch.setattr(live.cv2, "VideoCapture", lambda number: Mock(read=read))
+    before = log.setLogLevel(log.LOG_LEVEL_WARNING)
+    try:
+        for _ in range(2):
+            with suppress(ImageError):
+                for _ in camera_frames(0):
+                    assert log.getLogLevel() == log.LOG_LEVEL_WARNING
+            assert log.getLogLevel() == log.LOG_LEVEL_WARNING
+    finally:
+        log.setLogLevel(before)
+    assert {*levels} == {log.LOG_LEVEL_SILENT}
 
 
 @pytest.mark.parametrize(
