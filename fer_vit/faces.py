@@ -350,7 +350,7 @@ class Faces(Sequence["Face"]):
     # ------------------------------------------------------------------ tables
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Returns each column of the table of faces (N,), see `fields.FACES`."""
+        """Returns each column of the table of faces (N,), see `fields.face_fields`."""
         number = self.features.shape[1]
         known = face_fields(self.labels, self.scheme.outputs, videos=True, features=number)
         return {each.name: each.values(self) for each in known}

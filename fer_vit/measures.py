@@ -148,9 +148,9 @@ MEASURES: dict[str, Callable[[Pairs], Array]] = {
 
 MEANINGS = {
     "r": "Pearson's correlation with the targets",
-    "MAE": "mean absolute error, in the unit of the values",
+    "MAE": "mean absolute error, in the unit of the targets",
     "CCC": "Lin's concordance correlation coefficient",
-    "RMSE": "root mean square error, in the unit of the values",
+    "RMSE": "root mean square error, in the unit of the targets",
     "sign agreement": "share of faces whose value and target have the same sign",
     "F1": f"F1 of values from {THRESHOLD:g} on, where all targets are 0 or 1",
     "AUROC": "area under the ROC curve, where all targets are 0 or 1",
