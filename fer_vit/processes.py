@@ -192,7 +192,7 @@ def note_in_worker(name: str) -> None:
         WorkerNotes.own(name)
 
 
-def dead_worker(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
+def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
     """Returns torch's error of a dead DataLoader worker as one that names what it read;
     None for other errors.
     """

@@ -37,7 +37,7 @@ from fer_vit.report.draw import draw_faces, mark
 from fer_vit.version import __version__
 
 if TYPE_CHECKING:  # this process needs no PyTorch
-    from fer_vit.predict.live import Seen
+    from fer_vit.predict.live import ClassifiedFrame
 
 PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
 MAX_BARS = 8  # faces of which the page shows all expressions
@@ -61,10 +61,10 @@ class LivePage:
         self._recent: deque[tuple[float, float, int]] = deque(
             maxlen=100
         )  # when done, latency, faces
-        self._newest: tuple[int, Seen | None, str] = 0, None, ""
+        self._newest: tuple[int, ClassifiedFrame | None, str] = 0, None, ""
         self._drawn: dict[str, object] = {"number": 0}
 
-    def show(self, seen: "Seen") -> None:
+    def show(self, seen: "ClassifiedFrame") -> None:
         """Counts a frame and replaces the picture on the page."""
         now, faces = time.perf_counter(), seen.faces
         self.frames += 1

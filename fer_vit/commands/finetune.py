@@ -17,7 +17,7 @@ from fer_vit.evaluation.join import align_probabilities
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
-from fer_vit.exporting.calibration import CALIBRATES
+from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
@@ -82,7 +82,7 @@ def finetune(
 
     align = settings.get("align")
     manifest = find_faces(photos, output / "faces.parquet", align, duplicates, overwrite)
-    counts = check_enough(manifest)
+    counts = count_photos(manifest)
     trained = Manifest.read(manifest).outputs
     kept = [head for head in settings.get("outputs", {}) if head not in trained]
     if kept:
@@ -90,7 +90,7 @@ def finetune(
             f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
             "heads. Their values may be less exact than before."
         )
-    can_calibrate = counts["val"] >= CALIBRATES
+    can_calibrate = counts["val"] >= MIN_CALIBRATION_FACES
 
     # the same faces and start weights resume the same run
     recipe = Recipe("finetune")
@@ -118,7 +118,7 @@ def finetune(
     if not can_calibrate:
         LOGGER.warning(
             f"Confidence is not calibrated: {counts['val']} validation photos, "
-            f"but {CALIBRATES} are needed."
+            f"but {MIN_CALIBRATION_FACES} are needed."
         )
     LOGGER.info(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
     return model
@@ -142,8 +142,8 @@ def find_faces(
     return manifest
 
 
-def check_enough(manifest: Path) -> Counter[str]:
-    """Counts the photos of each split.
+def count_photos(manifest: Path) -> Counter[str]:
+    """Returns the number of photos of each split, if they are enough.
 
     Raises:
         FerVitError: A class has too few training photos, or the val split none.

@@ -26,12 +26,16 @@ RESAMPLES = 2000  # bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 BINS = 15  # bins of the calibration error
 
+Contributions: TypeAlias = Mapping[str, Array]
+"""By name, what each face adds to a sum (N, K)."""
 Sums: TypeAlias = Mapping[str, Array]
-"""By name, what each face adds to sums (N, K), or sums over faces (K,) or of resamples (R, K)."""
+"""By name, sums over faces (K,), or of resamples (R, K)."""
 
 
 def score_intervals(
-    values: Sums, score: Callable[[Sums], Mapping[str, Array]], units: IntArray | None = None
+    values: Contributions,
+    score: Callable[[Sums], Mapping[str, Array]],
+    units: IntArray | None = None,
 ) -> dict[str, Interval]:
     """Returns results that are functions of sums over N faces, with their intervals.
 
@@ -131,7 +135,9 @@ def have_votes(targets: Array) -> bool:
     return bool(((targets > 0) & (targets < 1)).any())
 
 
-def face_sums(probabilities: Array, targets: Array, votes: bool | None = None) -> dict[str, Array]:
+def contributions(
+    probabilities: Array, targets: Array, votes: bool | None = None
+) -> dict[str, Array]:
     """Returns what each face adds to the sums of `scores` (N, K); both inputs are (N, C).
 
     `votes`: the targets are shares of votes, even if they are unanimous; None: see `have_votes`.
@@ -184,7 +190,7 @@ def is_recall(name: str) -> bool:
 
 
 def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
-    """Returns every score (...) of the sums of `face_sums` over faces.
+    """Returns every score (...) of the sums of `contributions` over faces.
 
     Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected
     calibration error in 15 bins; cross-entropy against the targets; with votes, how often the
@@ -214,7 +220,7 @@ def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
 
 def score_once(probabilities: Array, targets: Array, labels: Sequence[str]) -> dict[str, Array]:
     """Returns the scores of N faces without intervals; both inputs are (N, C)."""
-    values = face_sums(probabilities, targets)
+    values = contributions(probabilities, targets)
     return scores({name: column.sum(0) for name, column in values.items()}, labels)
 
 
@@ -234,12 +240,12 @@ def score_faces(
         labels: The names of the classes.
         units: The persons or photos, as for `score_intervals`.
         minus: The probabilities of a second model (N, C), whose scores are subtracted.
-        votes: As for `face_sums`.
+        votes: As for `contributions`.
     """
-    values = face_sums(probabilities, targets, votes)
+    values = contributions(probabilities, targets, votes)
     names = list(values)
     if minus is not None:
-        for name, column in face_sums(minus, targets, votes).items():
+        for name, column in contributions(minus, targets, votes).items():
             values[f"minus {name}"] = column
 
     def results(sums: Sums) -> dict[str, Array]:
@@ -322,7 +328,7 @@ def describe(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Inte
     """Returns how many faces were found or are ambiguous, and scores.
 
     Without labels: confidence and the share of each expression instead of scores. `votes`: as for
-    `face_sums`, of all faces if these are a group.
+    `contributions`, of all faces if these are a group.
     """
     # a photo counts once, however many faces it has
     _, first = np.unique(faces.paths.astype(str), return_index=True)

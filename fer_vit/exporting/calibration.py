@@ -15,7 +15,8 @@ from fer_vit.evaluation.scores import score_once
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.train.task import log_prior
 
-CALIBRATES = 100  # faces that temperature and thresholds need; a handful gives extreme values
+# faces that temperature and thresholds need; a handful gives extreme values
+MIN_CALIBRATION_FACES = 100
 
 
 def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
@@ -53,8 +54,8 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     ]
     report += f"Temperature: {net.settings.temperature:.3f}. "
     report += f"Thresholds of prediction sets: {', '.join(thresholds)}."
-    if len(truth) < CALIBRATES:
-        report += f" From only {len(truth)} faces: use at least {CALIBRATES}."
+    if len(truth) < MIN_CALIBRATION_FACES:
+        report += f" From only {len(truth)} faces: use at least {MIN_CALIBRATION_FACES}."
     return report
 
 

@@ -29,7 +29,7 @@ from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.video import track_faces
 
 
-class Seen(NamedTuple):
+class ClassifiedFrame(NamedTuple):
     """A classified frame."""
 
     image: Image  # (H, W, 3)
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     faces: FaceResults  # of the frame
 
 
-def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
+def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, None]:
     """Yields the newest frame of a source with its faces until the source ends.
 
     The source is the number of a camera, an address such as rtsp://camera/stream, or a video file.
@@ -52,7 +52,7 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
             for (frame, arrived), faces in zip(
                 shown, recognize_frames(model, (f for f, _ in read), name), strict=True
             ):
-                yield Seen(frame.image, arrived, faces)
+                yield ClassifiedFrame(frame.image, arrived, faces)
     except ImageError as error:
         raise FerVitError(f"{name}: {error}.") from error
 

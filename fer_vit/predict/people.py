@@ -98,7 +98,7 @@ class Person:
         self.moving.clear()
 
 
-class Seen(NamedTuple):
+class CountedFrame(NamedTuple):
     """What is counted of a frame with F faces; not a face, but its share of a person's time."""
 
     path: str
@@ -109,14 +109,14 @@ class Seen(NamedTuple):
     outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
 
 
-def seen_in_frame(faces: Faces, seconds: float) -> Seen:
+def counted_in_faces(faces: Faces, seconds: float) -> CountedFrame:
     """Returns what is counted of a frame of `predict`."""
     (info,) = faces.infos
     outputs = []
     for face in faces:
         values = face.smoothed_outputs.items()
         outputs.append({column: value for column, value in values if math.isfinite(value)})
-    return Seen(
+    return CountedFrame(
         path=info.path,
         seconds=seconds,
         tracks=faces.track.tolist(),
@@ -126,7 +126,9 @@ def seen_in_frame(faces: Faces, seconds: float) -> Seen:
     )
 
 
-def seen_in_rows(rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Sequence[str]) -> Seen:
+def counted_in_rows(
+    rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Sequence[str]
+) -> CountedFrame:
     """Returns what is counted of a frame by its rows in a table of `predict`.
 
     The label is the table's: rounded probabilities may be equal.
@@ -136,7 +138,7 @@ def seen_in_rows(rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Seq
     for row in faces:
         cells = {column: row.get(SMOOTHED + column) for column in outputs}
         by_column.append({column: cell for column, cell in cells.items() if cell is not None})
-    return Seen(
+    return CountedFrame(
         path=rows[0]["path"],
         seconds=seconds,
         tracks=[row["track"] for row in faces],
@@ -170,7 +172,7 @@ class People:
         """Start and end in seconds of the frames of each video, with and without faces."""
         self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
-        self._frame: Seen | None = None  # its duration ends with the next frame
+        self._frame: CountedFrame | None = None  # its duration ends with the next frame
         self._before: set[int] = set()
         self._step = 0.0
 
@@ -182,7 +184,7 @@ class People:
         if info.seconds is None:
             self.end()
         else:
-            self._add(seen_in_frame(faces, info.seconds))
+            self._add(counted_in_faces(faces, info.seconds))
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds the rows of a frame from a table. Rows without a time, of a photo or an error, end
@@ -192,9 +194,9 @@ class People:
         if seconds is None:
             self.end()
         else:
-            self._add(seen_in_rows(rows, seconds, self._outputs))
+            self._add(counted_in_rows(rows, seconds, self._outputs))
 
-    def _add(self, frame: Seen) -> None:
+    def _add(self, frame: CountedFrame) -> None:
         if self._frame is not None and self._frame.path == frame.path:
             self._step = max(frame.seconds - self._frame.seconds, 0.0)
             self._count(self._frame)
@@ -210,7 +212,7 @@ class People:
         self._before = set()
         self._step = 0.0
 
-    def _count(self, frame: Seen) -> None:
+    def _count(self, frame: CountedFrame) -> None:
         """Counts a frame, which lasts until the next one."""
         step = max(self._step, SHORTEST)
         start, end = self.spans.get(frame.path, (frame.seconds, frame.seconds))

@@ -27,7 +27,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.processes import dead_worker
+from fer_vit.processes import dead_worker_error
 from fer_vit.store import folder
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.custom import import_task
@@ -221,7 +221,7 @@ def train(args: list[str]) -> str:
         try:
             run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
         except RuntimeError as error:
-            named = dead_worker(error, cli.datamodule.worker_notes)
+            named = dead_worker_error(error, cli.datamodule.worker_notes)
             if named is None:
                 raise
             raise named from error

@@ -9,7 +9,17 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-import fer_vit.data.dataset as faces
+from fer_vit.data.dataset import (
+    Batch,
+    Draw,
+    EvalSampler,
+    FaceDataset,
+    Sample,
+    ShardDataset,
+    ShardSampler,
+    TrainSampler,
+    collate,
+)
 from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
 from fer_vit.data.schema import SPLITS, Split, is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
@@ -123,7 +133,7 @@ class FaceDataModule(L.LightningDataModule):
             "balanced": self.balanced,
         }
 
-    def dataset(self, split: Split) -> faces.FaceDataset:
+    def dataset(self, split: Split) -> FaceDataset:
         """Returns a split, `train` augmented; raises FerVitError if it is empty or lacks labels."""
         manifest = self.manifest.split(split)
         if not len(manifest):
@@ -133,7 +143,7 @@ class FaceDataModule(L.LightningDataModule):
             )
         augment = Augment(self.augment) if split == "train" else None
         partial = self.partial and not self.balanced
-        dataset = faces.FaceDataset(manifest, self.spec, augment, partial)
+        dataset = FaceDataset(manifest, self.spec, augment, partial)
         if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(manifest.path, split)
         return dataset
@@ -146,7 +156,7 @@ class FaceDataModule(L.LightningDataModule):
         targets = torch.from_numpy(self.dataset("train").targets)  # (M, C)
         return targets.nansum(0).float()
 
-    def train_dataloader(self) -> DataLoader[faces.Sample]:
+    def train_dataloader(self) -> DataLoader[Sample]:
         """Augmented batches from the resumed position on.
 
         A smaller last one is left out unless it is the only one.
@@ -154,12 +164,12 @@ class FaceDataModule(L.LightningDataModule):
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
 
-        dataset: faces.ShardDataset | faces.FaceDataset
-        sampler: faces.TrainSampler
+        dataset: ShardDataset | FaceDataset
+        sampler: TrainSampler
         if self.streamed:
             dataset = self._shards()
             start = self._start(len(dataset))
-            sampler = faces.ShardSampler(dataset, None, processes, rank, start)
+            sampler = ShardSampler(dataset, None, processes, rank, start)
         else:
             dataset = self.dataset("train")
             weights = None  # (M,)
@@ -169,25 +179,25 @@ class FaceDataModule(L.LightningDataModule):
                 weights = 1 / np.bincount(labels)[labels]
                 weights /= weights.sum()
             start = self._start(len(dataset))
-            sampler = faces.TrainSampler(dataset, weights, processes, rank, start)
+            sampler = TrainSampler(dataset, weights, processes, rank, start)
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
-    def val_dataloader(self) -> DataLoader[faces.Sample]:
+    def val_dataloader(self) -> DataLoader[Sample]:
         """Batches of the val split."""
         return self._eval_loader("val")
 
-    def test_dataloader(self) -> DataLoader[faces.Sample]:
+    def test_dataloader(self) -> DataLoader[Sample]:
         """Batches of the test split."""
         return self._eval_loader("test")
 
-    def on_after_batch_transfer(self, batch: faces.Batch, dataloader_idx: int) -> faces.Batch:
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Converts images from bytes to float in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _shards(self) -> faces.ShardDataset:
+    def _shards(self) -> ShardDataset:
         path = self.manifest.path
         augment = Augment(self.augment)
-        dataset = faces.ShardDataset(path, self.manifest.names, self.spec, augment, self.unlabelled)
+        dataset = ShardDataset(path, self.manifest.names, self.spec, augment, self.unlabelled)
         if len(dataset) < self.batch_size * _processes():
             raise FerVitError(
                 f"{path} has fewer training rows than one batch of {self.batch_size} for every "
@@ -226,17 +236,17 @@ class FaceDataModule(L.LightningDataModule):
             )
         return epoch, done
 
-    def _eval_loader(self, split: Split) -> DataLoader[faces.Sample]:
+    def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)
-        sampler = faces.EvalSampler(dataset) if _processes() > 1 else None
+        sampler = EvalSampler(dataset) if _processes() > 1 else None
         return self._loader(dataset, sampler)
 
     def _loader(
         self,
-        dataset: Dataset[faces.Sample],
-        sampler: Sampler[faces.Draw] | None,
+        dataset: Dataset[Sample],
+        sampler: Sampler[Draw] | None,
         drop_last: bool = False,
-    ) -> DataLoader[faces.Sample]:
+    ) -> DataLoader[Sample]:
         one_thread()
         workers = self.num_workers
         if workers is None:
@@ -250,7 +260,7 @@ class FaceDataModule(L.LightningDataModule):
             sampler=sampler,
             drop_last=drop_last,
             num_workers=workers,
-            collate_fn=faces.collate,
+            collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
             worker_init_fn=notes.start_worker,

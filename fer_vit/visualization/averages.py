@@ -163,7 +163,7 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
         table.write(relations)
 
 
-class Head(NamedTuple):
+class AttentionHead(NamedTuple):
     """A head of the encoder: where it lies in arrays of heads and of views, and its name."""
 
     position: int  # of L heads
@@ -172,12 +172,12 @@ class Head(NamedTuple):
     number: int  # in its block, from 1
 
 
-def list_heads(heads: int, blocks: int) -> list[Head]:
+def list_heads(heads: int, blocks: int) -> list[AttentionHead]:
     """Returns the heads in the order of the views of attention, the first of which is no head."""
     listed = []
     for position in range(heads):
         block, number = divmod(position, heads // blocks)
-        head = Head(position, view=position + 1, block=block + 1, number=number + 1)
+        head = AttentionHead(position, view=position + 1, block=block + 1, number=number + 1)
         listed.append(head)
     return listed
 

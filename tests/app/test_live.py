@@ -12,14 +12,14 @@ from starlette.testclient import TestClient
 
 from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
-from fer_vit.predict.live import Seen
+from fer_vit.predict.live import ClassifiedFrame
 from tests.helpers.browser import chromium, opened
 from tests.helpers.faces import make_faces
 
 PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
 
 
-def seen(level: int, number: int = 0) -> Seen:
+def seen(level: int, number: int = 0) -> ClassifiedFrame:
     """A frame with this number of faces."""
     faces = make_faces(
         [*PROBABILITIES],
@@ -29,7 +29,7 @@ def seen(level: int, number: int = 0) -> Seen:
         box=[[20, 20, 60, 60]] * number,
         smoothed=True,
     )
-    return Seen(np.full((90, 160, 3), level, np.uint8), 0.0, faces)
+    return ClassifiedFrame(np.full((90, 160, 3), level, np.uint8), 0.0, faces)
 
 
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(

@@ -146,9 +146,9 @@ def test_the_model_of_finetune_predicts_its_classes(
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {
-        name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate_model")
+        name: MagicMock() for name in ("prepare", "count_photos", "fit", "export", "evaluate_model")
     }
-    calls["check_enough"].return_value = Counter()
+    calls["count_photos"].return_value = Counter()
     monkeypatch.setattr(verb, "Manifest", MagicMock())
     for name, mock in calls.items():
         monkeypatch.setattr(recipe if name == "fit" else verb, name, mock)
@@ -170,7 +170,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "model" / "config.json").touch()
     verb.finetune(tmp_path / "photos", output=tmp_path)
     counts = {name: mock.call_count for name, mock in calls.items()}
-    assert counts == {"prepare": 1, "check_enough": 4, "fit": 3, "export": 3, "evaluate_model": 4}
+    assert counts == {"prepare": 1, "count_photos": 4, "fit": 3, "export": 3, "evaluate_model": 4}
     other = tmp_path / "other.parquet"
     other.write_bytes(b"other faces")
     for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):

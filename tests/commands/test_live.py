@@ -13,7 +13,7 @@ from fer_vit import load
 from fer_vit.app.server import LivePage
 from fer_vit.commands import live as command
 from fer_vit.face.detectors import DETECTORS
-from fer_vit.predict.live import Seen
+from fer_vit.predict.live import ClassifiedFrame
 from fer_vit.predict.results import table_columns
 from tests.helpers.commands import fails, main, run
 from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE, wait_until
@@ -64,7 +64,7 @@ def test_a_file_to_its_end(
     assert err == ""  # no line that is updated outside a terminal
 
 
-def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
+def interrupted(frames: Iterator[ClassifiedFrame]) -> Iterator[ClassifiedFrame]:
     yield next(frames)
     raise KeyboardInterrupt
 
