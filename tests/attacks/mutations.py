@@ -149,7 +149,7 @@ MUTATIONS = [
         "fer_vit/train/checkpoints.py",
         'source / Path(state["best_model_path"]).name',
         'Path(state["best_model_path"])',
-        "tests/train/test_resume.py::test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch",
+        "-m slow tests/train/test_resume.py::test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch",
     ),
     Mutation(
         "a resumed run removes no foreign files",
