@@ -206,5 +206,5 @@ def test_a_face_has_each_column_by_its_name() -> None:
     assert (face.status, face.box_top, face.p_b, face.valence) == ("ok", 6.0, 0.7, 0.5)
     assert face.model is face.yaw is face.blur is None
     assert not hasattr(face, "arousal")
-    with pytest.raises(AttributeError, match="'Face' object has no attribute 'lable'"):
-        face.lable  # noqa: B018
+    with pytest.raises(AttributeError, match="'Face' object has no attribute 'colour'"):
+        face.colour  # noqa: B018
