@@ -74,7 +74,10 @@ def test_the_clients_of_the_documentation(
         for command in commands
     ]
     assert tables[0].startswith("path,status,face,")
-    report = json.loads(tables[1])
+    (row,) = json.loads(tables[1])
+    assert "yaw" in row
+    assert "label" not in row
+    report = json.loads(tables[2])
     assert requests.get(server.address + report["html"]).ok
     assert requests.delete(f"{server.address}/results/{report['id']}").status_code == 204
 
