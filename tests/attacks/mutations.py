@@ -857,7 +857,7 @@ MUTATIONS = [
         "fer_vit/app/tasks.py",
         "            if pixels > remaining:",
         "            if False:",
-        "tests/app/test_tasks.py::test_limits_of_pixels",
+        "tests/app/test_tasks.py::test_clips_have_a_limit_of_pixels_together",
     ),
     Mutation(
         "a job that takes much memory is ended",
