@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from sklearn.metrics import accuracy_score, confusion_matrix
 
 import fer_vit
@@ -14,19 +13,7 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluation import scores
 from fer_vit.evaluation.logits import evaluate_logits
-from tests.helpers.commands import TINY, fails, run
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny network that is trained for two steps, as a config."""
-    options = {}
-    for word in TINY:
-        name, _, value = word.removeprefix("--").partition("=")
-        options[name] = yaml.safe_load(value)
-    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(options))
-    return path
+from tests.helpers.commands import fails, run
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sklearn.metrics import accuracy_score
 
 import fer_vit
@@ -15,17 +14,7 @@ from fer_vit.cli import split_options
 from fer_vit.commands.repeat import SCORES, summarize, table_rows
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits
-from tests.helpers.commands import TINY, fails, read, run
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny network that is trained for two steps, as a config."""
-    pairs = [word.removeprefix("--").split("=") for word in TINY]
-    options = {name: yaml.safe_load(value) for name, value in pairs}
-    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(options))
-    return path
+from tests.helpers.commands import fails, read, run
 
 
 @pytest.fixture(scope="module")
