@@ -196,7 +196,8 @@ class FERTask(RegionViTModule):
         label_smoothing: Share of the target that is spread evenly over the classes.
         logit_adjust: This number times the logarithm of each class's share of the training faces is
             added to its logit in training, so that rare classes are predicted more often; 0 is off,
-            1 is balanced softmax (Ren et al. 2020).
+            1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`,
+            which corrects for the same shares.
         outputs: The outputs of further heads by head whose targets the data has (the command line
             takes them from the manifest). The model learns these, and keeps the other heads and
             outputs of `init`.
