@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
+from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
 from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
 from fer_vit.evaluation.outputs import evaluate_heads
-from fer_vit.evaluation.robustness import measure_robustness
-from fer_vit.evaluation.scores import evaluate_faces, summarize_robustness
+from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
@@ -82,7 +84,8 @@ def evaluate(
         by: Columns to group by. Groups of fewer than 30 persons or photos get no scores.
         against: Another model, or a table of its predictions for the same images.
         robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred,
-            downscaled, and with wrong landmarks. With another model `--against`, both are.
+            downscaled, and with wrong landmarks: the expression, and further heads with targets.
+            With another model `--against`, both are.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 
@@ -112,20 +115,14 @@ def evaluate(
     results = evaluate_faces(faces, by, other_probabilities)
     if everything.heads:
         results |= evaluate_heads(everything, by, other, against)
-        if robustness:
-            notes.append("Altered images are scored by the expression alone, not by further heads.")
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
-    if robustness and recognizer and rows and faces.targets is not None:
-        rows = rows.select(everything.labelled)
-        truth = faces.targets.argmax(1)
-        merge = conditions.merge_for(recognizer, rows)
-        hits = measure_robustness(recognizer, rows, truth, merge=merge)
-        other_hits = None
-        if other_model:
-            merge = conditions.merge_for(other_model, rows)
-            other_hits = measure_robustness(other_model, rows, truth, merge=merge)
-        results["robustness"] = summarize_robustness(hits, faces.units, other_hits)
+    if robustness and recognizer and rows:
+        measured = everything if everything.heads else faces
+        chosen = rows.select(np.isin(np.arange(len(rows)), measured.rows))
+        altered = conditions.alter(recognizer, chosen)
+        other_altered = conditions.alter(other_model, chosen) if other_model else None
+        results |= score_altered(measured, altered, other_altered)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
     return results

@@ -1,6 +1,6 @@
 """The faces of an evaluation: a model's predictions of a manifest, and its labels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -40,6 +40,16 @@ class HeadOutputs:
     def take(self, which: NDArray[Any]) -> "HeadOutputs":
         """Returns the outputs of some of the faces, by a mask or indices."""
         return replace(self, values=self.values[which], targets=self.targets[which])
+
+    def take_columns(self, which: Sequence[bool]) -> "HeadOutputs":
+        """Returns some of the outputs, by a mask (K)."""
+        columns = np.array(which, bool)
+        return HeadOutputs(
+            head=self.head,
+            names=[name for name, is_taken in zip(self.names, which, strict=True) if is_taken],
+            values=self.values[:, columns],
+            targets=self.targets[:, columns],
+        )
 
 
 def pair_outputs(

@@ -10,6 +10,7 @@ from fer_vit.errors import FerVitError, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
+from fer_vit.evaluation.robustness import AlteredFaces, read_altered
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
@@ -56,6 +57,10 @@ class Conditions:
         if changes:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts), model
+
+    def alter(self, model: Recognizer, rows: Manifest) -> AlteredFaces:
+        """Returns what a model reads from altered images."""
+        return read_altered(model, rows, merge=self.merge_for(model, rows))
 
     def merge_for(self, model: Recognizer, rows: Manifest) -> Merge | None:
         """Returns how a model's labels are merged; None if it has the manifest's labels."""
@@ -134,10 +139,9 @@ def check_options(
             "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
             "with labels."
         )
-    if robustness and faces.targets is None:
+    if robustness and faces.targets is None and not faces.heads:
         raise FerVitError(
-            "`--robustness` needs labels: altered images are scored by the expression alone. Add "
-            "`--labels`, or prepare with labels."
+            "`--robustness` needs labels, or targets of further heads. Prepare with either."
         )
     if robustness and not images:
         raise FerVitError(

@@ -57,15 +57,23 @@ def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
 
     There is no interval for a single unit.
     """
+    return score_variants(head, [outputs], units)
+
+
+def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) -> Measured:
+    """Returns the measures of each output, means over variants of the same faces, with intervals.
+
+    `units` (N,) are persons or photos. There is no interval for a single unit.
+    """
     names = HEADS[head].figures
-    targets = outputs.targets
-    known = np.isfinite(targets) & np.isfinite(outputs.values)
-    estimates = _measure(names, outputs, np.ones((1, len(units))))  # (1, K, measures)
-    drawn = [_measure(names, outputs, weights) for weights in draw_weights(units)]
+    first = variants[0]
+    known = np.isfinite(first.targets) & np.isfinite(first.values)
+    estimates = _measure_mean(names, variants, np.ones((1, len(units))))  # (1, K, measures)
+    drawn = [_measure_mean(names, variants, weights) for weights in draw_weights(units)]
     resamples = np.concatenate(drawn) if drawn else None  # (R, K, measures)
 
     measured: Measured = {}
-    for column, output in enumerate(outputs.names):
+    for column, output in enumerate(first.names):
         faces = int(known[:, column].sum())
         measured[output] = {}
         for place, name in enumerate(names):
@@ -139,6 +147,12 @@ def compare_outputs(
                 p=p_values[place],
             )
     return compared
+
+
+def _measure_mean(names: tuple[str, ...], variants: Sequence[HeadOutputs], weights: Array) -> Array:
+    """Returns measures (R, K, measures), means over variants, for weights (R, N)."""
+    measured = [_measure(names, outputs, weights) for outputs in variants]
+    return np.asarray(np.mean(measured, axis=0))
 
 
 def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Array:

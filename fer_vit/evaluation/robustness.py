@@ -1,11 +1,13 @@
-"""The accuracy of a model on corrupted images.
+"""What a model reads from corrupted images.
 
 Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image
 is processed like by `fer-vit predict --face crop`: face and landmarks are detected again.
+
+N faces, V variants of a corruption, C classes, K outputs of a head.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -29,7 +31,8 @@ from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import READ, PhotoInfo, no_faces
-from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
+from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
+from fer_vit.heads import in_picture
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
 from fer_vit.predict.recognizer import CHUNK, Recognizer
@@ -120,31 +123,73 @@ def shrink(image: Image, landmarks: Array, side: int) -> Image:
     return resized(image, side)
 
 
+class Variant(NamedTuple):
+    """A change of an image."""
+
+    change: Change | None  # None: there is none
+    turned: float = 0.0  # degrees by which faces are turned, clockwise
+
+
 class Corruption(NamedTuple):
     """How images are corrupted and processed."""
 
-    changes: Sequence[Change | None]  # their results are averaged; None changes nothing
+    variants: Sequence[Variant]  # their results are averaged
     detector: Detector
     shift: float = 0.0  # see `CorruptedCrops`
 
 
 def corruptions(detector: Detector) -> dict[str, Corruption]:
     """Returns every corruption by name; `detector` is used unless the name excludes it."""
-    changes: dict[str, list[Change | None]] = {
-        UNALTERED: [None],
-        "eyes covered": [partial(cover_regions, regions=EYES)],
-        "mouth covered": [partial(cover_regions, regions=MOUTH)],
-        "turned by 15 degrees": [partial(turn, degrees=15), partial(turn, degrees=-15)],
-        "turned by 30 degrees": [partial(turn, degrees=30), partial(turn, degrees=-30)],
-        "blurred (sigma 1.5 px)": [partial(blur, sigma=1.5)],
-        "24 px": [partial(shrink, side=24)],
+    same = [Variant(None)]
+    variants = {
+        UNALTERED: same,
+        "eyes covered": [Variant(partial(cover_regions, regions=EYES))],
+        "mouth covered": [Variant(partial(cover_regions, regions=MOUTH))],
+        "turned by 15 degrees": both_turns(15),
+        "turned by 30 degrees": both_turns(30),
+        "blurred (sigma 1.5 px)": [Variant(partial(blur, sigma=1.5))],
+        "24 px": [Variant(partial(shrink, side=24))],
     }
-    table = {name: Corruption(change, detector) for name, change in changes.items()}
-    table["no detector"] = Corruption([None], LandmarksOnly())
-    table["landmarks 2 px off"] = Corruption([None], detector, shift=2 / SIDE)
-    table["landmarks 4 px off"] = Corruption([None], detector, shift=4 / SIDE)
-    table["no landmarks"] = Corruption([None], NoDetector())
+    table = {name: Corruption(changes, detector) for name, changes in variants.items()}
+    table["no detector"] = Corruption(same, LandmarksOnly())
+    table["landmarks 2 px off"] = Corruption(same, detector, shift=2 / SIDE)
+    table["landmarks 4 px off"] = Corruption(same, detector, shift=4 / SIDE)
+    table["no landmarks"] = Corruption(same, NoDetector())
     return table
+
+
+def both_turns(degrees: float) -> list[Variant]:
+    """Returns the turns counter-clockwise and clockwise."""
+    return [
+        Variant(partial(turn, degrees=degrees), turned=-degrees),
+        Variant(partial(turn, degrees=-degrees), turned=degrees),
+    ]
+
+
+class Altered(NamedTuple):
+    """What a model reads from N faces that are corrupted in one way."""
+
+    counts: Mask  # the faces that count (N,)
+    probabilities: Array  # (V, N, C)
+    values: Array  # of further heads, for the unaltered image (V, N, K), as `Recognizer.outputs`
+
+
+class AlteredFaces(NamedTuple):
+    """What a model reads from N faces by corruption."""
+
+    columns: Sequence[str]  # of the K outputs of further heads
+    readings: Mapping[str, Altered]
+
+    def hits(self, truth: IntArray, labelled: Mask) -> dict[str, Array]:
+        """Returns how often the label (M,) of labelled faces is predicted (M,), by corruption.
+
+        `labelled` (N,) are the M faces with a label. NaN: a face does not count.
+        """
+        hits = {}
+        for name, reading in self.readings.items():
+            correct = reading.probabilities[:, labelled].argmax(-1) == truth  # (V, M)
+            hits[name] = np.where(reading.counts[labelled], correct.mean(0), np.nan)
+        return hits
 
 
 def measure_robustness(
@@ -163,30 +208,64 @@ def measure_robustness(
         only: The names of the corruptions. Default: all.
         merge: New labels of the model's, see `predict_manifest`.
     """
+    every = np.ones(len(rows), bool)
+    return read_altered(model, rows, only, merge).hits(truth, every)
+
+
+def read_altered(
+    model: Recognizer, rows: Manifest, only: Sequence[str] = (), merge: Merge | None = None
+) -> AlteredFaces:
+    """Returns what a model reads from crops; arguments as for `measure_robustness`."""
     landmarks = rows.landmarks()  # (N, 5, 2)
-    known = np.isfinite(landmarks).all((1, 2))  # (N,)
     matrix = None
     if merge is not None:
         _, matrix = merge_names(model.labels, merge)  # (C, M)
     table = corruptions(DETECTORS[DEFAULT].load(DETECTORS[DEFAULT].crop_score))
     names = [name for name in table if not only or name in only]
 
-    hits: dict[str, Array] = {}
+    readings: dict[str, Altered] = {}
+    every = np.ones(len(rows), bool)
     for name in tqdm(names, "robustness", disable=None):
         corruption = table[name]
-        correct = []
-        for change in corruption.changes:
+        probabilities = []
+        values = []
+        for variant in corruption.variants:
             finder = FaceFinder(model.crop_spec, "crop", corruption.detector)
-            crops = CorruptedCrops(rows, landmarks, finder, change, corruption.shift)
-            correct.append(predict_labels(model, crops, len(rows), matrix) == truth)
-        hits[name] = np.mean(correct, axis=0)
+            crops = CorruptedCrops(rows, landmarks, finder, variant.change, corruption.shift)
+            shares, outputs = read_crops(model, crops, len(rows))
+            if matrix is not None:
+                shares = merge_probabilities(shares, matrix)
+            probabilities.append(shares)
+            values.append(turn_back(model, outputs, variant.turned))
+        readings[name] = Altered(every, np.stack(probabilities), np.stack(values))
 
-        if name == UNALTERED and known.any():
-            yaw = np.full(len(rows), np.nan)
-            yaw[known] = [_yaw(points) for points in landmarks[known]]
-            most_turned = yaw >= np.nanquantile(yaw, 1 - TURNED)
-            hits[MOST_TURNED] = np.where(most_turned, hits[name], np.nan)
-    return hits
+        if name == UNALTERED:
+            most_turned = find_most_turned(landmarks)
+            if most_turned.any():
+                readings[MOST_TURNED] = readings[name]._replace(counts=most_turned)
+    return AlteredFaces(model.outputs, readings)
+
+
+def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
+    """Returns the outputs (N, K) for images from those for images turned clockwise by `degrees`."""
+    turned = np.full(len(values), degrees)
+    parts = [values[:, :0]]
+    start = 0
+    for head, names in model.net.settings.outputs.items():
+        end = start + len(names)
+        parts.append(in_picture(head, names, values[:, start:end], turned))
+        start = end
+    return np.concatenate(parts, axis=1)
+
+
+def find_most_turned(landmarks: Array) -> Mask:
+    """Returns which heads (N,) are turned most to a side, by their landmarks (N, 5, 2) or NaN."""
+    yaw = np.full(len(landmarks), np.nan)
+    for row in np.flatnonzero(np.isfinite(landmarks).all((1, 2))):
+        yaw[row] = _yaw(landmarks[row])
+    if np.isnan(yaw).all():
+        return np.zeros(len(landmarks), bool)
+    return np.asarray(yaw >= np.nanquantile(yaw, 1 - TURNED))
 
 
 def _yaw(landmarks: Array) -> float:
@@ -198,21 +277,16 @@ def _yaw(landmarks: Array) -> float:
     return np.nan if pose is None else abs(pose.yaw)
 
 
-def predict_labels(
-    model: Recognizer, reader: Reader, number: int, matrix: Array | None = None
-) -> IntArray:
-    """Returns the index of the predicted label of each of N crops of one face (N,).
-
-    `matrix` merges the model's labels, see `labels.merge_names`; None: they stay.
-    """
-    labels: list[int] = []
+def read_crops(model: Recognizer, reader: Reader, number: int) -> tuple[Array, Array]:
+    """Returns the probabilities (N, C) and the outputs (N, K) of N crops of one face."""
+    probabilities = []
+    values = []
     for faces, batch in read_batches(reader, range(number), CHUNK, cores() - 1):
         for info in faces.infos:
             if info.status not in READ:
                 raise FerVitError(f"{info.path}: {info.status}.")
         if batch is not None:
-            probabilities = np.array(model.probabilities(batch.ready(model.device)))  # (B, C)
-            if matrix is not None:
-                probabilities = merge_probabilities(probabilities, matrix)
-            labels += probabilities.argmax(1).tolist()
-    return np.array(labels)
+            shares, outputs = model.read(batch.ready(model.device))  # (B, C) and (B, K)
+            probabilities.append(shares)
+            values.append(outputs)
+    return np.concatenate(probabilities), np.concatenate(values)

@@ -570,35 +570,42 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> dict[str, Any]:
 
 
 def summarize_robustness(
-    hits: dict[str, Array],
+    values: Mapping[str, Array],
     units: IntArray | None = None,
-    other_hits: dict[str, Array] | None = None,
+    others: Mapping[str, Array] | None = None,
+    measure: str = "accuracy",
 ) -> dict[str, dict[str, Any]]:
-    """Returns the number of faces, the accuracy and its difference from the unaltered faces.
+    """Returns the number of faces, a mean and its difference from the unaltered faces.
 
-    All are by corruption; `hits` are (N,), NaN where a face does not count. With the hits of
-    another model, also its accuracy, the difference from it, and the p-value of that difference
-    with Holm's correction for the number of corruptions.
+    All are by corruption. With the values of another model, also its mean, the difference from it,
+    and the p-value of that difference with Holm's correction for the number of corruptions.
+
+    Args:
+        values: Of the faces (N,), NaN where a face does not count: hits, or errors.
+        units: The persons or photos, as for `score_intervals`.
+        others: The values of another model.
+        measure: The name of the mean: `accuracy`, of values of 0 or 1, or another one.
     """
-    columns = np.column_stack([*hits.values()])  # (N, corruptions)
-    changes = columns - hits[UNALTERED][:, None]
-    accuracies = mean_intervals(columns, units, binary=True)
+    binary = measure == "accuracy"
+    columns = np.column_stack([*values.values()])  # (N, corruptions)
+    changes = columns - values[UNALTERED][:, None]
+    means = mean_intervals(columns, units, binary)
     differences = mean_intervals(changes, units)
 
     results: dict[str, dict[str, Any]] = {}
-    for name, accuracy, difference in zip(hits, accuracies, differences, strict=True):
-        results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
+    for name, mean, difference in zip(values, means, differences, strict=True):
+        results[name] = {"faces": mean["faces"], measure: mean}
         if name not in (UNALTERED, MOST_TURNED):
             results[name]["difference"] = difference
-    if other_hits is None:
+    if others is None:
         return results
 
-    others = np.column_stack([other_hits[name] for name in hits])  # (N, corruptions)
-    accuracies = mean_intervals(others, units, binary=True)
-    differences = mean_intervals(columns - others, units)
+    other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
+    means = mean_intervals(other_columns, units, binary)
+    differences = mean_intervals(columns - other_columns, units)
     p_values = holm([normal_p(difference) for difference in differences])
-    for name, accuracy, difference, p in zip(hits, accuracies, differences, p_values, strict=True):
-        results[name]["the other model"] = accuracy
+    for name, mean, difference, p in zip(values, means, differences, p_values, strict=True):
+        results[name]["the other model"] = mean
         results[name]["difference from it"] = difference
         results[name]["p"] = p
     return results

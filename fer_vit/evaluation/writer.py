@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, printable
+from fer_vit.evaluation.altered import AlteredHead
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.outputs import Compared, Measured
 from fer_vit.evaluation.scores import (
@@ -32,6 +33,7 @@ FILES = ("results.json", "results.md", "index.html")  # the page is written last
 KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
 """Why a face is worth a look."""
 PICTURES = 500  # the largest number of faces on the page, so that it opens quickly
+LOSS_FORM = ".3f"
 NOTE = (
     "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
     "not with a feeling."
@@ -206,6 +208,9 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
         compared = results.get("heads compared", {})
         if head in compared:
             heads.append(compared_section(head, compared[head]))
+        altered = results.get("heads robustness", {})
+        if head in altered:
+            heads.append(altered_section(head, altered[head]))
     if faces.targets is None:
         return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
 
@@ -327,7 +332,7 @@ def head_section(head: str, measured: Measured) -> Section:
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
-    sentences.append(f"In brackets: 95% bootstrap intervals, as above. {HEAD_NOTE}")
+    sentences.append("In brackets: 95% bootstrap intervals, as above.")
     text = " ".join(sentences)
     drawn = interval_chart(chart_rows, ".3f")
     if drawn is not None:
@@ -370,7 +375,38 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
     return Section(f"{head.capitalize()}: the two models", text, table)
 
 
-HEAD_NOTE = "Altered images are scored by the expression alone."
+def altered_section(head: str, altered: AlteredHead) -> Section:
+    """Returns the table of the errors of a head by corruption, and of its outputs on request."""
+    names = HEADS[head].figures[:2]
+    further = []
+    for name in names:
+        table = altered_outputs_table(altered["outputs"], name)
+        further.append(Section(f"{head.capitalize()} on altered images: {name}", rows=table))
+    text = (
+        "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
+        f"images have turned targets. {ROBUSTNESS}"
+    )
+    errors = altered["errors"]
+    return Section(
+        f"{head.capitalize()}: robustness",
+        text,
+        score_table("images", errors, ".3f"),
+        intervals=chart(errors, "error", ".3f"),
+        more=further,
+    )
+
+
+def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[list[str]]:
+    """Returns a measure of each output, a row, on each kind of altered images, a column."""
+    table = [["output", *outputs]]
+    for output in next(iter(outputs.values())):
+        cells = [output]
+        for measured in outputs.values():
+            mean = measured[output][name]["mean"]
+            cells.append(NOTHING if mean is None else f"{mean:.3f}")
+        table.append(cells)
+    return table
+
 
 ROBUSTNESS = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
@@ -413,15 +449,18 @@ def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
     return Section("Confusion", "Rows: the label. Columns: the prediction.", table)
 
 
-def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def score_table(
+    head: str, rows: Mapping[str, Mapping[str, Any]], form: str = ".1%"
+) -> list[list[str]]:
     """Returns a row for each set of faces, a column for each result that a row has.
 
-    The recalls have a separate table. Scores that are a detail come last.
+    The recalls have a separate table. Scores that are a detail come last. `form` is of the means,
+    except for a cross-entropy.
     """
     known: list[str] = []
     for row in rows.values():
         for name, result in row.items():
-            if name not in known and not is_recall(name) and cell(result) != NOTHING:
+            if name not in known and not is_recall(name) and cell(result, form) != NOTHING:
                 known.append(name)
     names = [name for name in known if name not in MEANINGS_OF_SCORES]
     names += [name for name in MEANINGS_OF_SCORES if name in known]
@@ -431,23 +470,21 @@ def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[s
         cells = [title]
         for name in names:
             signed = name.startswith("difference") or title == "difference"
-            cells.append(cell(row.get(name), loss=name == "cross-entropy", signed=signed))
+            of_column = LOSS_FORM if name == "cross-entropy" else form
+            cells.append(cell(row.get(name), of_column, signed))
         table.append(cells)
     return table
 
 
-def cell(result: Interval | float | str | None, loss: bool = False, signed: bool = False) -> str:
-    """Formats a result, a percentage unless it is a loss; or a number, a p-value or text."""
+def cell(result: Interval | float | str | None, form: str = ".1%", signed: bool = False) -> str:
+    """Formats a result in a format such as ".1%", or a number, a p-value or text."""
     if result is None or isinstance(result, str):
         return result or NOTHING
     if isinstance(result, int):
         return f"{result:,}"
     if isinstance(result, float):
         return f"{result:.2g}"
-    form = ".3f" if loss else ".1%"
-    if signed:
-        form = f"+{form}"
-    return interval_text(result, form)
+    return interval_text(result, f"+{form}" if signed else form)
 
 
 def occurring(confusion: IntArray) -> list[int]:
@@ -511,10 +548,12 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     return Section(f"By {column}", text.strip(), score_table(column, groups), intervals=drawn)
 
 
-def chart(rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy") -> IntervalChart | None:
+def chart(
+    rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy", form: str = ".1%"
+) -> IntervalChart | None:
     """Returns the chart of one measure of some sets of faces."""
     values = {printable(name): row[measure] for name, row in rows.items()}
-    return interval_chart(values, ".1%")
+    return interval_chart(values, form)
 
 
 def choose_cards(

@@ -15,8 +15,10 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import scores
-from fer_vit.evaluation.evaluated import HeadOutputs, predict_manifest
+from fer_vit.evaluation.altered import score_altered
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.outputs import score_head
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
@@ -240,12 +242,97 @@ def test_groups_and_another_model_are_compared_by_head(
     assert "## Movements: the two models" in text
 
 
-def test_altered_images_need_labels(
+def alter(values: np.ndarray, counts: np.ndarray) -> Altered:
+    """Readings of variants (V, N, K) without expressions."""
+    return Altered(counts, np.full((*values.shape[:2], 2), 0.5), values)
+
+
+def test_altered_faces_are_scored_by_head() -> None:
+    target = RNG.random((60, 2))
+    target[:20, 1] = np.nan
+    every = np.ones(60, bool)
+    views = target.copy()
+    views[np.isnan(views)] = 0.5
+    clean = views[None] + RNG.normal(0, 0.05, (1, 60, 2))
+    turned = views + RNG.normal(0, 0.2, (2, 60, 2))
+    first = AlteredFaces(
+        ["move_a", "move_b"],
+        {
+            UNALTERED: alter(clean, every),
+            "turned": alter(turned, every),
+            MOST_TURNED: alter(clean, np.arange(60) < 7),
+        },
+    )
+    other = AlteredFaces(  # the outputs in another order, and one that the first model lacks
+        ["move_b", "yaw", "move_a"],
+        {name: alter(clean[..., [1, 1, 0]], every) for name in first.readings},
+    )
+    faces = EvaluatedFaces(
+        labels=["x", "y"],
+        paths=np.array([f"{row}.png" for row in range(60)], object),
+        probabilities=np.full((60, 2), 0.5),
+        detected=every,
+        targets=None,
+        columns={},
+        rows=np.arange(60),
+        picture=Path,
+        heads={"movements": HeadOutputs("movements", ["a", "b"], views, target)},
+    )
+    results = score_altered(faces, first, other)
+    assert [*results] == ["heads robustness"]
+    altered = results["heads robustness"]["movements"]
+
+    # the mean of both variants, and the mean error of the outputs with a target
+    for column, name in enumerate("ab"):
+        r = [measure("r", variant[:, column], target[:, column]) for variant in turned]
+        assert altered["outputs"]["turned"][name]["r"]["mean"] == pytest.approx(np.mean(r))
+        assert altered["outputs"]["turned"][name]["r"]["faces"] == 60 - 20 * column
+        assert altered["outputs"][MOST_TURNED][name]["r"]["faces"] == (0 if column else 7)
+    error = np.nanmean(np.abs(turned - target), axis=(0, 2))
+    before = np.nanmean(np.abs(clean - target), axis=(0, 2))
+    row = altered["errors"]["turned"]
+    assert row["faces"] == 60
+    assert row["error"]["mean"] == pytest.approx(error.mean())
+    assert row["difference"]["mean"] == pytest.approx((error - before).mean())
+    assert row["difference"]["low"] < row["difference"]["mean"] < row["difference"]["high"]
+    assert row["the other model"]["mean"] == pytest.approx(before.mean())
+    assert row["difference from it"]["mean"] == pytest.approx((error - before).mean())
+    assert row["p"] < 0.01
+    assert altered["errors"][MOST_TURNED]["faces"] == 7
+    assert altered["errors"][UNALTERED]["p"] == 1
+
+
+def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
+    manifest = write_some(folder, tmp_path / "some.parquet", every=3)
+    words = ["--checkpoint", folder / "model", "--split=test", "--robustness"]
+    results = evaluate(tmp_path / "e", manifest, *words, "--against", folder / "model")
+    faces = len(Manifest.read(manifest).split("test"))
+    conditions = results["robustness"]
+    assert conditions[UNALTERED]["faces"] == results["faces"] < faces
+    assert [*results["heads robustness"]] == [*drawn.OUTPUTS]
+    for head, altered in results["heads robustness"].items():
+        assert [*altered["errors"]] == [*altered["outputs"]] == [*conditions]
+        for name, row in altered["errors"].items():
+            assert row["error"]["mean"] > 0
+            assert row["difference from it"]["mean"] == 0
+            assert [*altered["outputs"][name]] == drawn.OUTPUTS[head]
+            if name != MOST_TURNED:
+                assert row["faces"] == faces
+    text = (tmp_path / "e" / "results.md").read_text()
+    assert "## Pose: robustness" in text
+    assert "### Affect on altered images: CCC" in text
+
+
+def test_altered_images_need_labels_or_targets(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    manifest = write_some(folder, tmp_path / "none.parquet", every=1)
+    reading = drawn.read(tmp_path / "faces", count=80, size=48)
+    rows = [replace(row, label=None) for row in reading.rows]
+    write_manifest(tmp_path / "none.parquet", replace(reading, rows=rows), "drawn")
     words = ["--checkpoint", folder / "model", "--robustness", "--output", tmp_path / "e"]
-    assert "expression alone" in fails(capsys, "evaluate", manifest, *words)
+    assert "targets of further heads" in fails(
+        capsys, "evaluate", tmp_path / "none.parquet", *words
+    )
 
 
 def test_tables_of_two_models_are_compared_by_head(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import scipy.stats
@@ -68,14 +70,35 @@ def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
 
 
 def test_turns_go_both_ways() -> None:
-    changes = module.corruptions(LandmarksOnly())["turned by 30 degrees"].changes
-    one, other = (change(IMAGE, LANDMARKS) for change in changes)
+    variants = module.corruptions(LandmarksOnly())["turned by 30 degrees"].variants
+    one, other = (variant.change(IMAGE, LANDMARKS) for variant in variants)
     assert (
         np.abs(one[:, ::-1].astype(float) - module.turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean()
         < 0.1
     )
     assert (other == module.turn(IMAGE, LANDMARKS, -30)).all()
     assert (one != other).any()
+
+
+def test_the_angle_of_a_turn_is_the_change_of_the_roll() -> None:
+    before = head_pose(LANDMARKS).roll
+    for variant in module.corruptions(LandmarksOnly())["turned by 15 degrees"].variants:
+        marks = []
+        for x, y in LANDMARKS:
+            dot = np.zeros((96, 96, 3), np.uint8)
+            dot[round(y), round(x)] = 255
+            rows, columns = np.nonzero(variant.change(cv2.dilate(dot, None), LANDMARKS)[..., 0])
+            marks.append((columns.mean(), rows.mean()))
+        after = head_pose(np.array(marks)).roll
+        assert after - before == pytest.approx(variant.turned, abs=1.5)
+
+
+def test_values_of_turned_images_are_turned_back() -> None:
+    outputs = {"movements": ["a"], "pose": ["roll", "yaw"], "affect": ["valence"]}
+    model = SimpleNamespace(net=SimpleNamespace(settings=SimpleNamespace(outputs=outputs)))
+    values = np.array([[0.1, 20.0, 30.0, -0.5], [0.2, -5.0, 40.0, 0.5]])
+    turned = module.turn_back(model, values, 15)
+    np.testing.assert_array_equal(turned, values - [0, 15, 0, 0])
 
 
 def test_results_are_paired_with_the_unaltered_faces() -> None:
@@ -98,7 +121,7 @@ def test_robustness_is_paired_with_the_other_model() -> None:
     clean = (rng.random(400) < 0.9).astype(float)
     worse = np.where(np.arange(400) < 9, 0.0, clean)
     hits = {UNALTERED: clean, "covered": worse}
-    results = summarize_robustness(hits, other_hits={UNALTERED: clean, "covered": clean})
+    results = summarize_robustness(hits, others={UNALTERED: clean, "covered": clean})
     assert results[UNALTERED]["difference from it"]["mean"] == 0
     assert results[UNALTERED]["p"] == 1
     covered = results["covered"]

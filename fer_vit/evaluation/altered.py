@@ -1,0 +1,109 @@
+"""Scores of what models read from altered images: the expression and further heads.
+
+N faces, V variants of a corruption, K outputs of a head.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import numpy as np
+
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.outputs import Measured, score_variants
+from fer_vit.evaluation.robustness import Altered, AlteredFaces
+from fer_vit.evaluation.scores import summarize_robustness
+from fer_vit.geometry import Array
+
+
+class AlteredHead(TypedDict):
+    """How well a head reads altered images."""
+
+    errors: dict[str, dict[str, Any]]  # by corruption, see `scores.summarize_robustness`
+    outputs: dict[str, Measured]  # by corruption
+
+
+def score_altered(
+    faces: EvaluatedFaces, altered: AlteredFaces, other: AlteredFaces | None = None
+) -> dict[str, Any]:
+    """Returns scores of what a model reads from altered images of N faces.
+
+    Args:
+        faces: The faces. Those without a label count for further heads alone.
+        altered: What the model reads from them.
+        other: What another model reads from them.
+
+    Returns:
+        `robustness` of the expression, if there are labels, and `heads robustness`, if there are
+        targets of further heads.
+    """
+    results: dict[str, Any] = {}
+    if faces.targets is not None:
+        labelled = faces.with_label()
+        assert labelled.targets is not None
+        truth = labelled.targets.argmax(1)
+        hits = altered.hits(truth, faces.labelled)
+        other_hits = None if other is None else other.hits(truth, faces.labelled)
+        results["robustness"] = summarize_robustness(hits, labelled.units, other_hits)
+    if faces.heads:
+        heads = {}
+        for head in faces.heads:
+            heads[head] = score_altered_head(faces, head, altered, other)
+        results["heads robustness"] = heads
+    return results
+
+
+def score_altered_head(
+    faces: EvaluatedFaces, head: str, altered: AlteredFaces, other: AlteredFaces | None
+) -> AlteredHead:
+    """Returns how well a further head is read from altered images.
+
+    The error of a face is the mean absolute error of the outputs that have a target. Two models are
+    compared by the outputs that both have.
+    """
+    outputs = faces.heads[head]
+    measured = {}
+    for name, reading in altered.readings.items():
+        variants = take_values(outputs, altered.columns, reading)
+        measured[name] = score_variants(head, variants, faces.units)
+
+    shared = outputs
+    other_errors = None
+    if other is not None:
+        shared = outputs.take_columns([name in other.columns for name in outputs.columns])
+        other_errors = face_errors(shared, other)
+    errors = face_errors(shared, altered)
+    summary = summarize_robustness(errors, faces.units, other_errors, measure="error")
+    return AlteredHead(errors=summary, outputs=measured)
+
+
+def take_values(
+    outputs: HeadOutputs, columns: Sequence[str], reading: Altered
+) -> list[HeadOutputs]:
+    """Returns outputs with the values of each variant (V); NaN where a face does not count.
+
+    `columns` names all outputs of the model.
+    """
+    places = [columns.index(name) for name in outputs.columns]
+    variants = []
+    for values in reading.values:  # (N, all outputs)
+        counted = np.where(reading.counts[:, None], values[:, places], np.nan)  # (N, K)
+        variants.append(replace(outputs, values=counted))
+    return variants
+
+
+def face_errors(outputs: HeadOutputs, altered: AlteredFaces) -> Mapping[str, Array]:
+    """Returns the mean absolute error of each face over outputs and variants (N,), by corruption.
+
+    NaN: no output has a target, or the face does not count.
+    """
+    errors = {}
+    for name, reading in altered.readings.items():
+        variants = take_values(outputs, altered.columns, reading)
+        deviations = np.stack([np.abs(variant.values - outputs.targets) for variant in variants])
+        known = np.isfinite(deviations)  # (V, N, K)
+        total = np.where(known, deviations, 0.0).sum((0, 2))
+        count = known.sum((0, 2))
+        missing = np.full(len(total), np.nan)
+        errors[name] = np.divide(total, count, out=missing, where=count > 0)
+    return errors
