@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
-from fer_vit.fields import Cell, Field, face_fields
+from fer_vit.fields import ORIGIN, PHOTO, Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image, IntArray, Mask
 
 Source: TypeAlias = Path | bytes | Image
@@ -105,6 +105,7 @@ class Scheme:
         outputs: The columns of the K outputs of further heads.
         regions: The names of the R regions.
         crop_size: Side of the crop in pixels.
+        features: The number D of features.
         thresholds: Of prediction sets, see `conformal`; empty if the model is not calibrated.
         sure_score: The detector's score below which a face is uncertain; None: no face is.
         origin: What made the predictions.
@@ -114,6 +115,7 @@ class Scheme:
     outputs: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     crop_size: int = 0
+    features: int = 0
     thresholds: Thresholds = field(default_factory=dict, repr=False)
     sure_score: float | None = None
     origin: Origin = field(default_factory=Origin)
@@ -351,8 +353,9 @@ class Faces(Sequence["Face"]):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Returns each column of the table of faces (N,), see `fields.face_fields`."""
-        number = self.features.shape[1]
-        known = face_fields(self.labels, self.scheme.outputs, videos=True, features=number)
+        known = face_fields(
+            self.labels, self.scheme.outputs, videos=True, features=self.scheme.features
+        )
         return {each.name: each.values(self) for each in known}
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
@@ -364,7 +367,7 @@ class Faces(Sequence["Face"]):
             features: Add the columns of features.
         """
         videos = any(info.frame is not None for info in self.infos)
-        number = self.features.shape[1] if features else 0
+        number = self.scheme.features if features else 0
         chosen = face_fields(self.labels, self.scheme.outputs, videos, number)
         rows = self.rows(chosen, photos=photos)
         return {each.name: [row.get(each.name) for row in rows] for each in chosen}
@@ -377,9 +380,7 @@ class Faces(Sequence["Face"]):
         Faces below `min_confidence` have no label and are ambiguous. With `photos`, the rows are in
         the order of the photos, and a photo without a face has a row, with the origin.
         """
-        columns = self.columns()
-        cells = {each.name: as_cells(columns[each.name]) for each in chosen}
-        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        rows = self._cells_by_row(chosen)
         if min_confidence:
             for row, confidence in zip(rows, self.confidence.tolist(), strict=True):
                 low = confidence < min_confidence
@@ -395,18 +396,21 @@ class Faces(Sequence["Face"]):
         for row, index in zip(rows, self.photo.tolist(), strict=True):
             of_photo[index].append(row)
         in_order: list[dict[str, Cell]] = []
-        for info, rows_of_photo in zip(self.infos, of_photo, strict=True):
-            in_order += rows_of_photo or [self._empty_row(info)]
+        for row_of_photo, rows_of_photo in zip(self._photo_rows(), of_photo, strict=True):
+            in_order += rows_of_photo or [row_of_photo]
         return in_order
 
-    def _empty_row(self, info: PhotoInfo) -> dict[str, Cell]:
-        return {
-            "path": info.path,
-            "status": info.status,
-            "frame": info.frame,
-            "seconds": info.seconds,
-            **self.origin._asdict(),
-        }
+    def _photo_rows(self) -> list[dict[str, Cell]]:
+        """Returns the row of each photo as if it had no face: its own columns, and the origin."""
+        every_photo = np.arange(len(self.infos))
+        unknown = found_faces(self.infos, every_photo, scheme=self.scheme)  # one in each photo
+        return unknown._cells_by_row([*PHOTO, *ORIGIN])
+
+    def _cells_by_row(self, chosen: Sequence[Field]) -> list[dict[str, Cell]]:
+        """Returns the cells of the chosen columns by name, for each face."""
+        names = [column.name for column in chosen]
+        columns = [as_cells(column.values(self)) for column in chosen]
+        return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 ARRAYS = tuple(each.name for each in fields(Faces) if each.name not in ("infos", "scheme"))
@@ -691,7 +695,7 @@ def found_faces(
         visible=np.zeros((number, regions), bool),
         in_photo=np.zeros((number, regions), bool),
         blur=_unknown(number),
-        features=np.zeros((number, 0), np.float32),
+        features=np.zeros((number, scheme.features), np.float32),
     )
 
 

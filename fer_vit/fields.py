@@ -115,11 +115,15 @@ def _origin(name: str, meaning: str) -> Field:
 VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
-IDENTITY = (
+PHOTO = (
     Field("path", "string", "", "the photo or video"),
     Field("status", "string", "", "ok, no face, or why the image cannot be read"),
     Field("frame", "integer", "", "index of the frame in its video", VIDEOS),
     Field("seconds", "number", "seconds", "time of the frame in its file", VIDEOS),
+)
+"""What identifies a photo or frame. A photo without a face has these columns and `ORIGIN`."""
+IDENTITY = (
+    *PHOTO,
     Field("track", "integer", "", "number of the person in the video", VIDEOS),
     Field("face", "integer", "", "index of the face in its photo; empty without a face"),
 )

@@ -319,11 +319,8 @@ class Recognizer(nn.Module):
         return collate(samples).ready(self.device)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
-        """Returns the features (N, D) of the N faces that `predict`,
-        whose arguments it takes, finds.
-        """
-        features = self.predict(images, **options).features
-        return features.reshape(len(features), self.net.vit.embed_dim)  # also without a face
+        """Returns the features (N, D) of the faces that `predict` finds with these arguments."""
+        return self.predict(images, **options).features
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
         """Yields photos and frames with their `faces`, one at a time;
@@ -448,6 +445,7 @@ class Recognizer(nn.Module):
             outputs=tuple(self.outputs),
             regions=self.crop_spec.regions,
             crop_size=self.crop_spec.size,
+            features=self.net.vit.embed_dim,
             thresholds=self.thresholds,
             sure_score=find_detector(detector).sure_score,
             origin=self.origin(detector),

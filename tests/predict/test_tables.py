@@ -1,19 +1,32 @@
 """A folder of tables: the chunks, and the check of the tables that exist."""
 
+import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Pil
 
 from fer_vit import files
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
-from fer_vit.predict.tables import Checked, check_tables, find_tables, plan_tables
+from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import load
+from fer_vit.predict.tables import (
+    Checked,
+    check_tables,
+    find_tables,
+    plan_tables,
+    predict_table,
+)
 from fer_vit.report.table import TableWriter
 from tests.helpers.commands import main
+from tests.helpers.models import small_model
 
 FACTS = {"model": "abc", "detector": "yunet"}
 NAMES = [Path(f"photos/{number}.jpg") for number in range(7)]
@@ -65,6 +78,24 @@ def test_each_rank_predicts_its_own_tables(
     assert by_rank == [tables[rank::3] for rank in range(3)]
     rows = [row for table in tables for row in pq.read_table(table).to_pylist()]
     assert [row["path"] for row in rows] == sorted(map(str, drawn.glob("faces/val/*/*.png")))
+
+
+def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.png"
+    Pil.new("RGB", (60, 60)).save(empty)
+    broken = tmp_path / "text.png"
+    broken.write_text("a")
+    table = tmp_path / "faces.csv"
+    model = load(small_model())
+    predict_table(model, [empty, broken], PhotoOptions(workers=0), Outputs(table, features=True))
+    with table.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == [str(empty), str(broken)]
+    features = [name for name in rows[0] if name.startswith("feature_")]
+    assert features == [f"feature_{index}" for index in range(32)]
+    assert {row[name] for row in rows for name in features} == {""}
+    faces = model.predict(np.zeros((60, 60, 3), np.uint8), workers=0)
+    assert faces.table(photos=True, features=True)["feature_31"] == [None]
 
 
 def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
