@@ -43,17 +43,12 @@ def read_photo(face: Face) -> Image:
 def face_view(face: Face, photo: Image) -> FaceView:
     """Returns a face for drawing, in its photo (H, W, 3), RGB uint8."""
     return FaceView(
+        face=face,
         photo=photo,
         to_crop=face.to_crop,
-        crop_size=face.crop_size,
         regions=face.regions,
         box=face.box,
         name=face.path,
-        face=face.face,
-        track=face.track,
-        seconds=face.seconds or 0.0,
-        probabilities=face.probabilities,
-        smoothed=face.label_smoothed,
     )
 
 

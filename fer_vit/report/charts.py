@@ -141,7 +141,7 @@ def prediction_figure(view: FaceView) -> Figure:
     photo.imshow(draw.draw_boxes(draw.zoom(view, 640)))
     photo.set_axis_off()
 
-    ranked = draw.ranked(view.probabilities)[:BARS]
+    ranked = draw.ranked(view.face.probabilities)[:BARS]
     rows = range(len(ranked))
     values = [value for _, value in ranked]
     percentages = [draw.probability_text(value) for value in values]
@@ -295,7 +295,7 @@ def _centres(close: FaceView, regions: Sequence[str]) -> dict[int, Array]:
 def _crop_image(axes: Axes, close: FaceView, colours: Array) -> None:
     """Draws colours (rows, columns, 4) over the crop of a face."""
     place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
-    extent = (0, close.crop_size, close.crop_size, 0)
+    extent = (0, close.face.crop_size, close.face.crop_size, 0)
     axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
 
 
@@ -309,8 +309,8 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
         share = signed_percent(float(target.shares[index]))
         labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
     score = printable(target.name)
-    if target.name in view.probabilities:
-        score += f" {draw.probability_text(view.probabilities[target.name])}"
+    if target.name in view.face.probabilities:
+        score += f" {draw.probability_text(view.face.probabilities[target.name])}"
     text = (
         f"{score}: what drives the prediction.\n"
         "Orange is for it, blue against it. Numbers are the largest shares of regions."
@@ -372,7 +372,7 @@ def attention_figure(
     pairs = strongest_pairs(relations, list(centres))
 
     # What is drawn, in words.
-    label, confidence = draw.ranked(view.probabilities)[0]
+    label, confidence = draw.ranked(view.face.probabilities)[0]
     result = f"{printable(label)} {draw.probability_text(confidence)}"
     text = f"{result}: how regions exchange information.\n"
     text += "Discs: attention from a region to the output.\nArcs: attention between two regions"

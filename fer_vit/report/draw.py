@@ -5,7 +5,7 @@ lines and text are crisp on a 48-pixel face and cheap on a 24-megapixel photo.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 from zlib import crc32
@@ -49,33 +49,26 @@ def expression_colour(label: str) -> str:
 
 @dataclass(frozen=True)
 class FaceView:
-    """A picture of a face, and what is drawn into it and beside it.
+    """A face in a picture: where it lies there. What is written beside it is in `face`.
 
-    An instruction for drawing, not a `Face`: `zoom` moves it into another picture, and the view of
-    a mean is of no photo. `predict.plot.face_view` makes it of a `Face`.
+    `zoom` moves it into another picture. `predict.plot.face_view` makes it of a `Face`.
     """
 
-    photo: Image  # (H, W, 3), RGB uint8, of any size
-    to_crop: Array  # matrix (2, 3) from photo to crop pixels
-    crop_size: int  # side of the square crop in pixels
-    regions: dict[str, Array]  # box (4,) of each region that is present, xyxy in crop pixels
-    # Detected face (4,), xyxy in photo pixels; None for a crop without landmarks.
+    face: Face
+    photo: Image  # the picture (H, W, 3), RGB uint8, of any size
+    to_crop: Array  # matrix (2, 3) from the picture to crop pixels
+    regions: dict[str, Array]  # box (4,) of each region that is drawn, xyxy in crop pixels
+    # Detected face (4,), xyxy in the picture; None for a crop without landmarks.
     box: Array | None = None
     name: str = ""  # path of the photo as the user should see it; untrusted text
-    face: int = 0  # index in the photo
-    track: int | None = None  # the number of the person in a video
-    seconds: float = 0.0  # the frame's time
-    probabilities: dict[str, float] = field(default_factory=dict)  # of each label
-    smoothed: str | None = None  # the expression with the largest smoothed probability in a video
-    warnings: tuple[str, ...] = ()  # why the prediction may be unreliable
 
     @property
     def where(self) -> str:
         """Which face of the photo it is; in a video, who and when."""
-        if self.track is None:
-            return f"face {self.face}"
-        minutes, seconds = divmod(round(self.seconds, 1), 60)
-        return f"person {self.track} at {minutes:.0f}:{seconds:04.1f}"
+        if self.face.track is None:
+            return f"face {self.face.face}"
+        minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
+        return f"person {self.face.track} at {minutes:.0f}:{seconds:04.1f}"
 
 
 class Attention(NamedTuple):
@@ -93,7 +86,7 @@ class Attention(NamedTuple):
 def zoom(view: FaceView, size: int) -> FaceView:
     """Returns the same face in a cut-out of its photo, its longer side scaled to `size` pixels."""
     # The crop and the detected box, in photo pixels.
-    corners = to_photo(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
+    corners = to_photo(view, np.array([0.0, 0.0, view.face.crop_size, view.face.crop_size]))
     if view.box is not None:
         corners = np.vstack([corners, view.box.reshape(2, 2)])
     low = corners.min(0)

@@ -81,7 +81,7 @@ def save_face(
     (photos / name).write_bytes(photo)
     (photos / name).with_suffix(".png").write_bytes(maps)
 
-    if view.face == 1 and view.box is not None and view.track is None:
+    if view.face.face == 1 and view.box is not None and view.face.track is None:
         whole = Pil.fromarray(view.photo)
         whole.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
         whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=QUALITY)
@@ -89,10 +89,10 @@ def save_face(
     data = face_data(close, evidence, regions)
     data["image"] = f"photos/{name}"
     data["box"] = None
-    if view.box is not None and view.track is None:
+    if view.box is not None and view.face.track is None:
         height, width = view.photo.shape[:2]
         data["box"] = _rounded(view.box / np.array([width, height, width, height]), 4)
-    label, _ = ranked(view.probabilities)[0]
+    label, _ = ranked(view.face.probabilities)[0]
     return FaceRecord(
         label=label,
         data=htmlsafe_json_dumps(data, dumps=json_text, separators=(",", ":")),
@@ -106,9 +106,10 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
 
     Values of labels and of regions are in the order of their indices.
     """
+    face = close.face
     smoothed = None
-    if close.smoothed is not None:
-        smoothed = list(close.probabilities).index(close.smoothed)
+    if face.label_smoothed is not None:
+        smoothed = list(face.probabilities).index(face.label_smoothed)
     targets = []
     for target in evidence.targets:
         targets.append({"name": printable(target.name), "shares": _rounded(target.shares)})
@@ -119,17 +120,17 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
     return {
         "name": printable(close.name),
         "where": close.where,
-        "index": close.face,
-        "track": close.track,
-        "seconds": close.seconds,
+        "index": face.face,
+        "track": face.track,
+        "seconds": face.seconds or 0.0,
         "smoothed": smoothed,
-        "warnings": list(close.warnings),
+        "warnings": face.warnings,
         "size": close.photo.shape[1::-1],
         "order": list(evidence.order),
-        "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
+        "probabilities": _rounded(np.array(list(face.probabilities.values())), 4),
         # From the crop to the picture, column by column, as SVG has it.
         "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),
-        "crop": close.crop_size,
+        "crop": face.crop_size,
         "boxes": boxes,
         "targets": targets,
         "interactions": interacting_pairs(evidence.interactions),
@@ -163,7 +164,7 @@ def average_data(
             bounds.append(None)
         else:
             bounds.append(_rounded(np.array([interval["low"], interval["high"]])))
-    label, _ = ranked(view.probabilities)[0]
+    label, _ = ranked(view.face.probabilities)[0]
     return face_data(view, evidence, regions) | {
         "label": printable(label),
         "faces": faces,

@@ -4,6 +4,7 @@ R regions, C labels, V views of attention, of which L are heads (see `Attention`
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.face.crop import warp
+from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
@@ -75,7 +77,7 @@ class Average:
             if name in view.regions:
                 boxes[index] = view.regions[name]
 
-        photo = warp(view.photo, view.to_crop * PHOTO_SIDE / view.crop_size, PHOTO_SIDE)
+        photo = warp(view.photo, view.to_crop * PHOTO_SIDE / view.face.crop_size, PHOTO_SIDE)
         self.shares.add(shares)
         self.heat.add(target.heat / max(np.abs(target.heat).sum(), 1e-12))
         self.boxes.add(boxes)
@@ -109,12 +111,12 @@ class Average:
         for name, box in zip(self.regions, self.boxes.value(), strict=True):
             if np.isfinite(box).all():
                 regions[name] = box
+        face = mean_face(label, crop_size)
         view = FaceView(
+            face=face,
             photo=self.photo.value().round().astype(np.uint8),
-            to_crop=np.eye(2, 3) * crop_size / PHOTO_SIDE,
-            crop_size=crop_size,
+            to_crop=face.to_crop,
             regions=regions,
-            probabilities={label: 1.0},
         )
 
         mean = self.attention()
@@ -133,6 +135,14 @@ class Average:
             charts={},
         )
         return view, evidence
+
+
+def mean_face(label: str, crop_size: int) -> Face:
+    """Returns the face of a mean photo of `PHOTO_SIDE` pixels, predicted as a label."""
+    scheme = Scheme(labels=(label,), crop_size=crop_size)
+    faces = found_faces([PhotoInfo("")], np.zeros(1, np.int64), scheme=scheme)
+    to_crop = np.eye(2, 3) * crop_size / PHOTO_SIDE
+    return replace(faces, probabilities=np.ones((1, 1)), to_crop=to_crop[None])[0]
 
 
 def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:

@@ -87,7 +87,7 @@ def explain_faces(
             else:
                 view = face_view(face, picture)
             regions = visible_regions(model.crop_spec, batch, row)
-            view = replace(view, regions=regions, warnings=tuple(face.warnings))
+            view = replace(view, regions=regions)
             values = face_charts(ReadFace(face, terms[row]), charts)
             yield face, view, evidence._replace(charts=values)
 

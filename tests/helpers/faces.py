@@ -1,11 +1,11 @@
 """Classified faces without a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Scheme, found_faces
+from fer_vit.faces import NO_FACE, OK, Face, Faces, PhotoInfo, Scheme, found_faces
 from fer_vit.geometry import Array
 
 
@@ -43,3 +43,31 @@ def make_faces(
         to_crop=np.tile(np.eye(2, 3), (number, 1, 1)),
         score=np.ones(number),
     )
+
+
+def make_face(
+    probabilities: Mapping[str, float],
+    *,
+    face: int = 0,
+    crop_size: int = 32,
+    size: float = 48.0,
+    seconds: float | None = None,
+    track: int | None = None,
+    smoothed: bool = False,
+) -> Face:
+    """The face with index `face` of a photo or, with `track`, of a frame; its crop has a side of
+    `size` pixels in the photo.
+    """
+    faces = make_faces(
+        tuple(probabilities),
+        [[*probabilities.values()]],
+        seconds=seconds,
+        track=[track],
+        smoothed=smoothed,
+    )
+    return replace(
+        faces,
+        scheme=replace(faces.scheme, crop_size=crop_size),
+        face=np.array([face]),
+        to_crop=np.eye(2, 3)[None] * crop_size / size,
+    )[0]

@@ -10,6 +10,7 @@ import numpy as np
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence, FaceRecord
 from fer_vit.report.html import GENERATOR, render
+from tests.helpers.faces import make_face
 
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
@@ -30,19 +31,19 @@ INTERACTIONS = np.array([[0.0, 0.0, -0.4], [0.0, 0.0, 0.0], [-0.4, 0.0, 0.0]])
 VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
 
 
-def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> FaceView:
+def make_view(
+    name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), *, face: int = 2
+) -> FaceView:
     return FaceView(
+        face=make_face(dict(zip(LABELS, probabilities, strict=True)), face=face),
         name=name,
-        face=2,
         photo=np.full((48, 48, 3), 90, np.uint8),
         box=None,
         to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
-        crop_size=32,
         regions={
             "mouth": np.array([8.0, 16.0, 20.0, 28.0]),
             "chin": np.array([8.0, 24.0, 20.0, 32.0]),
         },
-        probabilities=dict(zip(LABELS, probabilities, strict=True)),
     )
 
 

@@ -86,7 +86,7 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     broken = tmp_path / "text.png"
     broken.write_text("a")
     table = tmp_path / "faces.csv"
-    model = load(small_model())
+    model = load(small_model(regions=("mouth",)))
     predict_table(model, [empty, broken], PhotoOptions(workers=0), Outputs(table, features=True))
     with table.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -17,6 +17,7 @@ from fer_vit.report.charts import (
 )
 from fer_vit.report.draw import REGION_COLOUR, Attention, FaceView
 from fer_vit.sources.drawn import draw_face
+from tests.helpers.faces import make_face
 
 
 def test_the_diagonal_is_dark_where_all_is_right() -> None:
@@ -37,7 +38,7 @@ def test_the_diagonal_is_dark_where_all_is_right() -> None:
 REGIONS = ("right_eye", "nose", "mouth")
 BOXES = {"right_eye": np.array([8.0, 8, 16, 16]), "mouth": np.array([40.0, 40, 56, 56])}
 VIEW = FaceView(
-    np.full((64, 64, 3), 90, np.uint8), np.eye(2, 3), 64, BOXES, probabilities={"$x$": 0.75}
+    make_face({"$x$": 0.75}, crop_size=64), np.full((64, 64, 3), 90, np.uint8), np.eye(2, 3), BOXES
 )
 
 
@@ -95,16 +96,16 @@ def test_pairs_are_of_regions_that_are_there_strongest_first() -> None:
         {
             "regions": {},
             "name": "line\nbreak \udcff \x00 $漢_$" + "x" * 5000,
-            "probabilities": {"$a_$ long " * 9: 1.0},
+            "face": make_face({"$a_$ long " * 9: 1.0}, crop_size=64),
         },
-        {"probabilities": {f"{number}": number / 190 for number in range(20)}},
+        {"face": make_face({f"{number}": number / 190 for number in range(20)}, crop_size=64)},
     ],
 )
 def test_every_face_becomes_a_picture_of_the_same_size(changes: dict[str, Any]) -> None:
     figure = prediction_figure(replace(VIEW, **changes))
     assert rasterize(figure).shape == (420, 600, 3)
     _, bars = figure.axes
-    probabilities = changes.get("probabilities", VIEW.probabilities).values()
+    probabilities = changes.get("face", VIEW.face).probabilities.values()
     assert [bar.get_width() for bar in bars.patches] == sorted(probabilities, reverse=True)[:12]
 
 

@@ -19,6 +19,7 @@ from fer_vit.report.draw import (
     Marked,
     draw_faces,
 )
+from tests.helpers.faces import make_face
 
 CROP = 64
 
@@ -38,17 +39,15 @@ TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (
 def make_view(**changes: Any) -> draw.FaceView:
     """A grey photo (160, 200) with a turned face of two regions."""
     view = draw.FaceView(
+        face=make_face({"neutral": 0.2, "happiness": 0.7, "fear": 0.1}, face=1, crop_size=CROP),
         name="folder/photo.png",
-        face=1,
         photo=np.full((160, 200, 3), 128, np.uint8),
         box=np.array([70.0, 60.0, 150.0, 140.0]),
         to_crop=TURNED,
-        crop_size=CROP,
         regions={
             "mouth": np.array([20.0, 40.0, 44.0, 56.0]),
             "nose": np.array([26.0, 24.0, 38.0, 36.0]),
         },
-        probabilities={"neutral": 0.2, "happiness": 0.7, "fear": 0.1},
     )
     return replace(view, **changes)
 

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from fer_vit.errors import printable
 from fer_vit.report.faces import save_face
 from tests.helpers.browser import opened
+from tests.helpers.faces import make_face
 from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page
 
 OWN = "document.title='owned'"
@@ -36,7 +37,7 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
         view = make_view(name)
         probabilities = dict(zip(labels, np.roll((0.1, 0.7, 0.2), number), strict=True))
         view = replace(
-            view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number)
+            view, face=make_face(probabilities), photo=np.full_like(view.photo, 10 + 16 * number)
         )
         order = np.argsort([-p for p in probabilities.values()]).tolist()
         evidence = make_evidence(order, labels)

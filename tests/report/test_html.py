@@ -22,7 +22,9 @@ from fer_vit.report.faces import (
     save_face,
 )
 from fer_vit.report.table import Interval
+from fer_vit.visualization.averages import mean_face
 from tests.helpers.browser import SCREENS, assert_accessible, loaded, on_screen, opened
+from tests.helpers.faces import make_face
 from tests.helpers.processes import PATIENCE
 from tests.helpers.reports import (
     ATTENTION,
@@ -46,11 +48,12 @@ SHOWN = """() => Promise.all([...document.querySelectorAll(".face image")].map(i
 
 
 def write(folder: Path) -> Path:
+    small = make_face(dict(zip(LABELS, (0.2, 0.65, 0.15), strict=True)), face=2, size=20)
     views = [
         make_view(HOSTILE),
         make_view(QUOTES, (0.6, 0.3, 0.1)),
         make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
-        replace(make_view("folder/last.png", (0.2, 0.65, 0.15)), warnings=("small face",)),
+        replace(make_view("folder/last.png"), face=small),
     ]
     few = make_evidence([2, 1, 0])
     few = few._replace(targets=[few.targets[0], few.targets[3]])  # as without `--labels all`
@@ -59,7 +62,7 @@ def write(folder: Path) -> Path:
     for number, (view, explained) in enumerate(zip(views, evidence, strict=True)):
         records.append(save_face(folder, number, view, explained, REGIONS))
     found = [Interval(mean=0.2, low=0.1, high=0.3, faces=40)] * (3 + 3 + 9)
-    mean = replace(make_view(""), probabilities={LABELS[2]: 1.0})
+    mean = replace(make_view(""), face=mean_face(LABELS[2], 32))
     average = average_data(
         40,
         mean,
@@ -307,12 +310,10 @@ def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: 
 def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
     chrome: Browser, tmp_path: Path
 ) -> None:
-    records = [
-        save_face(tmp_path, 0, replace(make_view("alone.png"), face=0), make_evidence(), REGIONS)
-    ]
+    records = [save_face(tmp_path, 0, make_view("alone.png", face=0), make_evidence(), REGIONS)]
     for number, left in enumerate((10.0, 60.0), 1):
         view = replace(
-            make_view("a/b.png"), face=number - 1, box=np.array([left, 10, left + 20, 30])
+            make_view("a/b.png", face=number - 1), box=np.array([left, 10, left + 20, 30])
         )
         view = replace(view, photo=np.full((50, 100, 3), 90, np.uint8))
         records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
@@ -339,12 +340,11 @@ def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
     records = []
     for number in range(4):
         boxed = replace(
-            make_view("a/b.png"),
-            face=number,
+            make_view("a/b.png", face=number),
             box=np.array([10.0 * number, 5, 10.0 * number + 8, 15]),
         )
         records.append(save_face(tmp_path, number, boxed, make_evidence(), REGIONS))
-    other = replace(make_view("c.png", (0.8, 0.1, 0.1)), face=0)
+    other = make_view("c.png", (0.8, 0.1, 0.1), face=0)
     records.append(save_face(tmp_path, 4, other, make_evidence([0, 1, 2]), REGIONS))
     page, wrong = open_records(chrome, tmp_path, records)
     assert page.locator(".whole").count() == 1

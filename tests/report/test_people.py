@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence, save_face
 from tests.helpers.browser import loaded, opened
+from tests.helpers.faces import make_face
 from tests.helpers.reports import write_page
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
@@ -36,18 +37,15 @@ def write(folder: Path) -> Path:
     records = []
     for track in range(10):
         for seconds in (0.0, 2.5, 5.0, 10.0) if track < 2 else (5.0,):
+            happiness = 0.499 if seconds == 5.0 else seconds / 10
+            shares = {"happiness": happiness, "<i>fear": 1 - happiness}
             view = FaceView(
+                make_face(shares, seconds=seconds, track=track, smoothed=True),
                 np.full((60, 80, 3), 10 * len(records) + 40, np.uint8),
                 np.eye(2, 3),
-                32,
                 {"mouth": np.array([4.0, 20, 20, 28]), "nose": np.array([8.0, 8, 16, 20])},
                 np.array([2.0, 2, 40, 40]),
                 NAME,
-                0,
-                track,
-                seconds,
-                {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
-                "happiness" if seconds > 5 else "<i>fear",
             )
             attention = Attention(
                 np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(1)
@@ -56,7 +54,7 @@ def write(folder: Path) -> Path:
             target = Attributed(LABELS[order[0]], np.array([0.75, -0.25]), np.ones((8, 8)))
             evidence = Evidence(order, [target], attention, np.zeros((2, 2)), {})
             records.append(save_face(folder, len(records), view, evidence, REGIONS))
-    photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
+    photo = replace(view, name="a.jpg", face=make_face(shares))
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
     people = [person(track, 30 - track) for track in range(10)]
     write_page(

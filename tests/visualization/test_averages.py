@@ -10,6 +10,7 @@ from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_heads, write_tables
+from tests.helpers.faces import make_face
 
 REGIONS = ("right_eye", "nose", "mouth")
 FACES = 40
@@ -23,7 +24,7 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
         present = REGIONS[:2] if number % 4 == 0 else REGIONS
         boxes = {name: rng.uniform(0, 32, 4) for name in present}
         photo = rng.integers(0, 256, (PHOTO_SIDE, PHOTO_SIDE, 3), np.uint8)
-        view = FaceView(photo, np.eye(2, 3) * 32 / PHOTO_SIDE, 32, boxes, probabilities={"a": 1.0})
+        view = FaceView(make_face({"a": 1.0}), photo, np.eye(2, 3) * 32 / PHOTO_SIDE, boxes)
         distance = np.array([5.0, 7.0]) + number
         attention = Attention(
             rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
