@@ -20,6 +20,7 @@ from fer_vit.geometry import Array
 EXPRESSION = "expression"
 MOVEMENTS = "movements"
 POSE = "pose"
+FULL_TURN = 360.0  # degrees
 
 
 class Mirror(NamedTuple):
@@ -71,11 +72,22 @@ def stay(values: Array, names: Sequence[str], degrees: Array) -> Array:
 
 
 def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
-    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise:
-    roll changes by as much.
+    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes as much.
+
+    It stays from -180 to 180.
     """
     rolls = np.array([name == "roll" for name in names])
-    return np.asarray(values + degrees[:, None] * rolls)
+    turned = values + degrees[:, None] * rolls
+    return np.asarray(turned - rolls * FULL_TURN * np.round(turned / FULL_TURN))
+
+
+def nearest_to(head: str, values: Array, targets: Array) -> Array:
+    """Returns values of a head (M, K) near targets (M, K): 181 degrees, not -179, beside 179."""
+    period = HEADS[head].period
+    if period is None:
+        return values
+    turns = np.round((targets - values) / period)
+    return np.asarray(values + period * np.nan_to_num(turns))
 
 
 def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -> Array:
@@ -107,6 +119,7 @@ class Head:
         mirror: What mirroring a face does to outputs, by their names.
         rotate: Values (M, K) of faces that were rotated, by their values before, the names and
             degrees (M,).
+        period: Difference of values that mean the same; None: equal values alone do.
         weight: Of the loss beside the expression's.
         figures: Names of `measures.MEASURES` for its outputs.
     """
@@ -126,6 +139,7 @@ class Head:
     step: float = 1.0
     mirror: Callable[[Sequence[str]], Mirror] = keep
     rotate: Callable[[Array, Sequence[str], Array], Array] = stay
+    period: float | None = None
     weight: float = 1.0
     figures: tuple[str, ...] = ("r", "MAE")
 
@@ -167,6 +181,7 @@ HEADS: dict[str, Head] = {
         step=20.0,
         mirror=negate_turns,
         rotate=turn_roll,
+        period=FULL_TURN,
     ),
     "affect": Head(
         title="Valence and arousal",

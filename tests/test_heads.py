@@ -7,10 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_outputs,
+    nearest_to,
     other_side,
+    turn_roll,
 )
 from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
 from fer_vit.model.additive import AdditiveHead
@@ -161,6 +164,31 @@ def test_mirroring_twice_changes_nothing(head: str) -> None:
     low, high = HEADS[head].low, HEADS[head].high
     decoded = decode(head, values)
     assert ((decoded >= low) & (decoded <= high)).all()
+
+
+@pytest.mark.parametrize(
+    ("roll", "degrees", "expected"),
+    [
+        (10.0, -175.0, -165.0),
+        (10.0, 175.0, -175.0),  # not 185
+        (-175.0, -170.0, 15.0),
+        (170.0, 10.0, 180.0),
+        (np.nan, 10.0, np.nan),
+    ],
+)
+def test_turn_roll_stays_within_half_a_turn(roll: float, degrees: float, expected: float) -> None:
+    values = np.array([[175.0, roll]])
+    turned = turn_roll(values, ["yaw", "roll"], np.array([degrees]))
+    np.testing.assert_array_equal(turned, [[175.0, expected]])
+
+
+def test_nearest_to_compares_angles_across_half_a_turn() -> None:
+    values = np.array([[-179.0, 10.0, np.nan, 5.0]])
+    targets = np.array([[179.0, 12.0, 3.0, np.nan]])
+    np.testing.assert_array_equal(nearest_to("pose", values, targets), [[181.0, 10.0, np.nan, 5.0]])
+    assert nearest_to("affect", values, targets) is values
+    paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})["pose"]
+    assert abs(paired.values - paired.targets)[:2, 0].tolist() == [2, 2]
 
 
 def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:

@@ -14,6 +14,7 @@ from fer_vit.evaluation.outputs import Measured, score_variants
 from fer_vit.evaluation.robustness import Altered, AlteredFaces
 from fer_vit.evaluation.scores import summarize_robustness
 from fer_vit.geometry import Array
+from fer_vit.heads import nearest_to
 
 
 class AlteredHead(TypedDict):
@@ -88,7 +89,8 @@ def take_values(
     variants = []
     for values in reading.values:  # (N, all outputs)
         counted = np.where(reading.counts[:, None], values[:, places], np.nan)  # (N, K)
-        variants.append(replace(outputs, values=counted))
+        near = nearest_to(outputs.head, counted, outputs.targets)
+        variants.append(replace(outputs, values=near))
     return variants
 
 

@@ -15,7 +15,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
-from fer_vit.heads import outputs_of, target_column
+from fer_vit.heads import nearest_to, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 
@@ -60,11 +60,13 @@ def pair_outputs(
     heads = {}
     for head, names in outputs_of(shared).items():
         columns = [target_column(head, name) for name in names]
+        head_values = np.column_stack([values[column] for column in columns])  # (N, K)
+        head_targets = np.column_stack([targets[column] for column in columns])  # (N, K)
         heads[head] = HeadOutputs(
             head=head,
             names=names,
-            values=np.column_stack([values[column] for column in columns]),
-            targets=np.column_stack([targets[column] for column in columns]),
+            values=nearest_to(head, head_values, head_targets),
+            targets=head_targets,
         )
     return heads
 

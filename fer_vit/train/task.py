@@ -19,7 +19,7 @@ from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
-from fer_vit.heads import EXPRESSION, HEADS, in_picture, stay
+from fer_vit.heads import EXPRESSION, HEADS, in_picture, nearest_to, stay
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
@@ -386,13 +386,18 @@ class FERTask(RegionViTModule):
         shared = self.shared[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
-    def _in_picture(self, head: str, values: Tensor, batch: Batch) -> Tensor:
-        """Returns values (B, K) as `predict` does: the roll in the picture, not in the crop."""
+    def _in_picture(
+        self, head: str, values: Tensor, target: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Returns values and targets (B, K) in the picture, as `predict` does, not in the crop."""
         if HEADS[head].rotate is stay:
-            return values
+            return values, target
+        names = self.shared[head].names
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
-        turned = in_picture(head, self.shared[head].names, values.cpu().numpy(), degrees)
-        return torch.from_numpy(turned).to(values)
+        truth = in_picture(head, names, target.cpu().numpy(), degrees)
+        turned = in_picture(head, names, values.cpu().numpy(), degrees)
+        near = nearest_to(head, turned, truth)
+        return torch.from_numpy(near).to(values), torch.from_numpy(truth).to(target)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Returns the loss of logits (B, C) in training for votes (B, C), NaN without a label.
@@ -438,8 +443,7 @@ class FERTask(RegionViTModule):
         once = batch.row != PADDING
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
-            values = self._in_picture(head, decode(head, preds.float()), batch)
-            truth = self._in_picture(head, target, batch)
+            values, truth = self._in_picture(head, decode(head, preds.float()), target, batch)
             metrics.update(values[once], truth[once])
 
         labelled = once & batch.target.isfinite().all(1)

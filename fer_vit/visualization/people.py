@@ -117,8 +117,10 @@ class Video:
         """
         duration = self.end - self.start or 1.0
         for person in self.people.values():
-            times = np.array(person.times)  # (T,)
-            shares = np.array(person.shares)  # (T, C)
+            # Times of damaged videos may fall.
+            order = np.argsort(person.times, kind="stable")
+            times = np.array(person.times)[order]  # (T,)
+            shares = np.array(person.shares)[order]  # (T, C)
 
             # Means over equal spans of the video.
             span = np.floor((times - self.start) * POINTS / duration).clip(max=POINTS - 1)
@@ -185,7 +187,8 @@ class Watched:
         if info.seconds is None:  # the end of a video that broke
             return
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
-        video.end = info.seconds
+        video.start = min(video.start, info.seconds)  # times of damaged videos may fall
+        video.end = max(video.end, info.seconds)
         for face in faces:
             track = face.track or 0
             person = video.people.setdefault(track, Timeline(track))

@@ -33,7 +33,7 @@ from fer_vit.visualization.evidence import (
     find_targets,
     head_terms,
 )
-from fer_vit.visualization.people import PICTURES, limit, pictures, watch
+from fer_vit.visualization.people import PICTURES, Watched, limit, pictures, watch
 from tests.helpers.faces import make_faces
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
@@ -220,6 +220,25 @@ def test_every_frame_counts_and_absences_are_known() -> None:
     assert first["shares"] == [[*range(8), 11, 12], [1000 - n for n in (*range(8), 11, 12)]]
     assert second["times"] == pytest.approx([0.04 * n for n in (5, 6, 7, 10, 11, 12)], abs=1e-3)
     assert second["gaps"] == [[0.28, 0.4]]
+
+
+def test_a_curve_of_swapped_times_is_in_order() -> None:
+    watched = Watched()
+    for number, seconds in enumerate((0.0, 0.3, 0.2, 0.4)):
+        watched.add(
+            make_faces(
+                ["a", "b"],
+                [[seconds, 1 - seconds]],
+                frame=number,
+                seconds=seconds,
+                track=[0],
+                smoothed=True,
+            )
+        )
+    (line,) = watched.videos["a.mp4"].lines("a.mp4")
+    assert (line["start"], line["end"]) == (0, 0.4)
+    assert line["times"] == [0, 0.2, 0.3, 0.4]
+    assert line["shares"] == [[0, 200, 300, 400], [1000, 800, 700, 600]]
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
