@@ -1,6 +1,4 @@
-"""The exceptions for errors that users can fix, helpers for their messages,
-and what a terminal may receive.
-"""
+"""Errors that users can fix, their messages, and what a terminal may receive."""
 
 import logging
 import math
@@ -22,8 +20,9 @@ CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Returns untrusted text on one line; unprintable characters
-    (control characters, lone surrogates) become `?`.
+    """Returns untrusted text on one line.
+
+    Unprintable characters (control characters, lone surrogates) become `?`.
     """
     return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
 
@@ -60,9 +59,7 @@ def command_line() -> Iterator[None]:
 
 
 def for_reader(message: str) -> str:
-    """Returns a message as who reads it now needs it: with options on the command line, else with
-    arguments.
-    """
+    """Returns a message with options on the command line, else with arguments of Python."""
     return message if _in_command.get() else as_arguments(message)
 
 
@@ -104,8 +101,9 @@ logging.getLogger("fer_vit").addFilter(translate_record)
 
 
 class FerVitError(Exception):
-    """An error that the user can fix, in one line: expected, found, remedy; the command line prints
-    no traceback.
+    """An error that the user can fix, in one line: expected, found, remedy.
+
+    The command line prints no traceback.
 
     Messages are written with options in backquotes (`--face crop`), which Python's users read as
     arguments.
@@ -158,8 +156,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def describe_option(error: str) -> str:
-    """Returns an error of jsonargparse about the type of an option in plain words;
-    other errors are returned unaltered.
+    """Returns an error of jsonargparse about the type of an option in plain words.
+
+    Other errors are returned unaltered.
     """
     pattern = (
         r'Parser key "(?P<option>[\w.]+)":.*?'
@@ -188,8 +187,9 @@ KINDS = {
 
 
 def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
-    """Returns a question about the first misspelled option of a command line;
-    empty if there is none.
+    """Returns a question about the first misspelled option of a command line.
+
+    Empty if there is none.
     """
     known = [option for action in parser._actions for option in action.option_strings]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]

@@ -1,5 +1,6 @@
-"""Faces, the value that all stages take and return: found, classified, smoothed, and then written
-or drawn.
+"""Faces, the value that all stages take and return.
+
+They are found, classified, smoothed, and then written or drawn.
 
 N faces, M photos (or frames of videos), C expressions, K outputs of further heads, R regions,
 D features. Points are (x, y) in pixels of the photo, boxes xyxy.
@@ -43,7 +44,8 @@ SEPARATOR = "; "  # between the names in a cell
 
 
 class Pose(NamedTuple):
-    """Angles in degrees, relative to the line from the camera to the face;
+    """Angles in degrees, relative to the line from the camera to the face.
+
     0 for a frontal, upright face.
     """
 
@@ -219,9 +221,7 @@ class Faces(Sequence["Face"]):
         return replace(self, infos=infos, **columns)
 
     def photos(self) -> list["Photo"]:
-        """Returns each photo and frame with its faces,
-        also those that have none or cannot be read.
-        """
+        """Returns each photo and frame with its faces, also without a face or unreadable."""
         return [
             Photo(**vars(info), faces=self.of_photo(index)) for index, info in enumerate(self.infos)
         ]
@@ -278,8 +278,9 @@ class Faces(Sequence["Face"]):
         return self._largest(self.smoothed)
 
     def _largest(self, shares: Array) -> Objects:
-        """Returns the expression with the largest of the shares (N, C) of each face (N,); None
-        without shares.
+        """Returns the expression with the largest of the shares (N, C) of each face (N,).
+
+        None without shares.
         """
         labels = as_objects([None] * len(self))
         if self.labels:
@@ -300,9 +301,7 @@ class Faces(Sequence["Face"]):
         return np.asarray(self.scheme.crop_size / np.sqrt(area))
 
     def sets(self, coverage: int = 90, by_class: bool = False) -> Mask | None:
-        """Returns which expressions are in each prediction set (N, C),
-        see `Face.prediction_set`.
-        """
+        """Returns the expressions in each prediction set (N, C); see `Face.prediction_set`."""
         thresholds = self.scheme.thresholds
         if not thresholds:
             return None
@@ -322,7 +321,8 @@ class Faces(Sequence["Face"]):
 
     @property
     def ambiguous(self) -> Objects:
-        """Whether each prediction set at 90 % does not have one expression (N,);
+        """Whether each prediction set at 90 % does not have one expression (N,).
+
         None: not calibrated.
         """
         member = self.sets()
@@ -359,8 +359,7 @@ class Faces(Sequence["Face"]):
         return {each.name: each.values(self) for each in known}
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
-        """Returns the columns of `fer-vit predict`, which pyarrow, pandas and polars make tables
-        of.
+        """Returns the columns of `fer-vit predict`; pyarrow, pandas and polars take them.
 
         Args:
             photos: Add a row for each photo that has no face or cannot be read.
@@ -532,8 +531,9 @@ class Face:
 
     @property
     def score(self) -> float | None:
-        """Of the detector in [0, 1]; 0: no face was found, the full image is used;
-        None: no detector.
+        """Of the detector in [0, 1].
+
+        0: no face was found, the full image is used; None: no detector.
         """
         return _number(self._faces.score[self._row])
 
@@ -564,9 +564,7 @@ class Face:
 
     @property
     def outputs(self) -> dict[str, float]:
-        """The values of the model's further heads by column,
-        such as `move_jawOpen` or `valence`.
-        """
+        """The values of further heads by column, such as `move_jawOpen` or `valence`."""
         return self._named(self._faces.scheme.outputs, self._faces.outputs)
 
     @property
@@ -583,8 +581,7 @@ class Face:
 
     @property
     def pose(self) -> Pose | None:
-        """Yaw, pitch and roll of the head in degrees, by the model's head `pose`, or else by the
-        landmarks.
+        """Yaw, pitch and roll in degrees, by the model's head `pose`, or else by the landmarks.
 
         None without both: no face was detected, or the landmarks have no pose.
         """
@@ -627,8 +624,10 @@ class Face:
         return self._faces.origin
 
     def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
-        """Returns the prediction set, which contains the true expression for `coverage` percent
-        (90, 95) of the faces.
+        """Returns the expressions that are possible for the face.
+
+        Prediction sets contain the true expression of `coverage` percent (90, 95) of the
+        faces.
 
         With `by_class` the coverage holds for each expression: sets are larger, and contain no
         expression with fewer than 19 calibration faces. None: the model is not calibrated (`fer-vit

@@ -1,5 +1,6 @@
-"""The columns of tables and manifests: one list each, from which writers, readers, help and
-documentation are made.
+"""The columns of tables and manifests: one list each.
+
+Writers, readers, help and documentation are made from it.
 
 A name with an asterisk stands for several columns: one for each expression, movement or feature.
 A column of the table of faces also has what computes it: a new column is an entry.
@@ -364,16 +365,15 @@ def face_fields(
 
 
 def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]:
-    """Returns the columns of the chosen heads, with those that belong to none;
-    all if `chosen` is empty.
+    """Returns the columns of the chosen heads, with those that belong to none.
+
+    All if `chosen` is empty.
     """
     return [field for field in fields if not chosen or not field.head or field.head in chosen]
 
 
 def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
-    """Returns the columns of a table of people, in order,
-    for expressions and columns of further heads.
-    """
+    """Returns the columns of a table of people for expressions and columns of further heads."""
     fields = []
     for field in PEOPLE:
         if field.name == "mean_*":

@@ -37,8 +37,7 @@ two names change places at once.
 
 @contextmanager
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
-    """Yields where to write a file or folder, which replaces `path` when the block ends without an
-    error.
+    """Yields a temporary path; its content replaces `path` when the block ends without an error.
 
     Readers see the old version or the new one. A folder is missing for a moment between two renames
     where the system cannot exchange two names: outside Linux, and on some network file systems. A
@@ -67,8 +66,9 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
 
 
 def _exchange(new: Path, path: Path) -> bool:
-    """Exchanges the names of two folders at once;
-    returns False where the system or the disk cannot.
+    """Exchanges the names of two folders at once.
+
+    Returns False where the system or the disk cannot.
     """
     if sys.platform != "linux":
         return False
@@ -94,8 +94,9 @@ def _add(new: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises
-    FerVitError.
+    """Yields a new hidden folder beside `path` and removes it afterwards.
+
+    A failure to write raises FerVitError.
 
     Other users may not enter the folder.
     """
@@ -123,9 +124,7 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
 
 
 def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:
-    """Returns the error of a file that cannot be written, which names the file,
-    the reason and `advice`.
-    """
+    """Returns the error of a file that cannot be written: its name, the reason and `advice`."""
     reason = os.strerror(error.errno) if error.errno else error
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
@@ -157,9 +156,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
 
 
 def remove_stale(path: Path) -> None:
-    """Removes the scratch folders that killed processes
-    of this user left behind while writing `path`.
-    """
+    """Removes the scratch folders of killed processes of this user that wrote `path`."""
     for scratch in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
         with _locked(scratch) as handle:
             if handle is not None:
@@ -167,8 +164,9 @@ def remove_stale(path: Path) -> None:
 
 
 def remove_stale_below(folder: Path) -> None:
-    """Removes the scratch folders that killed processes of this user left in a folder of results,
-    of any target.
+    """Removes the scratch folders of killed processes of this user in a folder of results.
+
+    They may be of any target.
 
     A scratch folder that contains a replaced folder stays, because only its target can take that
     back.
@@ -181,8 +179,9 @@ def remove_stale_below(folder: Path) -> None:
 
 
 def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
-    """Removes an open scratch folder, after the folder in it that was
-    to be replaced is back at `path`.
+    """Removes an open scratch folder.
+
+    The folder in it that was to be replaced returns to `path` first.
     """
     if MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
         with suppress(OSError):  # it is not empty
@@ -194,8 +193,9 @@ def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
 
 
 def _remove(scratch: Path) -> None:
-    """Removes a scratch folder as far as possible, its mark last:
-    a process that is killed here leaves it marked.
+    """Removes a scratch folder as far as possible, its mark last.
+
+    A process that is killed here leaves it marked.
     """
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is not None:
@@ -215,8 +215,9 @@ def as_text(name: str) -> str:
 
 
 def json_text(value: object, **options: Any) -> str:
-    """Returns a value as JSON with the options of `json.dumps`; NaN and infinity,
-    which JSON lacks, become null.
+    """Returns a value as JSON with the options of `json.dumps`.
+
+    NaN and infinity, which JSON lacks, become null.
     """
     return json.dumps(_defined(value), allow_nan=False, **options)
 
@@ -241,9 +242,7 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or a folder's list of entries where the system allows that,
-    is on the disk.
-    """
+    """Waits until a file, or where systems allow that a folder's entries, are on the disk."""
     if sys.platform == "win32":  # cannot open folders, nor flush what is open for reading
         return
     with suppress(OSError) if path.is_dir() else nullcontext():
@@ -255,8 +254,9 @@ def _flush(path: Path) -> None:
 
 
 def open_own_folder(path: Path) -> int | None:
-    """Opens a folder of this user for locking; returns a descriptor, or None where the entry is
-    anything else.
+    """Opens a folder of this user for locking.
+
+    Returns a descriptor, or None where the entry is anything else.
 
     Links are not followed, and a FIFO is not waited for: in a shared folder any user can make an
     entry of any name.

@@ -30,8 +30,7 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
-    """Returns the similarity transform (2, 3), without reflection, that maps points (L, 2) to
-    points (L, 2).
+    """Returns the similarity (2, 3), without reflection, that maps points (L, 2) to points (L, 2).
 
     The least-squares fit (Umeyama 1991), or, without rotation, a shift and a scale to an equal
     spread around the mean.
@@ -73,9 +72,7 @@ def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
 
 
 def box_matrix(box: Array, size: int, scale: float) -> Array:
-    """Returns the (2, 3) matrix that scales and moves the centre of a box (4,) to the centre
-    of `size` pixels.
-    """
+    """Returns the matrix (2, 3) that scales and centres a box (4,) in a square of `size` pixels."""
     return np.column_stack([scale * np.eye(2), size / 2 - scale * (box[:2] + box[2:]) / 2])
 
 
@@ -85,24 +82,25 @@ def full_box(image: Image) -> Array:
 
 
 def fit_matrix(image: Image, size: int) -> Array:
-    """Returns the (2, 3) matrix that fits all of an image into a square
-    of `size` pixels, centred, undistorted.
-    """
+    """Returns the matrix (2, 3) that fits an image, undistorted, into a square of `size` pixels."""
     return box_matrix(full_box(image), size, size / max(image.shape[:2]))
 
 
 def crop_matrix(
     landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks"
 ) -> Array:
-    """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`;
+    """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`.
+
     "crop" does not turn.
     """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
 
 
 def move(size: int, degrees: float, scale: float, right: float, down: float) -> Array:
-    """Returns the matrix (2, 3) that turns (clockwise) and scales a square about its middle,
-    and shifts it by parts.
+    """Returns the matrix (2, 3) that rotates, scales and shifts a square.
+
+    It rotates clockwise (degrees) and scales about the centre, then shifts by fractions of
+    `size`.
     """
     turn = scale * np.exp(1j * np.deg2rad(degrees))
     shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))

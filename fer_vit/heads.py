@@ -1,5 +1,6 @@
-"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each; a new
-head is an entry.
+"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each.
+
+A new head is an entry.
 
 A head is a name, its outputs, their columns in manifests and tables, the name of a loss, what
 mirroring or rotating a face does to values, and the words of reports. `losses` has the losses. The
@@ -41,9 +42,7 @@ def swap_sides(names: Sequence[str]) -> Mirror:
 
 
 def other_side(name: str) -> str:
-    """Returns the name of the same part on the other side of the face,
-    for example `mouthSmileRight`, `left_eye`.
-    """
+    """Returns the name of the part on the other side of the face: `left_eye`, `mouthSmileLeft`."""
     for side, other in SIDES.items():
         if side in name:
             return name.replace(side, other)
@@ -91,8 +90,9 @@ def nearest_to(head: str, values: Array, targets: Array) -> Array:
 
 
 def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -> Array:
-    """Returns values of a head (M, K) in the picture, from those in crops that were rotated by
-    `degrees` (M,), clockwise.
+    """Returns values of a head (M, K) in the picture, from those in crops.
+
+    The crops were rotated by `degrees` (M,), clockwise.
     """
     return HEADS[head].rotate(values, names, -degrees)
 
@@ -223,8 +223,7 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
-    """Raises FerVitError when a model or data set, called `name`, has an unknown head or output, or
-    one twice.
+    """Raises FerVitError when `name`, a model or data set, has an unknown head, or an output twice.
 
     Two spellings of an output that differ in case are one.
     """

@@ -69,8 +69,9 @@ HIDDEN = "other hidden entries"
 
 
 def system_entry(name: str) -> str | None:
-    """Returns the pattern of a name that no user gave
-    (`HIDDEN` for others with a dot at the start), else None.
+    """Returns the pattern of a name that no user gave, else None.
+
+    It is `HIDDEN` for others with a dot at the start.
     """
     match = _SYSTEM.match(name)
     if match and match.lastgroup:
@@ -103,8 +104,9 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """Lists a folder without system entries and hidden ones; raises FerVitError if it cannot read a
-    folder below.
+    """Lists a folder without system entries and hidden ones.
+
+    Raises FerVitError if it cannot read a folder below.
 
     Links are followed, but no folder is listed twice: neither through a link to a parent, nor
     through one to a folder below the top, which is listed under the folder's name. A link to a file
@@ -155,9 +157,7 @@ def _cannot_list(error: OSError) -> None:
 
 
 def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
-    """Returns a line for the files that are not read, by suffix,
-    and one for the system's entries.
-    """
+    """Returns a line for files that are not read, by suffix, and one for system entries."""
     notes = []
     if others:
         notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")

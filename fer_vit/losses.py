@@ -21,8 +21,9 @@ def masked_mean(values: Tensor, known: Tensor) -> Tensor:
 
 
 def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K),
-    soft or binary; NaN: unknown.
+    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K), soft or binary.
+
+    NaN: unknown.
     """
     known = target.isfinite()
     losses = F.binary_cross_entropy_with_logits(
@@ -41,7 +42,8 @@ def number_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged;
+    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged.
+
     NaN: unknown.
 
     CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known
@@ -62,8 +64,9 @@ def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def concordance(x: Tensor, y: Tensor) -> Tensor:
-    """Returns Lin's concordance correlation coefficient of two series (M,),
-    of which `y` is not constant.
+    """Returns the concordance correlation coefficient (Lin 1989) of series (M,).
+
+    `y` is not constant.
     """
     covariance = ((x - x.mean()) * (y - y.mean())).mean()
     spread = x.var(correction=0) + y.var(correction=0) + (x.mean() - y.mean()).square()

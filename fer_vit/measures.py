@@ -95,7 +95,8 @@ def sign_agreement(pairs: Pairs) -> Array:
 
 
 def f1(pairs: Pairs) -> Array:
-    """Returns the F1 score of the faces with `THRESHOLD` or more (R,);
+    """Returns the F1 score of the faces with `THRESHOLD` or more (R,).
+
     NaN unless targets are binary.
     """
     if not pairs.is_binary:

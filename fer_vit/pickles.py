@@ -80,8 +80,9 @@ def load_tensors(path: Path) -> Any:
 
 
 def _packed_again(path: Path) -> bytes:
-    """Returns the entries of a zip as a new one:
-    torch's reader may find other entries in the file than Python's.
+    """Returns the entries of a zip as a new one.
+
+    Torch's reader may find other entries in the file than Python's.
     """
     packed = io.BytesIO()
     with ZipFile(path) as file, ZipFile(packed, "w", ZIP_STORED) as copy:
@@ -101,9 +102,7 @@ def _packed_again(path: Path) -> bytes:
 
 
 def check_pickle(data: bytes) -> None:
-    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs,
-    before they are run.
-    """
+    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs; runs nothing."""
     kinds = _Kinds()
     for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
         if number >= MAX_OPCODES:
@@ -117,8 +116,9 @@ def check_pickle(data: bytes) -> None:
 
 
 class _Kinds:
-    """The stack of an unpickler: kinds of values in place
-    of the values. Each method is what opcodes do.
+    """The stack of an unpickler: kinds of values in place of the values.
+
+    Each method is what opcodes do.
     """
 
     def __init__(self) -> None:

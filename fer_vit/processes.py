@@ -50,8 +50,9 @@ VARIABLES = (
 
 
 def process_rank() -> ProcessRank:
-    """Returns the rank that torchrun or srun has set, 0 without them;
-    raises FerVitError if it is impossible.
+    """Returns the rank that torchrun or srun has set, 0 without them.
+
+    Raises FerVitError if it is impossible.
     """
     for names in VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
@@ -68,7 +69,8 @@ def process_rank() -> ProcessRank:
 
 
 def run_seed() -> int:
-    """Returns the seed of the run (`seed_everything`), the same in all of its processes;
+    """Returns the seed of the run (`seed_everything`), the same in all of its processes.
+
     0 if there is none.
     """
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
@@ -85,8 +87,9 @@ def cores() -> int:
 
 
 def one_thread() -> None:
-    """Turns off OpenCV's threads: a worker that is forked while they run would wait
-    for them forever.
+    """Turns off OpenCV's threads.
+
+    A worker that is forked while they run would wait for them forever.
     """
     cv2.setNumThreads(1)
 
@@ -151,8 +154,9 @@ def _exit_with_parent() -> None:
 
 
 class WorkerNotes:
-    """What each worker process of a DataLoader reads now,
-    in memory that stays when the process dies.
+    """What each worker process of a DataLoader reads now.
+
+    It is in memory that stays when the process dies.
     """
 
     SIZE = 500  # bytes of a note
@@ -174,7 +178,8 @@ class WorkerNotes:
         )
 
     def name_of(self, process: int) -> str | None:
-        """Returns what a process reads, or has read when it died;
+        """Returns what a process reads, or has read when it died.
+
         None if it is no worker of this loader.
         """
         notes = bytes(memoryview(self._notes).cast("B"))
@@ -193,7 +198,8 @@ def note_in_worker(name: str) -> None:
 
 
 def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
-    """Returns torch's error of a dead DataLoader worker as one that names what it read;
+    """Returns torch's error of a dead DataLoader worker as one that names what it read.
+
     None for other errors.
     """
     if "DataLoader worker" not in str(error):  # torch's words
@@ -310,8 +316,9 @@ class _Worker(Generic[T, R]):
         self._receiver.close()
 
     def do_next(self) -> Iterator[R | None]:
-        """Yields the results of the next task; None, as the last one,
-        if the task kills its process.
+        """Yields the results of the next task.
+
+        None, as the last one, if the task kills its process.
         """
         for last_attempt in (False, True):
             message, content = self._receive()

@@ -16,8 +16,9 @@ REPEATED = 2.0  # seconds in which further signals belong to the first: a closed
 
 
 def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
-    """Calls `handle` for each signal of `ENDING`. Signals that are ignored,
-    as by nohup, stay ignored.
+    """Calls `handle` for each signal of `ENDING`.
+
+    Signals that are ignored, as by nohup, stay ignored.
     """
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:

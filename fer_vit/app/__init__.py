@@ -1,5 +1,6 @@
-"""The web server: the upload page and its API,
-the camera page. No request parameter is ever a path.
+"""The web server: the upload page and its API, the camera page.
+
+No request parameter is ever a path.
 """
 
 from importlib.util import find_spec

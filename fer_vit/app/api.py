@@ -106,8 +106,9 @@ class SentTable(FileResponse):
 
 
 class SentEvents(StreamingResponse):
-    """The events of a job, a line each; the job ends with its client,
-    also before the first event.
+    """The events of a job, a line each.
+
+    The job ends with its client, also before the first event.
     """
 
     def __init__(self, events: AsyncGenerator[Event, None], end: Callable[[], None]) -> None:
@@ -137,8 +138,9 @@ class Intake:
         self._one_at_a_time = asyncio.Lock()
 
     async def receive(self, request: Request, table: str, report: bool) -> Task:
-        """Stores an upload in the folder of a new job. Raises HTTPException when a value
-        or a file is refused.
+        """Stores an upload in the folder of a new job.
+
+        Raises HTTPException when a value or a file is refused.
         """
         if self.jobs.full:
             raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.", LATER)
@@ -207,8 +209,9 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         openapi_extra={"requestBody": request_body()},
     )
     async def predict(request: Request) -> Response:
-        """Finds and classifies every face; returns the table of `fer-vit predict` as JSON,
-        CSV or Parquet.
+        """Finds and classifies every face.
+
+        Returns the table of `fer-vit predict` as JSON, CSV or Parquet.
         """
         accepted = request.headers.get("accept", "")
         kind = next((kind for kind in TABLES if kind in accepted), JSON)
@@ -247,8 +250,9 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
 
     @app.get("/results/{name}/{file:path}", response_model=None)
     async def result(name: str, file: str) -> Response:
-        """Returns a file of a job. Both are only looked up among names,
-        and never used as a path.
+        """Returns a file of a job.
+
+        Both are only looked up among names, and never used as a path.
         """
         path = jobs.results.get(name, {}).get(file)
         if path is None or not path.is_file():

@@ -49,8 +49,9 @@ class PublicAddress(NamedTuple):
 
 
 def public_address(address: str) -> PublicAddress:
-    """Parses an address such as https://lab.example.org/fer/;
-    raises FerVitError for any other text.
+    """Parses an address such as https://lab.example.org/fer/.
+
+    Raises FerVitError for any other text.
     """
     try:
         parts = urlsplit(address.strip().lower())
@@ -109,9 +110,7 @@ class Guard:
         await self.app(scope, UploadLimit(headers, receive, self.folder), send_guarded)
 
     def _refuse(self, scope: Scope, headers: Headers) -> str | None:
-        """Returns why a request is refused: an unknown host name,
-        or a change that another site's page requests.
-        """
+        """Returns why a request is refused: unknown host, or a change by another site."""
         host = headers.get("host", "").lower()
         server = (scope.get("server") or [""])[0]
         address = f"[{server}]" if ":" in server else server
@@ -196,9 +195,7 @@ class UploadLimit:
 
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:
-    """Raises an error when this process is about to connect to an address or
-    to look one up (an audit hook).
-    """
+    """An audit hook that raises an error when this process connects or looks up an address."""
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
         args[1], tuple
     ):

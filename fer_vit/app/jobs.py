@@ -53,7 +53,8 @@ class Ready(NamedTuple):
 
 
 def resident_memory(process: int | None) -> int:
-    """Returns the bytes of memory that a process has;
+    """Returns the bytes of memory that a process has.
+
     0 where the system has no /proc (macOS, Windows).
     """
     try:
@@ -64,8 +65,9 @@ def resident_memory(process: int | None) -> int:
 
 
 class Worker:
-    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another
-    one is started.
+    """A process that runs `target`, one task at a time.
+
+    To cancel a task, it is killed and another one is started.
 
     A process that takes `MAX_GROWTH` more memory than it had when it was ready is killed, too.
     """
@@ -133,7 +135,8 @@ class Worker:
         self._process.join()
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task, `done` or `failed` last;
+        """Yields the events of a task, `done` or `failed` last.
+
         `cancelled` if the client is gone.
         """
         if not self._process.is_alive():  # it died while it was idle
@@ -187,14 +190,16 @@ class Jobs:
 
     @property
     def full(self) -> bool:
-        """Whether no more jobs are taken. A job counts from `new_folder` on,
-        when its upload is not stored yet.
+        """Whether no more jobs are taken.
+
+        A job counts from `new_folder` on, when its upload is not stored yet.
         """
         return len(self.active) >= MAX_JOBS
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task; while it waits,
-        how many are before it. Removes it unless it is done.
+        """Yields the events of a task; while it waits, how many are before it.
+
+        Removes it unless it is done.
         """
         turn = asyncio.Event()
         self._queue.append(turn)

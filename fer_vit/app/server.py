@@ -1,5 +1,6 @@
-"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serving`
-runs it on a socket.
+"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app.
+
+`serving` runs it on a socket.
 
 A browser requests one camera picture after another. A slow browser requests fewer, so that nothing
 piles up, and each viewer sees the newest one.
@@ -46,8 +47,9 @@ SENDING = 256 * 1024  # bytes that the system holds for a client that reads slow
 
 
 class LivePage:
-    """The newest frame and counts of all frames,
-    shared by the thread that finds faces and the server.
+    """The newest frame and counts of all frames.
+
+    The thread that finds faces and the server share it.
     """
 
     def __init__(self, recording: str | None = None) -> None:
@@ -81,8 +83,9 @@ class LivePage:
         self._newest = self.frames, seen, self.speed
 
     async def newest(self, known: int) -> dict[str, object]:
-        """Waits for a picture whose number is not `known`;
-        returns the content of the page as JSON values.
+        """Waits for a picture whose number is not `known`.
+
+        Returns the content of the page as JSON values.
         """
         end = time.monotonic() + PATIENCE
         while not self.stopped and self._newest[0] in (0, known) and time.monotonic() < end:
@@ -159,8 +162,9 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 
     @app.get("/live/newest")
     async def newest(known: int = 0) -> dict[str, Any]:
-        """Waits for a picture other than the known one; returns it as a JPEG in base64,
-        and the faces.
+        """Waits for a picture other than the known one.
+
+        Returns it as a JPEG in base64, and the faces.
         """
         return await live.newest(known)
 
@@ -171,8 +175,9 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 
 
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
-    """Listens at the first host (default: localhost);
-    returns socket and address. Raises FerVitError when it cannot.
+    """Listens at the first host (default: localhost); returns socket and address.
+
+    Raises FerVitError when it cannot.
     """
     host = (*hosts, HERE[0])[0]
     try:
@@ -192,8 +197,9 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
 
 
 def describe_exposure(hosts: Sequence[str], address: str) -> str:
-    """Returns a warning about a server that other machines reach; empty for one that they cannot
-    reach.
+    """Returns a warning about a server that other machines reach.
+
+    Empty for one that they cannot reach.
     """
     if not hosts or hosts[0] in HERE:
         return ""
@@ -201,8 +207,9 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
 
 
 class PatientProtocol(H11Protocol):
-    """A connection that is closed if it makes no progress for `PATIENCE` seconds: no request, or
-    nothing is read.
+    """A connection that is closed after `PATIENCE` seconds without progress.
+
+    No request is complete, or nothing is read.
 
     uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and
     for slow readers. It has no public setting for that, so its minor version is pinned.

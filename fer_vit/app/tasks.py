@@ -1,6 +1,4 @@
-"""What the worker process does: tables and reports of uploads,
-by the functions of `predict` and `visualize`.
-"""
+"""What the worker process does: tables and reports of uploads."""
 
 import os
 import shutil
@@ -60,8 +58,9 @@ load_cached = cache(load)
 
 
 def work(pipe: Connection, models: Sequence[str]) -> None:
-    """Runs in the worker process: loads a model, then does one task after another,
-    and sends each event to the pipe.
+    """Runs in the worker process: loads a model, then does one task after another.
+
+    It sends each event to the pipe.
     """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
@@ -107,8 +106,9 @@ def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:
 
 
 def column_types() -> dict[str, str]:
-    """Returns the types of a table's columns by name, as JSON calls them; a name with an asterisk
-    stands for several columns.
+    """Returns the types of a table's columns by name, as JSON calls them.
+
+    A name with an asterisk stands for several columns.
     """
     return {field.name: field.type for field in all_face_fields() if field not in FEATURES}
 
@@ -126,8 +126,9 @@ def run_task(task: Task, send: Callable[[Event], None]) -> None:
 
 
 def named_by_content(names: Sequence[str]) -> list[str]:
-    """Returns the names of uploads; files without the suffix of a photo or clip get the one of
-    their content.
+    """Returns the names of uploads.
+
+    Files without the suffix of a photo or clip get the one of their content.
 
     Browsers call what a page has made `blob`. Files that are neither photo nor clip keep their
     name: the reason becomes the status of their row.
@@ -185,9 +186,7 @@ def make_report(
     refused: Mapping[Path, str],
     send: Callable[[Event], None],
 ) -> None:
-    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces,
-    if there are any.
-    """
+    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces."""
     model = load_cached(task.model)
     clips = [path for path in paths if path not in refused and is_video(path)]
     table = Path("..", task.table)
@@ -238,9 +237,7 @@ def explain(
     in_photos: int,
     send: Callable[[Event], None],
 ) -> None:
-    """Makes the report of the faces as a page and an archive,
-    and sends how many of them are explained.
-    """
+    """Makes the report of the faces as a page and an archive; sends how many are explained."""
     report = Path("../report")
 
     def explained(faces: int, in_clips: int) -> None:
@@ -356,8 +353,9 @@ def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
 def draw_photos(
     photos: Mapping[str, Faces], files: Mapping[str, str]
 ) -> Iterator[tuple[Faces, Image | None]]:
-    """Yields photos, by path, with their faces and their image, which is decoded only here; None
-    without a face.
+    """Yields photos, by path, with their faces and their image, which is decoded only here.
+
+    None without a face.
 
     On the way, draws the faces into `files`, as large as the page shows them.
     """

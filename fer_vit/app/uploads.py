@@ -139,8 +139,9 @@ def open_reader(content_type: str, folder: Path) -> Reader:
 
 
 def problems(errors: Collection[Any]) -> str:
-    """Returns a sentence for each wrong value, without the value:
-    it may hold characters that cannot be encoded.
+    """Returns a sentence for each wrong value.
+
+    The value is left out, since it may hold characters that cannot be encoded.
     """
     return " ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in errors)
 
@@ -289,9 +290,7 @@ def decode(text: str, field: str) -> bytes:
 
 
 def safe_name(name: str, taken: Collection[str]) -> str:
-    """Returns the name under which an upload is stored: not a taken one,
-    without folders or unusual characters.
-    """
+    """Returns an unused name for an upload, without folders or unusual characters."""
     base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
     stem = base.stem[:50].lstrip(" .-") or "photo"
     suffix = base.suffix[:10]

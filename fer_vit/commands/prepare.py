@@ -129,8 +129,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def _spelling(source: str, option: str) -> str:
-    """Returns how an option of a data set is written: `count`, or `drawn.count`
-    if a data set before it in `SOURCES` has an option of that name.
+    """Returns how an option of a data set is written.
+
+    It is `count`, or `drawn.count` if a data set before it in `SOURCES` has an option of that
+    name.
     """
     first = next(name for name, read in SOURCES.items() if option in signature(read).parameters)
     return option if source == first else f"{source}.{option}"
@@ -277,9 +279,7 @@ def summarize(reading: Reading, out: Path) -> str:
 
 
 def target_lines(reading: Reading) -> list[str]:
-    """Returns a line for each head beside the expression: its outputs,
-    and the faces with a target of any.
-    """
+    """Returns a line for each further head: its outputs, and the faces with a target of any."""
     lines = []
     for head, names in reading.outputs.items():
         columns = {target_column(head, name) for name in names}

@@ -139,9 +139,7 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Returns the table: head, then a row for each group,
-    with the accuracy of each seed at last.
-    """
+    """Returns the table: head, then a row for each group; the last columns are the seeds."""
     rows = [[*GROUP, "seeds", *SCORES, "accuracy by seed"]]
     for result in results:
         row = [result[name] for name in GROUP]

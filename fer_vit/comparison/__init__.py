@@ -1,3 +1,4 @@
-"""Compares the expressions of persons between conditions or groups:
-intervals and tests over persons, and a page.
+"""Compares the expressions of persons between conditions or groups.
+
+Intervals and tests are over persons; the result is a page.
 """

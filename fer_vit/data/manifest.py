@@ -183,8 +183,9 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets (M, C) in the order of a model's labels, NaN for a row without a
-        label; None without any label.
+        """Returns the targets (M, C) in the order of a model's labels; None without any label.
+
+        A row without a label has NaN.
 
         Raises FerVitError when the model lacks the label of a row.
         """

@@ -252,9 +252,7 @@ def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: obj
 def align_outputs(
     faces: EvaluatedFaces, other: EvaluatedFaces, path: object
 ) -> dict[str, HeadOutputs]:
-    """Returns the outputs of further heads that both models have, with another model's values of
-    the same faces.
-    """
+    """Returns the outputs that both models have, with the other model's values of the faces."""
     rows = match_paths(faces.paths, other.paths, path)
     values = {}
     for outputs in other.heads.values():

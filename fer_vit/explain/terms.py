@@ -17,7 +17,8 @@ from fer_vit.model.region_vit import RegionViT
 
 
 class Effects(NamedTuple):
-    """The terms of regions, and how much the raw outputs fall when each region is hidden;
+    """The terms of regions, and how much the raw outputs fall when each region is hidden.
+
     (B, R, K) each.
     """
 
@@ -30,8 +31,9 @@ class Effects(NamedTuple):
 def region_effects(
     net: RegionViT, head: str, image: Tensor, boxes: Tensor, valid: Tensor
 ) -> Effects:
-    """Returns the terms and effects of all regions of faces;
-    arguments as for `RegionViT`. Missing regions have 0.
+    """Returns the terms and effects of all regions of faces; arguments as for `RegionViT`.
+
+    Missing regions have 0.
     """
     layer: Any = net.heads[head]
     tokens = net.encode(net.tokenize(image, boxes, valid))

@@ -94,9 +94,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
 
 
 def raw_outputs(net: RegionViT, encoded: Tokens) -> Tensor:
-    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32:
-    first the logits.
-    """
+    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32; logits first."""
     return _join_outputs(net.forward_head(encoded), net, encoded)
 
 

@@ -44,8 +44,9 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
-    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy,
-    perhaps outside. Raises FerVitError for wrong names.
+    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy, perhaps outside.
+
+    Raises FerVitError for wrong names.
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
@@ -76,8 +77,9 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
 def cover_regions(
     image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None
 ) -> Image:
-    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey; None:
-    with the mean colour.
+    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey.
+
+    None: with the mean colour.
     """
     boxes, size = region_boxes(landmarks, regions), image.shape[1::-1]
     left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
@@ -88,9 +90,7 @@ def cover_regions(
 
 
 def visible(boxes: Float32Array, size: int) -> Mask:
-    """Returns a mask (R,) of boxes (R, 4) that are finite,
-    at least two pixels wide and centred in the square image.
-    """
+    """Returns which boxes (R, 4) are finite, two pixels wide, and centred in the image (R,)."""
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
@@ -130,8 +130,7 @@ class Cropped(NamedTuple):
 def crop_face(
     image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
 ) -> tuple[Image, Array, Array]:
-    """Crops a face: the crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to
-    crop pixels.
+    """Returns a crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to crop.
 
     Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A
     `framed` image is a face crop already: models with `align` "crop" use all of it. `change` is a
@@ -155,9 +154,7 @@ def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: b
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]:
-    """Returns region boxes (R, 4) and which are visible (R,),
-    for landmarks (5, 2) in crop pixels.
-    """
+    """Returns region boxes (R, 4) and which are visible (R,), for landmarks (5, 2) of a crop."""
     boxes = region_boxes(landmarks, spec.regions)
     valid = visible(boxes, spec.size)
     boxes[~valid] = 0.0
@@ -168,8 +165,9 @@ CUT = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts a face with box (4,) and half the box around it: at most CUT pixels square,
-    and the matrix (2, 3) to it.
+    """Cuts out a face with half its box (4,) around it, at most CUT pixels square.
+
+    Also returns the matrix (2, 3) from image to cut.
     """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, CUT / side)
@@ -239,9 +237,7 @@ def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Imag
 
 
 def halve(image: Image) -> Image:
-    """Averages 2 x 2 pixels of an image, in a tenth of the time that averages over parts
-    of pixels take.
-    """
+    """Averages 2 x 2 pixels of an image, ten times as fast as averages over parts of pixels."""
     half = (image.shape[1] // 2, image.shape[0] // 2)
     return np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_LINEAR), np.uint8)
 

@@ -35,9 +35,7 @@ class Detection(NamedTuple):
         return (self.box[:2] + self.box[2:]) / 2
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Detection":
-        """Returns the face in the pixels of another image,
-        where x and y are multiplied by `scale`, then shifted.
-        """
+        """Returns the face in another image: x and y are multiplied by `scale`, then shifted."""
         corners = self.box.reshape(2, 2) * scale + shift
         return Detection(corners.ravel(), self.landmarks * scale + shift, self.score)
 

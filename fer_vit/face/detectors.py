@@ -83,8 +83,9 @@ class Detector(ABC):
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
-        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network;
-        it may leave out some.
+        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network.
+
+        It may leave out some.
         """
         return refine_landmarks(image, faces)
 
@@ -115,8 +116,9 @@ class YuNet(Detector):
         return YuNet(yunet_path(), min_score)
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
-        """Leaves out uncertain faces that are none in a second look,
-        which was trained on YuNet's mistakes.
+        """Leaves out uncertain faces that are none in a second look.
+
+        It was trained on YuNet's mistakes.
         """
         return confirm_faces(image, faces, self.sure_score)
 
@@ -125,9 +127,7 @@ class YuNet(Detector):
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
     def search(self, image: Image) -> tuple[list[Detection], list[Detection]]:
-        """Returns the faces found at full size, of at most MAX_SIDE pixels,
-        and those found in a small copy.
-        """
+        """Returns the faces found at up to MAX_SIDE pixels, and those found in a small copy."""
         longest = max(image.shape[:2])
         fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
         coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
@@ -235,8 +235,7 @@ def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> 
 
 
 def detect_in_crop(detector: Detector, image: Image) -> Detection:
-    """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score
-    times side.
+    """Finds the face of a crop (H, W, 3): the one with the greatest score times side.
 
     The detector gets a grey copy at 224 pixels, because colour alone would move the face, without
     padding, which only lost faces. If the face is small, the image may be a photo and is searched
@@ -262,8 +261,9 @@ def grey_copy(image: Image) -> Image:
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
-    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills
-    less than half.
+    """Returns whether an image of more than `CUT` pixels shows several faces, or a small one.
+
+    A face is small if it fills less than half of the image.
 
     Faces below the detector's minimum score of photos do not count.
     """
@@ -298,8 +298,9 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
 
 
 def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
-    """Cuts a grey square around a face, faster than `warp`: the cut,
-    scale and shift (2,) from image to cut pixels.
+    """Cuts a grey square around a face, faster than `warp`.
+
+    Returns the cut, and scale and shift (2,) from image to cut pixels.
     """
     half = 2 * round(face.longer_side / FOLLOWED / 4) + 2
     start = np.round(face.centre).astype(int) - half
@@ -324,8 +325,9 @@ def _scale(small: Image, image: Image) -> Array:
 
 
 def resized(image: Image, side: int) -> Image:
-    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation; reduced by
-    halves, then averaged.
+    """Scales the longer side to `side` pixels.
+
+    It is enlarged by bicubic interpolation; or reduced by halves, then averaged.
 
     Averages over parts of pixels take ten times as long as bilinear interpolation, which does not
     alias where the last reduction is slight, or to a half, which it computes as the mean of four

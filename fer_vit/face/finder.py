@@ -55,9 +55,7 @@ class FaceFinder:
     detector: Detector = field(default_factory=NoDetector)
 
     def find(self, image: Image, info: PhotoInfo = IN_MEMORY) -> Faces:
-        """Returns the faces of an image (H, W, 3), best score first,
-        as faces of the photo `info`.
-        """
+        """Returns the faces of an image (H, W, 3) of the photo `info`, best score first."""
         return to_faces(info, self._detect(image))
 
     def _detect(self, image: Image) -> Sequence[Detection | None]:
@@ -93,9 +91,7 @@ class FaceFinder:
         return Search(image, reduction, to_faces(info, refined))
 
     def shows_photo(self, image: Image) -> bool:
-        """Returns whether an image that is taken as the crop of one face shows small
-        or several faces.
-        """
+        """Returns whether an image that is taken as one face shows small or several faces."""
         return self.mode == "crop" and self.detector.searches and is_photo(self.detector, image)
 
     def crop(self, image: Image, faces: Faces, reduction: int = 1) -> list[Crop]:

@@ -52,8 +52,9 @@ MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size in the header of an encoded image; None for an unknown format or a truncated
-    header.
+    """Reads the size in the header of an encoded image.
+
+    None for an unknown format or a truncated header.
 
     Raises ImageError for a JPEG with too many segments.
     """
@@ -75,8 +76,9 @@ def image_suffix(data: bytes) -> str | None:
 
 
 def brands(data: bytes) -> set[bytes]:
-    """Returns the brands of a file in boxes (ISO 14496-12: AVIF, HEIC, MP4),
-    which name its formats; else none.
+    """Returns the brands of a file in boxes, which name its formats; else none.
+
+    ISO 14496-12: AVIF, HEIC, MP4.
     """
     if data[4:8] != b"ftyp":
         return set()
@@ -177,7 +179,8 @@ def _webp(data: bytes) -> Size | None:
 
 
 def _avif(data: bytes) -> Size | None:
-    """Returns the largest size that the boxes of an AVIF name, for a picture or a track;
+    """Returns the largest size that the boxes of an AVIF name, for a picture or a track.
+
     None if there is none.
     """
     sizes: list[Size] = []
@@ -363,8 +366,7 @@ QUIET_OPENCV = QuietOpenCV()
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
-    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or by the boxes of an
-    AVIF.
+    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or AVIF boxes.
 
     Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8)
     divides width and height; a reduced JPEG is decoded in a third of the time or less. Raises
@@ -395,8 +397,9 @@ def _decode(data: bytes, flags: int) -> NDArray[Any]:
 
 
 def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
-    """Reduces 16 bits to 8: the highest ones of the lowest `bits`. None: of those that the image
-    uses.
+    """Reduces 16 bits to 8: the highest ones of the lowest `bits`.
+
+    None: of those that the image uses.
 
     Infrared and depth cameras use 10 to 14 bits; their images would be black.
     """
@@ -411,7 +414,8 @@ def used_bits(image: NDArray[np.uint16]) -> int:
 
 
 def _avif_orientation(data: bytes) -> int:
-    """Returns the orientation in an AVIF's boxes as an EXIF number;
+    """Returns the orientation in an AVIF's boxes as an EXIF number.
+
     1 (upright) for a broken header.
     """
     try:
@@ -423,8 +427,9 @@ def _avif_orientation(data: bytes) -> int:
 
 
 def rotate_upright(image: Image, orientation: int) -> Image:
-    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed;
-    each four have the same reflections.
+    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed.
+
+    Each four have the same reflections.
     """
     if orientation > 4:
         image = image.transpose(1, 0, 2)
@@ -433,8 +438,7 @@ def rotate_upright(image: Image, orientation: int) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an encoded image of unknown format, or one that takes too much memory
-    or time.
+    """Raises ImageError for an image of unknown format, or of too much memory or time.
 
     The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
     """
@@ -459,9 +463,7 @@ def check_cost(data: bytes) -> None:
 
 
 def _reason_unread(data: bytes) -> str:
-    """Returns why an encoded image of no known format is not read,
-    with the remedy for other formats of images.
-    """
+    """Returns why an image of no known format is not read, with a remedy for other formats."""
     for name, signature in UNREAD.items():
         if re.match(signature, data, re.DOTALL):
             return f"{name}, which is not read: save it as JPEG"
@@ -477,8 +479,9 @@ def check_size(size: Size, most: int = MAX_PIXELS) -> None:
 
 
 def check_file_size(size: int) -> None:
-    """Raises ImageError for the size of an encoded image in bytes;
-    call it before the file is read or unpacked.
+    """Raises ImageError for the size of an encoded image in bytes.
+
+    Call it before the file is read or unpacked.
     """
     if size > MAX_FILE:
         raise ImageError(
@@ -487,8 +490,7 @@ def check_file_size(size: int) -> None:
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
-    """Returns the strongest reduction that leaves the longer side of an encoded JPEG at least
-    `min_side` pixels.
+    """Returns the strongest reduction of a JPEG with a longer side of at least `min_side`.
 
     1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would
     shift the image.
@@ -507,15 +509,17 @@ def reduction_to(data: bytes, min_side: int) -> int:
 
 
 def read_image(path: Path) -> Image:
-    """Reads an image file: RGB uint8 (H, W, 3). Raises ImageError
-    when the file cannot be read or decoded.
+    """Reads an image file: RGB uint8 (H, W, 3).
+
+    Raises ImageError when the file cannot be read or decoded.
     """
     return decode_image(read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads the file of an image. Raises ImageError when it cannot be read,
-    or is larger than any image.
+    """Reads the file of an image.
+
+    Raises ImageError when it cannot be read, or is larger than any image.
     """
     try:
         if path.exists() and not path.is_file():

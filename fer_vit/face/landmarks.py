@@ -1,5 +1,4 @@
-"""Five landmarks of a face by a small network, which also takes a second look at whether it is a
-face.
+"""Five landmarks of a face by a small network, and its second look at uncertain faces.
 
 benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's
 landmarks of clear ones; benchmarks/second_look.py added the second look, a linear output of the
@@ -53,30 +52,25 @@ class Look(NamedTuple):
 
 
 def look(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Looks at faces, given the matrices (2, 3) to squares of SIDE pixels that they fill,
-    and again at upright ones.
-    """
+    """Looks at faces in squares of SIDE pixels, given by matrices (2, 3), and again upright."""
     landmarks = _look_in_cuts(image, to_cuts).landmarks
     return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks])
 
 
 def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
-    """Finds the landmarks (F, 5, 2) of faces,
-    given the matrices (2, 3) to squares of SIDE pixels that they fill.
-    """
+    """Finds landmarks (F, 5, 2) of faces in squares of SIDE pixels, given by matrices (2, 3)."""
     return look(image, to_cuts).landmarks
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
-    """Refines approximate landmarks (F, 5, 2) in the upright faces
-    at their usual size and place.
-    """
+    """Refines approximate landmarks (F, 5, 2) in upright faces at their usual size and place."""
     return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks]).landmarks
 
 
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
-    """Finds landmarks, which in detectors depend on size, surroundings and colours,
-    in cuts framed as in training.
+    """Finds landmarks in cuts framed as in training.
+
+    Those of detectors depend on size, surroundings and colours.
     """
     landmarks = _look_at(image, faces).landmarks
     return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
@@ -108,24 +102,24 @@ def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
 
 
 def full_image_face(image: Image) -> Detection:
-    """Returns a face that fills the image (H, W, 3), with score NaN. Without a face,
-    its landmarks are arbitrary.
+    """Returns a face that fills the image (H, W, 3), with score NaN.
+
+    Without a face, its landmarks are arbitrary.
     """
     (landmarks,) = find_landmarks(image, [fit_matrix(image, SIDE)])
     return Detection(full_box(image), landmarks, np.nan)
 
 
 def network_input(cut: Image) -> Float32Array:
-    """Returns the network's input (1, SIDE, SIDE) from a face (SIDE, SIDE, 3): grey,
-    mean 0, deviation 1.
-    """
+    """Returns the input (1, SIDE, SIDE) for a face (SIDE, SIDE, 3): grey, mean 0, deviation 1."""
     grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 
 def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Averages what is seen in cuts and in their mirror images,
-    so a mirrored face has mirrored landmarks.
+    """Averages what is seen in cuts and in their mirror images.
+
+    So a mirrored face has mirrored landmarks.
     """
     landmarks = np.empty((len(to_cuts), 5, 2))
     logits = np.empty(len(to_cuts))
@@ -147,8 +141,6 @@ def _network() -> Any:
 
 
 def _run(cuts: Float32Array) -> tuple[Array, Array]:
-    """Returns the landmarks (B, 5, 2) in pixels of cuts (B, 1, SIDE, SIDE),
-    and the logits (B,) of a face.
-    """
+    """Returns landmarks (B, 5, 2) in cuts (B, 1, SIDE, SIDE), and the logits (B,) of a face."""
     points, faces = _network().run([POINTS, FACE], {"image": cuts})
     return np.asarray(points.reshape(-1, 5, 2) * SIDE, float), np.asarray(faces[:, 0], float)

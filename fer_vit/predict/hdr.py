@@ -1,5 +1,6 @@
-"""HDR frames as players show them on an SDR screen: the curves of ITU-R BT.2100,
-then a knee for bright light.
+"""HDR frames as players show them on an SDR screen.
+
+The curves are of ITU-R BT.2100, then a knee compresses bright light.
 """
 
 from functools import cache
@@ -28,8 +29,9 @@ BT2020_TO_BT709 = np.array(
 
 
 def to_sdr(image: Image, transfer: int) -> Image:
-    """Converts RGB uint8 (H, W, 3) with the transfer `PQ` or `HLG` to SDR;
-    other images come back unchanged.
+    """Converts RGB uint8 (H, W, 3) with the transfer `PQ` or `HLG` to SDR.
+
+    Other images come back unchanged.
     """
     if transfer not in (PQ, HLG):
         return image
@@ -75,8 +77,9 @@ def _hlg_light(codes: Array) -> Array:
 
 
 def _compress(light: Array) -> Array:
-    """Compresses light above the knee so that `PEAK` becomes 1
-    (the curve "mobius" of FFmpeg's filter `tonemap`).
+    """Compresses light above the knee so that `PEAK` becomes 1.
+
+    The curve is "mobius" of FFmpeg's filter `tonemap`.
     """
     peak = PEAK / WHITE
     shift = -(KNEE**2) * (peak - 1) / (KNEE**2 - 2 * KNEE + peak)

@@ -1,6 +1,4 @@
-"""Live video from a camera, an address, or a file in real time:
-only the newest frame is classified.
-"""
+"""Live video from a camera, an address, or a file: only the newest frame is classified."""
 
 import re
 import time
@@ -73,9 +71,7 @@ def recognize_frames(
 
 
 def shown_name(source: str) -> str:
-    """Returns a source's name, without user and query of an address,
-    which may contain passwords.
-    """
+    """Returns a source's name without user and query, which may contain passwords."""
     if is_camera(source):
         return f"camera {source}"
     return re.sub(r"(?<=//)[^/?#]*@|[?#].*", "", source) if "://" in source else source
@@ -87,8 +83,9 @@ def is_camera(source: str) -> bool:
 
 
 def camera_frames(number: int) -> Iterator[Frame]:
-    """Yields the frames of the camera with a number in OpenCV. Raises ImageError
-    if it is missing or fails.
+    """Yields the frames of the camera with a number in OpenCV.
+
+    Raises ImageError if it is missing or fails.
     """
     with QUIET_OPENCV:  # not while a frame is used: the generator waits there
         camera = cv2.VideoCapture(number)
@@ -109,8 +106,9 @@ def camera_frames(number: int) -> Iterator[Frame]:
 
 
 def read_newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
-    """Reads frames in a thread. Yields the newest one with its time of arrival,
-    each at most once.
+    """Reads frames in a thread.
+
+    Yields the newest one with its time of arrival, each at most once.
     """
     latest: deque[tuple[Frame, float]] = deque(maxlen=1)
     errors: list[Exception] = []

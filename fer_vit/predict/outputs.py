@@ -36,9 +36,7 @@ class Outputs(NamedTuple):
 
 
 def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Raises FerVitError when a model lacks a head whose columns are requested,
-    or one is requested twice.
-    """
+    """Raises FerVitError when a requested head is missing in the model, or requested twice."""
     for head in heads:
         if head not in known:
             raise FerVitError(
@@ -58,9 +56,7 @@ def check_threshold(outputs: Outputs, known: Sequence[str], model: str) -> None:
 
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
-    """Raises FerVitError when an output needs another number of videos,
-    or the marked copy cannot be written.
-    """
+    """Raises FerVitError when an output needs other videos, or a copy cannot be written."""
     wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
     if not wanted:
         return

@@ -80,8 +80,9 @@ class Person:
         self.label = label
 
     def move(self, column: str, value: float, above: bool, seconds: float, step: float) -> None:
-        """Adds an output in a frame of `step` seconds; `above`:
-        it is a movement above the threshold.
+        """Adds an output in a frame of `step` seconds.
+
+        `above`: it is a movement above the threshold.
         """
         self.means.setdefault(column, Mean()).add(value, step)
         if not above:
@@ -177,8 +178,9 @@ class People:
         self._step = 0.0
 
     def add(self, faces: Faces) -> None:
-        """Adds the smoothed faces of a frame. A photo, or the end of a damaged video, ends the
-        current video.
+        """Adds the smoothed faces of a frame.
+
+        A photo, or the end of a damaged video, ends the current video.
         """
         (info,) = faces.infos
         if info.seconds is None:
@@ -187,8 +189,9 @@ class People:
             self._add(counted_in_faces(faces, info.seconds))
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a frame from a table. Rows without a time, of a photo or an error, end
-        the current video.
+        """Adds the rows of a frame from a table.
+
+        Rows without a time, of a photo or an error, end the current video.
         """
         seconds = rows[0].get("seconds")
         if seconds is None:
@@ -307,8 +310,7 @@ def write_intervals(
 
 
 def format_textgrid(intervals: Sequence[Episode], end: float) -> str:
-    """Formats the intervals of one video of `end` seconds as a TextGrid for Praat and ELAN, with a
-    tier for each track.
+    """Formats the intervals of a video of `end` seconds as a TextGrid, a tier for each track.
 
     A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
     """

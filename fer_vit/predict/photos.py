@@ -1,6 +1,4 @@
-"""Photos: where they are, how they are read, their faces as crops for a model,
-and batches of them from workers.
-"""
+"""Photos: where they are, how they are read, and their faces as batches of crops."""
 
 import glob
 import logging
@@ -82,8 +80,9 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
 
 def _read_open(file: Any) -> bytes:
-    """Returns the content of an open file, from its position on. Raises FerVitError
-    if it is text.
+    """Returns the content of an open file, from its position on.
+
+    Raises FerVitError if it is text.
     """
     content = file.read()
     if not isinstance(content, bytes):
@@ -113,8 +112,9 @@ def is_video(path: object) -> bool:
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader does: rotated by EXIF,
-    16 bits reduced to the 8 that are used.
+    """Converts a PIL image as the file reader does.
+
+    It is rotated by EXIF, and 16 bits are reduced to the 8 that are used.
     """
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
@@ -146,8 +146,7 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
 
 
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
-    """Lists the images in files, folders (searched recursively) and glob patterns, each once, in
-    order.
+    """Lists the images in files, folders (recursively) and glob patterns, each once, in order.
 
     In folders, system entries, hidden ones and files without one of the `suffixes` are counted;
     other inputs may have any suffix. Raises FerVitError when an input does not exist or contains no
@@ -212,9 +211,7 @@ def expand_pattern(item: str) -> list[Path]:
 
 
 def _as_pattern(item: str) -> str:
-    """Returns a pattern in which the leading folders
-    that exist under this very name stand for themselves.
-    """
+    """Returns a pattern whose leading folders, if they exist by this name, are literal."""
     parts = Path(item).parts
     count = 0
     while count < len(parts) and os.path.lexists(os.path.join(*parts[: count + 1])):

@@ -94,9 +94,7 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
 
 
 def plot_photos(faces: Faces, limit: int | None = None) -> list[Pil.Image]:
-    """Returns the photos and frames that have faces, the first `limit` or all,
-    with their faces marked.
-    """
+    """Returns the photos and frames that have faces, marked; the first `limit`, or all."""
     photos = [photo for photo in faces.photos() if len(photo.faces)]
     pictures = []
     for photo in islice(photos, limit):

@@ -1,5 +1,6 @@
-"""Sources as batches of photos and frames, read by worker processes,
-which can start before the model is loaded.
+"""Sources as batches of photos and frames, read by worker processes.
+
+Reading can start before the model is loaded.
 """
 
 import json
@@ -61,8 +62,9 @@ def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
-    """Returns what finds and crops faces. Raises FerVitError when a file
-    of the detector is missing.
+    """Returns what finds and crops faces.
+
+    Raises FerVitError when a file of the detector is missing.
     """
     detector = find_detector(options.detector)
     min_score = detector.min_score if options.min_score is None else options.min_score
@@ -72,9 +74,7 @@ def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
 
 
 class Started(NamedTuple):
-    """Reading that began before the model was loaded,
-    whose libraries take two seconds to import.
-    """
+    """Reading that began before the model was loaded, whose import takes two seconds."""
 
     spec: CropSpec  # of the model for which the faces are cropped
     batches: Iterator[PhotoBatch]
@@ -83,8 +83,9 @@ class Started(NamedTuple):
 def start_reading(
     model: str | None, sources: Sequence[Source], options: PhotoOptions
 ) -> Started | None:
-    """Starts to read for an included model; None for others,
-    whose crops are known when they are loaded.
+    """Starts to read for an included model.
+
+    None for others, whose crops are known when they are loaded.
     """
     folder = shipped_models().get(model or DEFAULT)
     if folder is None or not options.workers:

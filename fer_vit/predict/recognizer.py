@@ -81,8 +81,9 @@ def load(
     classes: Sequence[str] = (),
     name: str | None = None,
 ) -> "Recognizer":
-    """Loads a trained model. Raises FerVitError when there is no such model or device, or its files
-    are damaged.
+    """Loads a trained model.
+
+    Raises FerVitError when there is no such model or device, or its files are damaged.
 
     Args:
         model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a
@@ -200,9 +201,7 @@ class Recognizer(nn.Module):
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
-        """Returns the probability of every expression for each face
-        of a batch from `Batch.ready`.
-        """
+        """Returns the probabilities of each face of a batch from `Batch.ready`."""
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     @torch.inference_mode()
@@ -227,8 +226,9 @@ class Recognizer(nn.Module):
         workers: int | None = None,
         **video: Any,
     ) -> FaceResults:
-        """Finds and classifies every face in photos and videos; returns the faces, photo by photo
-        and frame by frame.
+        """Finds and classifies every face in photos and videos.
+
+        Returns the faces, photo by photo and frame by frame.
 
         Photos that cannot be read give a warning; `photos()` of the result has the status of each.
         The logger `fer_vit` reports files of folders that are not read.
@@ -296,8 +296,7 @@ class Recognizer(nn.Module):
         return Attention(*(values[0].double().cpu().numpy() for values in views))
 
     def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
-        """Draws the attention of this model between the regions of a face, and from them to the
-        output.
+        """Draws the attention between the regions of a face, and from them to the output.
 
         Args:
             face: The face; its photo is read again.
@@ -323,8 +322,9 @@ class Recognizer(nn.Module):
         return self.predict(images, **options).features
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
-        """Yields photos and frames with their `faces`, one at a time;
-        arguments as for `predict`.
+        """Yields photos and frames with their `faces`, one at a time.
+
+        Arguments as for `predict`.
         """
         for faces in self.recognize(media.as_sources(images), PhotoOptions(**options)):
             yield from faces.photos()
@@ -345,8 +345,9 @@ class Recognizer(nn.Module):
         options: PhotoOptions,
         started: Started | None = None,
     ) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `forward`, under a
-        progress bar.
+        """Yields photos and frames, in order, with their faces in batches for `forward`.
+
+        A progress bar is shown.
 
         `started` is a reading of the same sources that began before.
         """
@@ -411,9 +412,7 @@ class Recognizer(nn.Module):
         }
 
     def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
-        """Returns the values (B, K) of all further heads, in the photo:
-        roll is not the aligned crop's.
-        """
+        """Returns the values (B, K) of further heads in the photo; roll is not the crop's."""
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
         values = [np.zeros((len(degrees), 0))]
         for head, names in self.net.settings.outputs.items():
@@ -437,9 +436,7 @@ class Recognizer(nn.Module):
         return list_outputs(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
-        """Returns what the numbers of faces mean that this model classifies
-        and a detector finds.
-        """
+        """Returns what the numbers mean of faces that this model and a detector predict."""
         return Scheme(
             labels=tuple(self.labels),
             outputs=tuple(self.outputs),
@@ -453,8 +450,9 @@ class Recognizer(nn.Module):
 
 
 def list_outputs(further: Iterable[str]) -> list[str]:
-    """Returns the outputs of a model that can be chosen, by its further heads: each model has the
-    expression, and the pose at least from the landmarks.
+    """Returns the outputs of a model that can be chosen, by its further heads.
+
+    Each model has the expression, and the pose at least from the landmarks.
     """
     return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
 
@@ -484,8 +482,9 @@ def results(faces: Faces) -> FaceResults:
 
 
 def report_photos(infos: Sequence[PhotoInfo]) -> None:
-    """Warns about photos that cannot be read, or were taken as one face;
-    raises ImageError for the only one.
+    """Warns about photos that cannot be read, or were taken as one face.
+
+    Raises ImageError for the only one.
     """
     sources = len({info.index for info in infos})
     wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
@@ -506,7 +505,8 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
 
 
 def head_angles(faces: Faces) -> Array:
-    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks;
+    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks.
+
     NaN without both.
     """
     angles = np.full((len(faces), len(Pose._fields)), np.nan)

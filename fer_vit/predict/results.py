@@ -42,8 +42,9 @@ class FaceResult(Face):
         return plot_face(self, file)
 
     def read_photo(self) -> Image:
-        """Returns the photo or frame (H, W, 3), RGB uint8;
-        raises ImageError when it can no longer be read.
+        """Returns the photo or frame (H, W, 3), RGB uint8.
+
+        Raises ImageError when it can no longer be read.
         """
         return read_photo(self)
 
@@ -52,8 +53,9 @@ class FaceResult(Face):
 
 
 class FaceResults(Faces):
-    """Faces in the order of their photos and frames,
-    see `fer_vit.faces.Faces`. A notebook shows the photos.
+    """Faces in the order of their photos and frames, see `fer_vit.faces.Faces`.
+
+    A notebook shows the photos.
     """
 
     @overload

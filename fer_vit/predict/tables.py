@@ -312,8 +312,9 @@ def _write_tables(
 def recognize_others(
     model: Recognizer, sources: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
 ) -> Iterator[Faces]:
-    """Yields each photo and frame, in order, with its faces; files that are `refused` have this
-    status and are not read.
+    """Yields each photo and frame, in order, with its faces.
+
+    Files that are `refused` have this status and are not read.
     """
     scheme = model.scheme(options.detector)
     read = [source for source in sources if source not in refused]

@@ -73,8 +73,9 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
 
 
 def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
-    """Draws predictions over targets of K outputs, a panel for each; for binary targets a ROC
-    curve.
+    """Draws predictions over targets of K outputs, a panel for each.
+
+    For binary targets a ROC curve.
 
     Args:
         names: Of the outputs (K,).

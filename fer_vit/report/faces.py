@@ -205,9 +205,7 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
 
 
 def heat_palette() -> Array:
-    """Returns the colours (256, 4) from strongly against, over clear in the middle,
-    to strongly for.
-    """
+    """Returns colours (256, 4) from strongly against, over clear, to strongly for."""
     value = (np.arange(256)[:, None] - 128) / 127  # (256, 1)
     against_colour = np.array(ImageColor.getrgb(AGAINST_COLOUR))
     for_colour = np.array(ImageColor.getrgb(FOR_COLOUR))

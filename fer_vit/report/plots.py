@@ -89,9 +89,7 @@ def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Returns the multiples of 1, 2 or 5 times a power of ten between two numbers,
-    at most `STEPS` + 1.
-    """
+    """Returns multiples of 1, 2 or 5 times a power of ten in a range, at most `STEPS` + 1."""
     least = (high - low) / STEPS
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

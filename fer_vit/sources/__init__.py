@@ -1,5 +1,4 @@
-"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading`
-declares its options.
+"""Data sets as distributed, a file each: `read(root, **options) -> Reading` declares options.
 
 A data set that is missing or has an invalid file is a FerVitError, which names file and line.
 """

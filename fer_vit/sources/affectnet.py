@@ -1,5 +1,6 @@
-"""AffectNet, the manually labelled part: 290,000 faces, 224 x 224 (Mollahosseini et al. 2017,
-arXiv:1708.03985).
+"""AffectNet, the manually labelled part: 290,000 faces, 224 x 224.
+
+Mollahosseini et al. 2017, arXiv:1708.03985.
 
 As distributed:
 

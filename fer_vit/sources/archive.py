@@ -243,8 +243,9 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for a password, and for methods other than deflate: a little bzip2 can
-    fill all memory.
+    """Raises FerVitError for a password, and for methods other than deflate.
+
+    A little bzip2 can fill all memory.
     """
     if any(entry.flag_bits & ENCRYPTED for entry in entries):
         raise FerVitError(

@@ -225,8 +225,9 @@ OUTPUTS = {
 
 
 def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
-    """Returns the targets of a drawn face by column: the parameters of the drawing, as a picture
-    shows them.
+    """Returns the targets of a drawn face by column.
+
+    They are the parameters of the drawing, as a picture shows them.
 
     A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the
     mouth, less the sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.

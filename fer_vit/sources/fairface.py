@@ -1,5 +1,6 @@
-"""FairFace: faces in the wild with age group, gender and race, but no expressions (Karkkainen and
-Joo, WACV 2021).
+"""FairFace: faces in the wild with age group, gender and race, but no expressions.
+
+Karkkainen and Joo, WACV 2021.
 
 As distributed:
 

@@ -1,5 +1,6 @@
-"""FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013,
-arXiv:1307.0414).
+"""FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey.
+
+Goodfellow et al. 2013, arXiv:1307.0414.
 
 Either the challenge's table, whose pixels become PNG images, or folders:
 

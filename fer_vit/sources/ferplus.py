@@ -1,5 +1,6 @@
-"""FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016,
-arXiv:1608.01041).
+"""FERPlus: FER2013's faces with the votes of ten people each.
+
+Barsoum et al. 2016, arXiv:1608.01041.
 
 As the official script writes it:
 

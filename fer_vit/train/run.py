@@ -24,8 +24,7 @@ from fer_vit.train.log import log_once
 
 @torch.inference_mode()
 def multiply_adds(net: RegionViT) -> int:
-    """Counts the multiply-adds of matrix products and convolutions for one face, by torch's
-    counter.
+    """Counts the multiply-adds of products and convolutions for one face, by torch's counter.
 
     Other operations are not counted, though the tanh of additive attention takes longer than its
     products.

@@ -20,8 +20,9 @@ from fer_vit.store.folder import load_network
 
 
 class Teachers:
-    """Models that predict the expression of augmented training faces. They are not part
-    of a checkpoint.
+    """Models that predict the expression of augmented training faces.
+
+    They are not part of a checkpoint.
     """
 
     def __init__(self, names: Sequence[str], student: RegionViT) -> None:
@@ -33,7 +34,8 @@ class Teachers:
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> Tensor:
-        """Returns the targets of a batch (B, C): the mean of votes and predictions;
+        """Returns the targets of a batch (B, C): the mean of votes and predictions.
+
         NaN without both.
         """
         assert batch.target is not None
@@ -46,8 +48,9 @@ class Teachers:
 
 
 class FormerModel:
-    """The model that a training starts from, which teaches the outputs of heads for which the data
-    have no targets.
+    """The model that a training starts from.
+
+    It teaches the outputs of heads for which the data have no targets.
 
     It predicts each augmented training face, so that these outputs do not drift while the encoder
     learns: learning without forgetting (Li & Hoiem 2016, arXiv:1606.09282). It is not part of a
@@ -72,8 +75,9 @@ class FormerModel:
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> dict[str, Tensor]:
-        """Returns the targets (B, K) of a batch by head, in the order of the student's outputs; NaN
-        for outputs that are not taught.
+        """Returns the targets (B, K) of a batch by head, in the order of the student's outputs.
+
+        NaN for outputs that are not taught.
         """
         if not self.sources:
             return {}
@@ -141,8 +145,9 @@ def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
 
 
 def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the images (B, 3, S, S), boxes (B, R, 4) and visible regions (B, R) of a batch of
-    crops, resized to a model's size. The model is moved to their device.
+    """Returns the images, boxes and visible regions of a batch, resized to a model's size.
+
+    They are (B, 3, S, S), (B, R, 4) and (B, R). The model is moved to their device.
     """
     net.to(batch.image.device)
     size, given = net.config.img_size, batch.image.shape[-1]
