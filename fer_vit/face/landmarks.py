@@ -70,7 +70,7 @@ def refine_points(image: Image, landmarks: Array) -> Array:
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
     """Finds landmarks in cuts framed as in training.
 
-    Those of detectors depend on size, surroundings and colours.
+    Landmarks of detectors depend on size, surroundings and colours.
     """
     landmarks = _look_at(image, faces).landmarks
     return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
