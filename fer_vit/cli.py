@@ -101,8 +101,10 @@ class LogPrinter(logging.Handler):
 @contextmanager
 def printed_log() -> Iterator[None]:
     """Prints what fer-vit logs. Python's users see it if they configure the logger "fer_vit"."""
-    logger, printer = logging.getLogger("fer_vit"), LogPrinter()
-    level, propagate = logger.level, logger.propagate
+    logger = logging.getLogger("fer_vit")
+    level = logger.level
+    propagate = logger.propagate
+    printer = LogPrinter()
     logger.addHandler(printer)
     logger.setLevel(logging.INFO)
     logger.propagate = False

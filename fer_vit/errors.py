@@ -192,7 +192,11 @@ def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
     Empty if there is none.
     """
     known = [option for action in parser._actions for option in action.option_strings]
-    names = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return next(
-        (hint for name in names if name not in known and (hint := suggest(name, known))), ""
-    )
+    for word in words:
+        name = word.partition("=")[0]
+        if not name.startswith("--") or name in known:
+            continue
+        hint = suggest(name, known)
+        if hint:
+            return hint
+    return ""

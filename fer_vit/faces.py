@@ -9,6 +9,7 @@ D features. Points are (x, y) in pixels of the photo, boxes xyxy.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, overload
 
@@ -604,14 +605,17 @@ class Face:
         boxes = self._faces.boxes[self._row]
         visible = self._faces.visible[self._row].tolist()
         names = self._faces.scheme.regions
-        return {name: box for name, box, seen in zip(names, boxes, visible, strict=True) if seen}
+        regions = {}
+        for name, box, is_visible in zip(names, boxes, visible, strict=True):
+            if is_visible:
+                regions[name] = box
+        return regions
 
     @property
     def outside(self) -> tuple[str, ...]:
         """The regions whose centre is outside the photo."""
-        in_photo = self._faces.in_photo[self._row].tolist()
-        names = self._faces.scheme.regions
-        return tuple(name for name, inside in zip(names, in_photo, strict=True) if not inside)
+        outside = ~self._faces.in_photo[self._row]
+        return tuple(compress(self._faces.scheme.regions, outside))
 
     @property
     def features(self) -> Float32Array:
@@ -636,8 +640,7 @@ class Face:
         member = self.alone.sets(coverage, by_class)
         if member is None:
             return None
-        names = zip(self._faces.labels, member[0].tolist(), strict=True)
-        return [name for name, included in names if included]
+        return list(compress(self._faces.labels, member[0]))
 
     @property
     def warnings(self) -> list[str]:
@@ -758,12 +761,7 @@ def _by_name(names: Sequence[str], values: NDArray[Any]) -> dict[str, NDArray[An
 
 def _join_names(names: Sequence[str], member: Mask) -> Objects:
     """Returns the names of the members of each row (N, K) as text (N,)."""
-    texts = []
-    for row in member.tolist():
-        texts.append(
-            SEPARATOR.join(name for name, included in zip(names, row, strict=True) if included)
-        )
-    return as_objects(texts)
+    return as_objects([SEPARATOR.join(compress(names, row)) for row in member])
 
 
 def _number(value: float) -> float | None:

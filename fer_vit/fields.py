@@ -113,6 +113,16 @@ def _origin(name: str, meaning: str) -> Field:
     return Field(name, "string", "", meaning, of=repeat)
 
 
+def _pose_fields() -> tuple[Field, ...]:
+    """Returns the columns of the head `pose`."""
+    head = HEADS[POSE_HEAD]
+    angles = Field("", "number", head.unit, "", head=POSE_HEAD, of=attrgetter("angles"))
+    columns = []
+    for index, (name, meaning) in enumerate(head.columns.items()):
+        columns.append(angles._replace(name=name, meaning=meaning, part=(index,)))
+    return tuple(columns)
+
+
 VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
@@ -151,18 +161,7 @@ EXPRESSION = (
     ),
 )
 """What most users read."""
-POSE = tuple(
-    Field(
-        name,
-        "number",
-        HEADS[POSE_HEAD].unit,
-        meaning,
-        head=POSE_HEAD,
-        of=attrgetter("angles"),
-        part=(index,),
-    )
-    for index, (name, meaning) in enumerate(HEADS[POSE_HEAD].columns.items())
-)
+POSE = _pose_fields()
 """The pose, by the head `pose` or else by the landmarks; a table always has it."""
 UNCERTAINTY = (
     Field(

@@ -34,10 +34,9 @@ class Mirror(NamedTuple):
 def swap_sides(names: Sequence[str]) -> Mirror:
     """Left and right swap in the names of outputs; an output without a partner stays."""
     partners = [other_side(name) for name in names]
-    source = [
-        names.index(partner) if partner in names else index
-        for index, partner in enumerate(partners)
-    ]
+    source = []
+    for index, partner in enumerate(partners):
+        source.append(names.index(partner) if partner in names else index)
     return Mirror(source, [1.0] * len(names))
 
 
@@ -55,9 +54,8 @@ SIDES = {"Left": "Right", "Right": "Left", "left": "right", "right": "left"}
 
 def negate_turns(names: Sequence[str]) -> Mirror:
     """Yaw and roll change their sign."""
-    return Mirror(
-        [*range(len(names))], [-1.0 if name in ("yaw", "roll") else 1.0 for name in names]
-    )
+    signs = [-1.0 if name in ("yaw", "roll") else 1.0 for name in names]
+    return Mirror([*range(len(names))], signs)
 
 
 def keep(names: Sequence[str]) -> Mirror:
@@ -212,11 +210,8 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
         if head.outputs:
             names = [column for column in columns if column in head.outputs]
         else:
-            names = [
-                column.removeprefix(head.prefix)
-                for column in columns
-                if column.startswith(head.prefix)
-            ]
+            of_head = [column for column in columns if column.startswith(head.prefix)]
+            names = [column.removeprefix(head.prefix) for column in of_head]
         if names:
             outputs[name] = names
     return outputs

@@ -61,10 +61,9 @@ SYSTEM_ENTRIES = tuple((_STORAGE + _WINDOWS + _MACOS + _LINUX + _SYNCHRONISATION
 as patterns for any case.
 """
 
-_SYSTEM = re.compile(
-    "|".join(f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)),
-    re.IGNORECASE,
-)
+# a group for each entry, named by its index
+_GROUPS = [f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)]
+_SYSTEM = re.compile("|".join(_GROUPS), re.IGNORECASE)
 HIDDEN = "other hidden entries"
 
 
@@ -96,11 +95,12 @@ class Listing:
 
     def other_kinds(self, suffixes: Set[str]) -> Counter[str]:
         """Counts the files without one of the lower-case suffixes, by their suffix."""
-        return Counter(
-            path.suffix.lower() or "no suffix"
-            for path in self.files
-            if path.suffix.lower() not in suffixes
-        )
+        counts = Counter[str]()
+        for path in self.files:
+            suffix = path.suffix.lower()
+            if suffix not in suffixes:
+                counts[suffix or "no suffix"] += 1
+        return counts
 
 
 def list_folder(folder: Path) -> Listing:

@@ -228,11 +228,10 @@ class Jobs:
     def _keep(self, folder: Path) -> Event:
         """Keeps the results of a job for an hour; returns its ID and files."""
         shutil.rmtree(folder / "uploads", ignore_errors=True)
-        files = {
-            path.relative_to(folder).as_posix(): path
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
+        files = {}
+        for path in folder.rglob("*"):
+            if path.is_file():
+                files[path.relative_to(folder).as_posix()] = path
         self.results[folder.name] = files
         self.active.discard(folder.name)
         asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)

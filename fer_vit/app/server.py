@@ -68,7 +68,8 @@ class LivePage:
 
     def show(self, seen: "ClassifiedFrame") -> None:
         """Counts a frame and replaces the picture on the page."""
-        now, faces = time.perf_counter(), seen.faces
+        now = time.perf_counter()
+        faces = seen.faces
         self.frames += 1
         self.labels.update(str(face.label_smoothed) for face in faces)
         self._recent.append((now, now - seen.arrived, len(faces)))
@@ -92,20 +93,18 @@ class LivePage:
             await asyncio.sleep(0.01)
         number, seen, status = self._newest
         if seen and number != self._drawn["number"]:  # once for all viewers
-            faces, buffer = seen.faces, io.BytesIO()
-            Pil.fromarray(draw_faces(seen.image, [mark(face) for face in faces])).save(
-                buffer, "JPEG", quality=85
-            )
-            picture = b64encode(buffer.getvalue()).decode()
-            bars = [
-                {"track": one.track, "probabilities": one.smoothed or one.probabilities}
-                for one in faces
-            ]
+            marked = draw_faces(seen.image, [mark(face) for face in seen.faces])
+            picture = io.BytesIO()
+            Pil.fromarray(marked).save(picture, "JPEG", quality=85)
+            bars = []
+            for face in seen.faces[:MAX_BARS]:
+                shares = face.smoothed or face.probabilities
+                bars.append({"track": face.track, "probabilities": shares})
             self._drawn = {
                 "number": number,
                 "status": status,
-                "faces": bars[:MAX_BARS],
-                "picture": picture,
+                "faces": bars,
+                "picture": b64encode(picture.getvalue()).decode(),
             }
         return self._drawn | {"recording": self.recording, "stopped": self.stopped}
 

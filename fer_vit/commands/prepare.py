@@ -134,8 +134,12 @@ def _spelling(source: str, option: str) -> str:
     It is `count`, or `drawn.count` if a data set before it in `SOURCES` has an option of that
     name.
     """
-    first = next(name for name, read in SOURCES.items() if option in signature(read).parameters)
-    return option if source == first else f"{source}.{option}"
+    for name, read in SOURCES.items():
+        if name == source:
+            break
+        if option in signature(read).parameters:
+            return f"{source}.{option}"
+    return option
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -291,18 +295,20 @@ def target_lines(reading: Reading) -> list[str]:
 def count_table(reading: Reading) -> str:
     """Returns a table of the images by label and split, with totals."""
     counts = Counter((row.label, row.split) for row in reading.rows)
+    by_label = Counter(row.label for row in reading.rows)
     by_split = Counter(row.split for row in reading.rows)
     splits = [split for split in SPLITS if by_split[split]]
 
     table = [_count_row("", [*splits, "total"])]
     labels: list[str | None] = list(reading.names)
-    if any(row.label is None for row in reading.rows):
+    if by_label[None]:
         labels.append(None)
     for label in labels:
         numbers = [counts[label, split] for split in splits]
-        total = sum(number for (name, _), number in counts.items() if name == label)
-        table.append(_count_row("(no label)" if label is None else label, [*numbers, total]))
-    table.append(_count_row("total", [*(by_split[split] for split in splits), len(reading.rows)]))
+        name = "(no label)" if label is None else label
+        table.append(_count_row(name, [*numbers, by_label[label]]))
+    totals = [by_split[split] for split in splits]
+    table.append(_count_row("total", [*totals, len(reading.rows)]))
     return align_columns(table)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fer_vit.evaluation.writer import FILES as PAGE, Section, write_files
 from fer_vit.geometry import Array
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import Course, series_plots
-from fer_vit.report.table import NOTHING, interval_text
+from fer_vit.report.table import NOTHING, Interval, interval_text
 
 FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
 MIXED = "Mixed model"
@@ -79,12 +80,17 @@ def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Secti
         tests = tests_section(f"{expressions.title}, mixed model", results.mixed, expressions.form)
         tests = tests._replace(lines=missing_lines(MIXED, results.mixed))
         parts.append(fold_table(tests))
-    correlations = [mean for row in results.repeated.values() for mean in row.values()]
-    if any(correlation["mean"] is not None for correlation in correlations):
+    if _has_means(results.repeated):
         repeated = means_section(f"{expressions.title}: ICC(1)", results.repeated, ".2f", ICC)
         parts.append(fold_table(repeated))
     parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     return parts
+
+
+def _has_means(rows: Mapping[str, Mapping[str, Interval]]) -> bool:
+    """Returns whether any result of any row has a mean."""
+    results = chain.from_iterable(row.values() for row in rows.values())
+    return any(result["mean"] is not None for result in results)
 
 
 def counts_table(study: Study) -> list[list[str]]:

@@ -15,6 +15,8 @@ from fer_vit.report.table import Interval
 
 LEAST = 6
 """Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
+ALL_EQUAL = "the differences of all persons are equal"
+"""Why there is no test."""
 EQUAL = 1e-9
 """Smaller differences are none."""
 Test = dict[str, Any]  # results by name, such as `t`, `df` and `p`
@@ -69,7 +71,7 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
     if sizes.min() < LEAST:
         return Missing(_too_few(sizes, paired))
     if paired and np.ptp(y - x) < EQUAL:
-        return Missing("the differences of all persons are equal")
+        return Missing(ALL_EQUAL)
     if not paired and max(np.ptp(x), np.ptp(y)) < EQUAL:
         return Missing("no variance")
 
@@ -260,7 +262,7 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
     for effect in range(1, count):
         error = float(np.sqrt((scores[:, effect] ** 2).sum()))
         if error < EQUAL:
-            results.append(Missing("the differences of all persons are equal"))
+            results.append(Missing(ALL_EQUAL))
             continue
         shares = np.empty(len(persons))
         overlap = np.empty((len(persons), count))

@@ -19,6 +19,9 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, outputs_of, target_column
 from fer_vit.predict.people import Episode, People
 
+CHANGE = "Change of the probability from rest"
+SHARE = "Share of faces with the label"
+"""Titles of what is compared."""
 NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs
 # seconds of clips below which nothing per minute is measured: a clip of one frame has no length
@@ -70,7 +73,12 @@ class Study:
     def heads(self) -> list[str]:
         """The titles of the measures that are outputs of further heads."""
         titles = {head.title for head in HEADS.values()}
-        return [kind.title for kind in self.kinds if kind.title.split(", ")[0] in titles]
+        of_heads = []
+        for kind in self.kinds:
+            head, _, _ = kind.title.partition(", ")
+            if head in titles:
+                of_heads.append(kind.title)
+        return of_heads
 
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN: none."""
@@ -149,9 +157,15 @@ def make_study(
     selected = _select_faces(faces, assigned, person, rest)
     observations = _observe(faces.take(selected.used), by, person, baseline)
     names = observations.conditions
+    conditions = {}
+    for place, name in enumerate(names):
+        conditions[name] = observations.condition == place
+    pairs = list(combinations(names, 2))
+    if baseline is not None:
+        pairs = [(first, second) for first, second in pairs if first == baseline]
     return Study(
-        conditions={name: observations.condition == place for place, name in enumerate(names)},
-        pairs=[pair for pair in combinations(names, 2) if baseline in (None, pair[0])],
+        conditions=conditions,
+        pairs=pairs,
         people=observations.people,
         person=observations.person,
         paths=observations.paths,
@@ -325,16 +339,13 @@ def _probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
 
 def _change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
     values = dict(zip(labels, changes.T, strict=True))
-    title = "Change of the probability from rest"
     phrase = f"the change of the probability (0 to 1) from rest ({rest} s)"
-    return Kind(title, phrase, "+.3f", "", values, least=-1, most=1)
+    return Kind(CHANGE, phrase, "+.3f", "", values, least=-1, most=1)
 
 
 def _share_kind(values: dict[str, Array]) -> Kind:
     phrase = "the share of faces with this label"
-    return Kind(
-        "Share of faces with the label", phrase, ".1%", " percentage points", values, most=1
-    )
+    return Kind(SHARE, phrase, ".1%", " percentage points", values, most=1)
 
 
 def read_heads(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ class HeadOutputs:
         columns = np.array(which, bool)
         return HeadOutputs(
             head=self.head,
-            names=[name for name, is_taken in zip(self.names, which, strict=True) if is_taken],
+            names=list(compress(self.names, which)),
             values=self.values[:, columns],
             targets=self.targets[:, columns],
         )

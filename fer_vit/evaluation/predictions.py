@@ -476,14 +476,15 @@ def _check_times(
             f"got {seconds[place + 1]:g} after {seconds[place]:g}. Restore both as `predict` wrote "
             "them."
         )
-    moving = {*paths[after[within & (seconds[1:] != seconds[:-1])]].tolist()}
-    still = [row for row in after[within].tolist() if paths[row] not in moving]
-    if still:
-        raise FerVitError(
-            f"{table.row_name(still[0])}: expected `seconds` that rise with `frame`, but all of "
-            f"{printable(short(paths[still[0]]))} are {numbers['seconds'][still[0]]:g}. Restore "
-            "them as `predict` wrote them."
-        )
+    changes = within & (seconds[1:] != seconds[:-1])
+    moving = set(paths[after[changes]])
+    for row in after[within].tolist():
+        if paths[row] not in moving:
+            raise FerVitError(
+                f"{table.row_name(row)}: expected `seconds` that rise with `frame`, but all of "
+                f"{printable(short(paths[row]))} are {numbers['seconds'][row]:g}. Restore them as "
+                "`predict` wrote them."
+            )
 
 
 def _check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:

@@ -143,13 +143,15 @@ def readable(path: Path) -> Iterator[None]:
 def _check_head(path: Path, cells: pa.Table) -> pa.Table:
     """Returns the table with trimmed names, without columns that have none; refuses equal names."""
     names = [name.strip(SPACES) for name in cells.column_names]
-    twice = [name for index, name in enumerate(names) if name and name in names[:index]]
-    if twice:
-        raise TableError(
-            f"{path} has several columns `{printable(short(twice[0]))}`. Rename or remove one."
-        )
-    kept = [index for index, name in enumerate(names) if name]
-    return cells.select(kept).rename_columns([names[index] for index in kept])
+    first: dict[str, int] = {}  # the first column of each name
+    for index, name in enumerate(names):
+        if name in first:
+            raise TableError(
+                f"{path} has several columns `{printable(short(name))}`. Rename or remove one."
+            )
+        if name:
+            first[name] = index
+    return cells.select(list(first.values())).rename_columns(list(first))
 
 
 def check_size(path: Path, rows: int, columns: int) -> None:

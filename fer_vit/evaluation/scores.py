@@ -103,10 +103,10 @@ def mean_intervals(
 
     sums = {"total": np.where(present, values, 0.0), "count": present.astype(float)}
     intervals = score_intervals(sums, means, units)
-    return [
-        bound(interval, member, units, binary)
-        for interval, member in zip(intervals.values(), present.T, strict=True)
-    ]
+    bounded = []
+    for interval, member in zip(intervals.values(), present.T, strict=True):
+        bounded.append(bound(interval, member, units, binary))
+    return bounded
 
 
 def bound(
@@ -405,14 +405,11 @@ def evaluate_faces(
 def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[dict[str, Any]]:
     """Returns the path, label and better label of the faces of `suspect_labels`."""
     truth = targets.argmax(1)
-    return [
-        {
-            "path": faces.paths[row],
-            "label": faces.labels[truth[row]],
-            "better": faces.labels[better],
-        }
-        for row, better in suspect_labels(faces.probabilities, targets).tolist()
-    ]
+    wrong = []
+    for row, better in suspect_labels(faces.probabilities, targets).tolist():
+        label = faces.labels[truth[row]]
+        wrong.append({"path": faces.paths[row], "label": label, "better": faces.labels[better]})
+    return wrong
 
 
 def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
@@ -429,9 +426,8 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
     hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
 
     results = {}
-    for number, accuracy in zip(
-        numbers, mean_intervals(hits, faces.units, binary=True), strict=True
-    ):
+    accuracies = mean_intervals(hits, faces.units, binary=True)
+    for number, accuracy in zip(numbers, accuracies, strict=True):
         name = f"{number} or fewer" if number == LEAST_VOTES else str(number)
         if accuracy["faces"]:
             results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}

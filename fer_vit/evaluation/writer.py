@@ -100,7 +100,10 @@ def write_files(
     counts: Counter[str] = Counter()
     for card in cards:
         counts.update(card.kinds)
-    kinds = {kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"}
+    kinds = {}
+    for kind, name in KINDS.items():
+        if counts[kind] or kind == "mistake":
+            kinds[kind] = name
 
     parts = [*page["sections"]]
     shown: list[int] = []
@@ -317,9 +320,7 @@ def head_section(head: str, measured: Measured) -> Section:
     names = entry.figures
     if not any(row[names[0]]["faces"] for row in measured.values()):
         return Section(head.capitalize(), f"No face has a target of {head}.")
-    shown = [
-        name for name in names if any(row[name]["mean"] is not None for row in measured.values())
-    ]
+    shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
     for output, row in measured.items():
@@ -338,6 +339,11 @@ def head_section(head: str, measured: Measured) -> Section:
     if drawn is not None:
         text += f" The chart has {names[0]}."
     return Section(head.capitalize(), text, table, intervals=drawn)
+
+
+def _is_measured(measured: Measured, name: str) -> bool:
+    """Returns whether any output has a value of a measure."""
+    return any(row[name]["mean"] is not None for row in measured.values())
 
 
 def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:

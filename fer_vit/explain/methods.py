@@ -123,10 +123,11 @@ def explain_each(
     heat = _normalized(attribution.heat)  # (E, B, S, S)
     shares = _normalized(attribution.shares)  # (E, B, R)
     probabilities = net.probabilities(seen.logits)  # (B, C)
-    return [
-        Explanation(probabilities, scores[number], heat[number], shares[number])
-        for number in range(len(directions))
-    ]
+    explanations = []
+    for number in range(len(directions)):
+        explanation = Explanation(probabilities, scores[number], heat[number], shares[number])
+        explanations.append(explanation)
+    return explanations
 
 
 def _normalized(values: Tensor) -> Tensor:

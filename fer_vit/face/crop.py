@@ -50,7 +50,8 @@ def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
-    across, down = points[1] - points[0], (points[3] + points[4] - points[0] - points[1]) / 2
+    across = points[1] - points[0]  # from eye to eye
+    down = (points[3] + points[4] - points[0] - points[1]) / 2  # from the eyes to the mouth
     eye_distance = np.hypot(*across)
     unit = max(eye_distance, np.hypot(*down))
     x, y = across / max(eye_distance, 1e-9)  # towards the person's left
@@ -81,7 +82,8 @@ def cover_regions(
 
     None: with the mean colour.
     """
-    boxes, size = region_boxes(landmarks, regions), image.shape[1::-1]
+    boxes = region_boxes(landmarks, regions)  # (R, 4)
+    size = image.shape[1::-1]  # width and height
     left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
     right, bottom = np.clip(np.ceil(boxes[:, 2:].max(0)), 0, size).astype(int)
     image = image.copy()
@@ -137,12 +139,12 @@ def crop_face(
     matrix (2, 3) in crop pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
-    points = (
-        np.asarray(spec.template, float) * spec.size
-        if landmarks is None
-        else geometry.apply(to_crop, landmarks)
-    )
-    to_crop, points = geometry.compose(change, to_crop), geometry.apply(change, points)
+    if landmarks is None:
+        points = np.asarray(spec.template, float) * spec.size
+    else:
+        points = geometry.apply(to_crop, landmarks)
+    to_crop = geometry.compose(change, to_crop)
+    points = geometry.apply(change, points)
     return warp(image, to_crop, spec.size), points, to_crop
 
 

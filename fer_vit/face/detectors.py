@@ -230,7 +230,10 @@ def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> 
     are dropped.
     """
     large = [face for face in coarse if face.side > longest / 3]
-    others = [face for face in fine if not any(_centre_within(face, around) for around in large)]
+    others = []
+    for face in fine:
+        if not any(_centre_within(face, around) for around in large):
+            others.append(face)
     return sorted(large + others, key=lambda face: (-face.score, *face.box))
 
 
@@ -304,10 +307,15 @@ def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     """
     half = 2 * round(face.longer_side / FOLLOWED / 4) + 2
     start = np.round(face.centre).astype(int) - half
-    stop, end = start + 2 * half, np.array(image.shape[1::-1])
-    inner, outer = np.clip(start, 0, end - 1), np.clip(stop, 1, end)
+    stop = start + 2 * half
+
+    # the part of the square inside the image, and its margins outside
+    end = np.array(image.shape[1::-1])
+    inner = np.clip(start, 0, end - 1)
+    outer = np.clip(stop, 1, end)
+    left, top = (inner - start).tolist()
+    right, bottom = (stop - outer).tolist()
     cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
-    (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
     cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
     scale = MIN_SIDE / (2 * half)
     grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)

@@ -373,9 +373,11 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     ImageError as for `check_cost`.
     """
     check_cost(data)
-    flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
+    flags = cv2.IMREAD_COLOR_RGB | REDUCED[reduction]
+    orientation = 1
     if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
-        flags, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, _avif_orientation(data)
+        flags |= cv2.IMREAD_IGNORE_ORIENTATION
+        orientation = _avif_orientation(data)
     image = _decode(data, flags)
     pixels = image.shape[0] * image.shape[1]
     if data.startswith(DEEP) and pixels <= MAX_DEEP and image.max() < DARK:
@@ -502,10 +504,14 @@ def reduction_to(data: bytes, min_side: int) -> int:
         turned = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # Pillow raises many types for broken headers
         return 1
-    fits = (
-        factor for factor in REDUCED if not (turned and any(side % factor for side in image.size))
-    )
-    return max(factor for factor in fits if factor == 1 or max(image.size) >= min_side * factor)
+    width, height = image.size
+    strongest = 1
+    for factor in REDUCED:
+        is_large = max(width, height) >= min_side * factor
+        divides = width % factor == 0 and height % factor == 0
+        if is_large and (divides or not turned):
+            strongest = max(strongest, factor)
+    return strongest
 
 
 def read_image(path: Path) -> Image:

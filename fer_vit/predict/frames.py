@@ -45,6 +45,8 @@ PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 """Protocols for addresses, without `file`, because playlists could name files."""
 PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"
+NO_VIDEO = "no video in the file"
+WRONG_PICTURES = "frames may show wrong pictures"
 MAX_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
 MAX_BYTES = 108_000_000
@@ -194,7 +196,7 @@ def _decode(
         try:
             for frame in cast(list[av.VideoFrame], packet.decode()):
                 check_frame((frame.width, frame.height), frame.format)
-                lost["frames may show wrong pictures"] += frame.is_corrupt
+                lost[WRONG_PICTURES] += frame.is_corrupt
                 yield frame
         except FFmpegError:
             lost["packets cannot be decoded"] += 1
@@ -336,7 +338,7 @@ def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
     """Returns the stream that players show: the first marked as default, or else the first."""
     videos = [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
     if not videos:
-        raise ImageError("no video in the file")
+        raise ImageError(NO_VIDEO)
     for stream in videos:
         if stream.disposition & Disposition.default:
             return stream

@@ -41,15 +41,18 @@ def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, No
     The source is the number of a camera, an address such as rtsp://camera/stream, or a video file.
     Raises FerVitError when there is no such source, or it ended with an error.
     """
-    address, name = source if "://" in source else Path(source), shown_name(source)
+    name = shown_name(source)
+    if is_camera(source):
+        frames = camera_frames(int(source))
+    elif "://" in source:
+        frames = play(source)
+    else:
+        frames = play(Path(source))
     try:
-        with closing(
-            read_newest(camera_frames(int(source)) if is_camera(source) else play(address))
-        ) as frames:
-            shown, read = tee(frames)
-            for (frame, arrived), faces in zip(
-                shown, recognize_frames(model, (f for f, _ in read), name), strict=True
-            ):
+        with closing(read_newest(frames)) as newest:
+            shown, read = tee(newest)
+            classified = recognize_frames(model, (frame for frame, _ in read), name)
+            for (frame, arrived), faces in zip(shown, classified, strict=True):
                 yield ClassifiedFrame(frame.image, arrived, faces)
     except ImageError as error:
         raise FerVitError(f"{name}: {error}.") from error

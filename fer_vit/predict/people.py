@@ -115,8 +115,11 @@ def counted_in_faces(faces: Faces, seconds: float) -> CountedFrame:
     (info,) = faces.infos
     outputs = []
     for face in faces:
-        values = face.smoothed_outputs.items()
-        outputs.append({column: value for column, value in values if math.isfinite(value)})
+        known = {}
+        for column, value in face.smoothed_outputs.items():
+            if math.isfinite(value):
+                known[column] = value
+        outputs.append(known)
     return CountedFrame(
         path=info.path,
         seconds=seconds,
@@ -137,8 +140,12 @@ def counted_in_rows(
     faces = [row for row in rows if row.get("face") is not None]
     by_column = []
     for row in faces:
-        cells = {column: row.get(SMOOTHED + column) for column in outputs}
-        by_column.append({column: cell for column, cell in cells.items() if cell is not None})
+        known = {}
+        for column in outputs:
+            cell = row.get(SMOOTHED + column)
+            if cell is not None:
+                known[column] = cell
+        by_column.append(known)
     return CountedFrame(
         path=rows[0]["path"],
         seconds=seconds,

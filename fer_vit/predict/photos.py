@@ -364,10 +364,20 @@ class PhotoReader:
 
 def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
     """Returns the crops of a photo's faces as a model's input."""
-    return [
-        Sample(crop.image, crop.boxes, crop.valid, None, row, path, crop.to_crop, {})
-        for row, crop in enumerate(crops)
-    ]
+    samples = []
+    for row, crop in enumerate(crops):
+        sample = Sample(
+            image=crop.image,
+            boxes=crop.boxes,
+            valid=crop.valid,
+            target=None,
+            row=row,
+            path=path,
+            to_crop=crop.to_crop,
+            targets={},
+        )
+        samples.append(sample)
+    return samples
 
 
 class Reader(Protocol):

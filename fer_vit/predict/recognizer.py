@@ -131,7 +131,8 @@ class Recognizer(nn.Module):
     def __init__(self, net: RegionViT, name: str = "") -> None:
         super().__init__()
         check_regions(net.config.regions)
-        self.net, self.name = net, name  # the name or path of the model
+        self.net = net
+        self.name = name  # the name or path of the model
         self.eval()
         self.labels = net.settings.labels  # the C expressions in the order of the probabilities
         self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
@@ -424,11 +425,10 @@ class Recognizer(nn.Module):
     @property
     def outputs(self) -> list[str]:
         """The columns of the outputs of further heads."""
-        return [
-            target_column(head, name)
-            for head, names in self.net.settings.outputs.items()
-            for name in names
-        ]
+        columns = []
+        for head, names in self.net.settings.outputs.items():
+            columns += [target_column(head, name) for name in names]
+        return columns
 
     @property
     def heads(self) -> list[str]:

@@ -77,13 +77,12 @@ def _smooth_frame(
 ) -> Some:
     """Returns the faces of a frame with the averages over the frames around it."""
     seconds, faces = timed
-    near = [other for other in window if abs(seconds - other.seconds) <= REACH * constant]
-    ages = np.repeat(
-        [seconds - other.seconds for other in near], [len(other.faces) for other in near]
-    )  # (W,) of all W faces in the window
-    tracks = np.concatenate([other.faces.track for other in near])  # (W,)
-    probabilities = np.concatenate([other.faces.probabilities for other in near])  # (W, C)
-    outputs = np.concatenate([other.faces.outputs for other in near])  # (W, K)
+    near = [frame for frame in window if abs(seconds - frame.seconds) <= REACH * constant]
+    # of all W faces in these frames
+    ages = np.concatenate([np.full(len(frame.faces), seconds - frame.seconds) for frame in near])
+    tracks = np.concatenate([frame.faces.track for frame in near])  # (W,)
+    probabilities = np.concatenate([frame.faces.probabilities for frame in near])  # (W, C)
+    outputs = np.concatenate([frame.faces.outputs for frame in near])  # (W, K)
 
     smoothed = np.empty_like(faces.probabilities)
     smoothed_outputs = np.empty_like(faces.outputs)

@@ -43,7 +43,9 @@ def interval_chart(
         with_zero: Whether the scale reaches 0.
     """
     known = {name: result for name, result in results.items() if result["mean"] is not None}
-    bounds = [value for result in known.values() for value in _numbers(result)]
+    bounds: list[float] = []
+    for result in known.values():
+        bounds += _numbers(result)
     if not bounds:
         return None
     if with_zero:

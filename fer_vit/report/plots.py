@@ -92,7 +92,10 @@ def round_numbers(low: float, high: float) -> list[float]:
     """Returns multiples of 1, 2 or 5 times a power of ten in a range, at most `STEPS` + 1."""
     least = (high - low) / STEPS
     power = 10.0 ** math.floor(math.log10(least))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+    for factor in (1, 2, 5, 10):
+        step = factor * power
+        if step >= least * (1 - 1e-9):
+            break
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]

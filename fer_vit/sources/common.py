@@ -114,9 +114,12 @@ def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
 
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
-    names = sorted(path.name for path in root.glob("*") if not system_entry(path.name))
+    names = []
+    for path in root.glob("*"):
+        if not system_entry(path.name):
+            names.append(path.name)
     if names:
-        came = short(", ".join(names))
+        came = short(", ".join(sorted(names)))
     elif root.is_dir():
         came = "an empty folder"
     elif root.is_file():
@@ -237,7 +240,9 @@ def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
         candidates = list(names[number + 1 :])
         if first not in EXPRESSIONS:
             candidates += [name for name in EXPRESSIONS if name not in names]
-        pairs += [(first, second) for second in candidates if _are_similar(first, second)]
+        for second in candidates:
+            if _are_similar(first, second):
+                pairs.append((first, second))
     return pairs
 
 

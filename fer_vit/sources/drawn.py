@@ -133,11 +133,14 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)  # width along a stroke
 
 def differing_regions(first: str, second: str) -> frozenset[str]:
     """Returns the regions (`face.crop.REGIONS`) in which expressions of one person differ."""
-    features = []
+    features = set()
     for name, a, b in zip(Parameters._fields, _values(first), _values(second), strict=True):
         if a != b:
-            features.append(name.split("_")[0])
-    return frozenset(region for region in REGIONS if region.endswith(tuple(features)))
+            features.add(name.split("_")[0])
+
+    # Regions of both sides end in the feature, such as left_brow.
+    regions = [region for region in REGIONS if region.endswith(tuple(features))]
+    return frozenset(regions)
 
 
 def draw_face(

@@ -27,6 +27,8 @@ from fer_vit.sources.common import bad_line, not_found, read_table
 # the columns of votes
 NAMES = EXPRESSIONS
 NO_EXPRESSION = ("unknown", "nf")  # NF: not a face
+NOT_EXPRESSIVE = "unknown or not a face"
+"""Why an image is dropped that most annotators labelled with one of `NO_EXPRESSION`."""
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
 
 
@@ -78,7 +80,7 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
             row.extra = {VOTES: str(counts[label])}
             reading.rows.append(row)
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
-            reading.dropped["unknown or not a face"] += 1
+            reading.dropped[NOT_EXPRESSIVE] += 1
         else:
             reading.dropped["no soft label" if is_soft else "no majority"] += 1
 

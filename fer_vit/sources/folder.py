@@ -36,6 +36,8 @@ from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
 from fer_vit.sources.layout import Layout, find_layout, split_names
 from fer_vit.sources.targets import TargetTable, read_targets
 
+NO_TARGETS = "no row in the table of targets"
+"""Why a photo is dropped."""
 FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
@@ -74,7 +76,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
         reading = _read_classes(root, listing, photos, folders)
     else:
         reading = read_listed(root, table_rows, table)
-        reading.dropped["no row in the table of targets"] = len(names) - len(table_rows)
+        reading.dropped[NO_TARGETS] = len(names) - len(table_rows)
         reading.notes += unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
     for row in reading.rows:
         if row.name in table_rows:

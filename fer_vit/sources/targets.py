@@ -220,7 +220,10 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
         notes.append(f"{file}: left out without any value: {name_text(empty, most=8)}.")
 
     known = [column for column in columns if column.name not in empty]
-    renamed = [f"{column.name} as {column.target}" for column in known if not column.is_verbatim]
+    renamed = []
+    for column in known:
+        if not column.is_verbatim:
+            renamed.append(f"{column.name} as {column.target}")
     if renamed:
         notes.append(f"{file}: read {name_text(renamed, most=40)}.")
     return {column.target: values[column] for column in known}, notes

@@ -362,7 +362,10 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
         )
     if not pretraining:
         check_labels(settings["labels"], name)
-    values = {key: settings[key] for key in EXTRA_KEYS if settings.get(key) is not None}
+    values = {}
+    for key in EXTRA_KEYS:
+        if settings.get(key) is not None:
+            values[key] = settings[key]
     checked = read_settings(ModelSettings, values, name)
     check_outputs(checked.outputs, name)
     check_ranges(checked, name)
@@ -398,10 +401,9 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     most = 1 if settings.prior else 0
     expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
 
-    gains = [
-        len(gain) in (1, 3) and _within(-9, gain, 9) for gain in settings.faithfulness.values()
-    ]
-    expect("faithfulness", all(gains), "one number or three for each method")
+    for gain in settings.faithfulness.values():
+        is_gain = len(gain) in (1, 3) and _within(-9, gain, 9)
+        expect("faithfulness", is_gain, "one number or three for each method")
 
 
 def _within(low: float, numbers: Iterable[float | None], high: float) -> bool:

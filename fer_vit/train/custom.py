@@ -46,11 +46,10 @@ def import_task(name: str) -> type[RegionViTModule]:
     kind = getattr(module, class_name, None)
     if isinstance(kind, type) and issubclass(kind, FERTask | MaskedPretraining):
         return kind
-    tasks = [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, RegionViTModule)
-    ]
+    tasks = []
+    for key, value in vars(module).items():
+        if isinstance(value, type) and issubclass(value, RegionViTModule):
+            tasks.append(key)
     raise FerVitError(
         f"Expected `--model` to be a subclass of fer_vit.FERTask, but got {name}."
         f"{suggest(class_name, tasks)} Other modules train with lightning.Trainer."

@@ -73,9 +73,9 @@ class MaskedPretraining(RegionViTModule):
         self.store_settings(network)
         # Every token is predicted, so all are kept.
         self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
-        width, channels = self.net.vit.embed_dim, network.in_chans
+        width = self.net.vit.embed_dim
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.decoder = nn.Linear(width, channels * self.net.patch_size**2)
+        self.decoder = nn.Linear(width, network.in_chans * self.net.patch_size**2)
         self.loss: Any = MeanMetric()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

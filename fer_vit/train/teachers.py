@@ -150,8 +150,9 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     They are (B, 3, S, S), (B, R, 4) and (B, R). The model is moved to their device.
     """
     net.to(batch.image.device)
-    size, given = net.config.img_size, batch.image.shape[-1]
     image = batch.image
+    given = image.shape[-1]
+    size = net.config.img_size
     if size != given:
         image = F.interpolate(image, size=size, mode="bilinear", align_corners=False)
     return image, batch.boxes * (size / given), batch.valid

@@ -93,7 +93,7 @@ def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     assert found["messages"] == [
         "group.jpg: 1 face (1 happiness).",
         "No face found in empty.png.",
-        "text.jpg cannot be read: not an image that can be decoded.",
+        f"text.jpg cannot be read: {image_file.UNREADABLE}.",
         "clip.mp4: person 0 mostly happiness.",
     ]
     assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]

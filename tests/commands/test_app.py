@@ -17,6 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from skimage.data import astronaut
 
+from fer_vit.face.image import UNREADABLE
 from tests.helpers.browser import chromium, opened
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
@@ -121,9 +122,7 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         name = "<img src=x onerror=alert(1)>.jpg"
         files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
         find.click()
-        expect(page.get_by_text("cannot be read: not an image that can be decoded.")).to_be_visible(
-            timeout=BROWSER_PATIENCE
-        )
+        expect(page.get_by_text(UNREADABLE)).to_be_visible(timeout=BROWSER_PATIENCE)
         files.set_input_files([photo] * 20)
         find.click()
         page.get_by_role("button", name="Cancel").click()

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fer_vit.comparison.study import CHANGE
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.commands import fails, run
@@ -205,7 +206,7 @@ def test_rest_grid_and_synchrony_equal_pandas(
     rest = read[read["seconds"] < 2].groupby(clip)["smoothed_happy"].mean()
     after = read[read["seconds"] >= 2]
     changes = (after.groupby(clip)["smoothed_happy"].mean() - rest).unstack()
-    kind = results["Change of the probability from rest"]
+    kind = results[CHANGE]
     assert kind["means"]["happy"]["b"]["mean"] == pytest.approx(changes["b"].mean())
     difference = kind["differences"]["happy: b - a"]["difference"]["mean"]
     assert difference == pytest.approx((changes["b"] - changes["a"]).mean())

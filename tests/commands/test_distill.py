@@ -104,10 +104,9 @@ def test_folds_of_the_teachers(
     for index, teacher in enumerate(teachers):
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
-        assert (
-            f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold "
-            f"{index}/3" in out
-        )
+        (line,) = (line for line in out.splitlines() if line.startswith(f"{teacher}: agrees"))
+        assert f"{agrees:.1%} of {rows.sum()} faces" in line
+        assert f"{index}/3" in line
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
     main(

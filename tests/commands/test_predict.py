@@ -21,11 +21,11 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import encode_png, read_image
+from fer_vit.face.image import UNREADABLE, encode_png, read_image
 from fer_vit.files import MARK
 from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.predict import recognizer
+from fer_vit.predict import frames, recognizer
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.results import table_columns
 from fer_vit.predict.tables import fingerprint
@@ -132,7 +132,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
         ("empty.jpg", "the file is empty", None),
         ("man.png", "ok", 0),
         ("noise.png", "no face", None),
-        ("truncated.jpg", "not an image that can be decoded", None),
+        ("truncated.jpg", UNREADABLE, None),
         ("woman.png", "ok", 0),
     ]
     for rank, workers, report in (
@@ -274,7 +274,7 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert {row["status"] for row in good} == {"ok"}
     assert str(end["status"]).startswith("damaged: ")
     assert end["frame"] is end["face"] is end["label"] is None
-    assert [row["status"] for row in by_name["e.mp4"]] == ["not a video that can be decoded"]
+    assert [row["status"] for row in by_name["e.mp4"]] == [frames.UNREADABLE]
     for name in ("a.png", "d.png"):
         (row,) = by_name[name]
         assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None

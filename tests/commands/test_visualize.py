@@ -10,7 +10,8 @@ from skimage.data import astronaut
 
 from fer_vit import load
 from fer_vit.face.crop import DEFAULT_REGIONS
-from fer_vit.face.image import encode_png
+from fer_vit.face.image import UNREADABLE, encode_png
+from fer_vit.predict import frames
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
@@ -55,7 +56,7 @@ def test_a_report_of_one(checkpoint: Path, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
     page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r")
     assert page.count('"image":"photos/') == 1
-    assert "1 not an image that can be decoded, 1 ok" in page
+    assert f"1 {UNREADABLE}, 1 ok" in page
     assert "flicker" not in page
     assert "<li><bdi>broken.png</bdi>: not an image" in page
     assert str(tmp_path) not in page  # names, not paths
@@ -139,7 +140,7 @@ def test_a_report_of_videos(
     assert np.allclose(np.abs(shares).sum(1), 1)
     assert np.allclose(shares[1:5], shares[5:], atol=1e-5)  # the same video
     assert "<dt>Photos</dt><dd>1 ok</dd>" in page
-    assert "<dt>Frames</dt><dd>8 ok, 1 not a video that can be decoded</dd>" in page
+    assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE}</dd>" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
     assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [
         (0, 4, 0.2, 0.9)

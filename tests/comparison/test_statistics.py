@@ -10,6 +10,7 @@ from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
 from fer_vit.comparison.statistics import (
+    ALL_EQUAL,
     Cells,
     Missing,
     Test,
@@ -59,7 +60,7 @@ def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
         "both conditions (5)": compare_pair(few, few + rng.uniform(size=5), paired=True),
         "a condition (5 and 9)": compare_pair(few, many, paired=False),
         "a condition (9 and 0)": compare_pair(many, np.full(9, NAN), paired=False),
-        "differences of all persons are equal": compare_pair(many, many + 0.1, paired=True),
+        ALL_EQUAL: compare_pair(many, many + 0.1, paired=True),
         "no variance": compare_pair(flat, flat, paired=False),
     }
     reasons["in both conditions (5)"] = compare_pair(many, gaps, paired=True)
@@ -84,7 +85,7 @@ def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
         "a condition (5 and 5)": (values[five], person[five], condition[five]),
         "no variance": (np.zeros(18), person, condition),
         "one value only": (values, np.arange(18), condition),
-        "differences of all persons are equal": (0.1 * person + 0.2 * condition, person, condition),
+        ALL_EQUAL: (0.1 * person + 0.2 * condition, person, condition),
     }
     for reason, arrays in cases.items():
         (test,) = mixed_model(*arrays)

@@ -12,7 +12,7 @@ from fer_vit.comparison.prose import sentences
 from fer_vit.comparison.results import compare_kind
 from fer_vit.comparison.series import Rest
 from fer_vit.comparison.statistics import Missing
-from fer_vit.comparison.study import Kind, Study, choose_design, make_study
+from fer_vit.comparison.study import SHARE, Kind, Study, choose_design, make_study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 
@@ -53,7 +53,7 @@ def test_photos_are_averaged_by_person_and_condition(
     assert [*found.conditions] == ["rest", "film"]
     assert [kind.title for kind in found.kinds] == [
         "Mean probability",
-        "Share of faces with the label",
+        SHARE,
     ]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()

@@ -262,7 +262,7 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("meta", "words"),
     [
-        (None, "metadata `fer_vit` is missing"),
+        (None, "metadata `fer_vit`"),
         (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "labels that differ"),
         (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
     ],

@@ -406,7 +406,7 @@ def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
     with av.open(str(path)) as file:
         marked = sum(frame.is_corrupt for frame in file.decode(video=0))
     assert marked
-    assert read(path)[1] == f"damaged: {marked} frames may show wrong pictures"
+    assert read(path)[1] == f"damaged: {marked} {video.WRONG_PICTURES}"
     assert read(path, end=UNEVEN[-2])[1].startswith("damaged: ")
 
 
@@ -467,7 +467,7 @@ def concatenation(path: Path) -> None:
         (lambda path: None, "No such file or directory"),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
-        (only_sound, "no video in the file"),
+        (only_sound, video.NO_VIDEO),
         (without_frames, video.UNREADABLE),
         (playlist, video.UNREADABLE),
         (concatenation, video.UNREADABLE),

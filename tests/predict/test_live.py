@@ -160,11 +160,11 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
     [
         ("http", b"HTTP/1.0 404 no\r\n\r\n", "404"),
         ("http", b"HTTP/1.0 401 no\r\n\r\n", "401"),
-        ("http", b"", "not a video that can be decoded"),
+        ("http", b"", reader.UNREADABLE),
         ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "not a video|error"),
         ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
         *slow(
-            ("rtsp", None, "not a video that can be decoded"),
+            ("rtsp", None, reader.UNREADABLE),
             ("http", None, "no data for 0.5 seconds"),
         ),
         *slow(("file", b"", "not a video|Protocol")),

