@@ -52,6 +52,7 @@ MAX_PIXELS = 20_000_000_000
 TOO_LONG = "the clip is too long for its size: choose an earlier end, or make its frames smaller"
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
+EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
 SHOWN = 1600  # longer side of the whole photos on the page, in pixels
 
 load_cached = cache(load)
@@ -248,7 +249,7 @@ def explain(
         load_cached(task.model),
         paths,
         options,
-        ExplainOptions(),
+        ExplainOptions(memory=EXPLAIN_MEMORY),
         task.model,
         most=MAX_FACES,
         on_face=explained,

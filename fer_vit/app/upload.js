@@ -78,14 +78,14 @@ function follow(event) {
 
 function found(event) {
   tell(event.messages);
+  began = performance.now();
   status.value = form.explain.checked ? 'Finding out which parts of the face count …' : 'Drawing …';
 }
 
-let first = null;  // the first event of this job that counts explained faces, and its time
+let began = 0;  // when explaining began, in milliseconds
 let again = false;  // whether the job starts again, without explanations
 
 function explaining({faces, of}) {
-  first ??= {faces, time: performance.now()};
   bar.hidden = false;
   bar.max = of;
   bar.value = faces;
@@ -93,11 +93,10 @@ function explaining({faces, of}) {
   status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'}${timeLeft(faces, of)} …`;
 }
 
-/* By the mean time of a face so far. */
+/* By the mean time of a face so far. Faces are explained several at a time, and then reported at once. */
 function timeLeft(faces, of) {
-  const explained = faces - first.faces;
-  if (explained === 0 || faces >= of) return '';
-  const seconds = (of - faces) * (performance.now() - first.time) / explained / 1000;
+  if (faces >= of) return '';
+  const seconds = (of - faces) * (performance.now() - began) / faces / 1000;
   if (seconds < 90) return `, about ${Math.max(1, Math.round(seconds))} s left`;
   return `, about ${Math.round(seconds / 60)} min left`;
 }
@@ -177,7 +176,6 @@ function toggle(busy) {
   $('.cancel').hidden = !busy;
   $('.skip').hidden = true;
   bar.hidden = true;
-  first = null;
   form.classList.toggle('busy', busy);
 }
 form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });

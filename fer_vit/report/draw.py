@@ -4,10 +4,10 @@
 lines and text are crisp on a 48-pixel face and cheap on a 24-megapixel photo.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -200,42 +200,123 @@ def mark(face: Face) -> Marked:
     return Marked(face.box, label, probability, face.track)
 
 
-def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:
-    """Returns a picture (H, W, 3), RGB uint8, with its faces marked."""
+def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
+    """Returns a picture (H, W, 3), RGB uint8, with its faces marked.
+
+    Boxes have the colours of expressions. In a crowd, a face has no name where it would cover the
+    name of another, larger face.
+    """
     picture = Pil.fromarray(image)
     draw = ImageDraw.Draw(picture, "RGBA")
-    width, height = picture.size
-    size = max(11, round(max(width, height) / 60))
-    line = max(1, size // 8)
-    pad = size // 3
-    for face in faces:
-        # The box, with a shadow.
-        box = np.array([0, 0, width - 1, height - 1])
-        if face.box is not None:
-            box = face.box.round().astype(int)
-        left, top, right, bottom = box
-        shadow = (left - 1, top - 1, right + 1, bottom + 1)
-        draw.rectangle(shadow, outline="#00000066", width=line + 2)
-        draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
+    style = PlateStyle.for_picture(picture.size)
+    boxes = [_whole_box(face, picture.size) for face in faces]
+    for face, box in zip(faces, boxes, strict=True):
+        _draw_box(draw, box, expression_colour(face.label), style.line)
 
-        # The text on a plate, which lies inside the box where there is no room above it.
-        text = f"{face.label}  {probability_text(face.probability)}"
-        if face.track is not None:
-            text = f"{face.track}  {text}"
-        text = fitted(text, size, width - 2 * pad)
-        plate_width = round(font(size).getlength(text)) + 2 * pad
-        plate_height = size + 3 * pad
-        x = max(0, min(left, width - plate_width))
-        y = max(0, min(top - plate_height - 2, height - plate_height))
-        draw.rectangle((x, y, x + plate_width, y + plate_height), "#000000b0")
-        draw.text((x + pad, y + pad + 0.8 * size), text, "#ffffff", font(size), "ls")
-
-        # The probability as a bar below the text.
-        bar_left = x + pad
-        bar_right = x + plate_width - pad
-        bar_bottom = y + plate_height - pad
-        bar_top = bar_bottom - 2 * line
-        filled = bar_left + round(face.probability * (bar_right - bar_left))
-        draw.rectangle((bar_left, bar_top, bar_right, bar_bottom), "#ffffff40")
-        draw.rectangle((bar_left, bar_top, filled, bar_bottom), expression_colour(face.label))
+    # Names on plates, those of large faces first.
+    areas = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
+    taken: list[Box] = []
+    for index in sorted(range(len(boxes)), key=lambda index: -areas[index]):
+        face = faces[index]
+        text = _plate_text(face, style, picture.width)
+        plate = _place_plate(boxes[index], style.size_of(text), picture.size, taken)
+        if plate is not None:
+            taken.append(plate)
+            _draw_plate(draw, plate, text, face, style)
     return np.asarray(picture)
+
+
+Box: TypeAlias = tuple[int, int, int, int]
+"""xyxy in pixels."""
+
+
+class PlateStyle(NamedTuple):
+    """Sizes of boxes, and of plates with names, in pixels."""
+
+    text: int  # height of the text
+    line: int  # width of a line
+    pad: int  # around the text
+
+    @classmethod
+    def for_picture(cls, size: tuple[int, int]) -> "PlateStyle":
+        """Returns sizes that can be read in a picture of (width, height)."""
+        text = max(11, round(max(size) / 60))
+        return cls(text, line=max(1, text // 8), pad=text // 3)
+
+    def size_of(self, text: str) -> tuple[int, int]:
+        """Returns the width and height of a plate."""
+        return round(font(self.text).getlength(text)) + 2 * self.pad, self.text + 3 * self.pad
+
+
+def _whole_box(face: Marked, size: tuple[int, int]) -> Box:
+    """Returns the box of a face in whole pixels."""
+    if face.box is None:
+        return 0, 0, size[0] - 1, size[1] - 1
+    left, top, right, bottom = face.box.round().astype(int).tolist()
+    return left, top, right, bottom
+
+
+def _draw_box(draw: ImageDraw.ImageDraw, box: Box, colour: str, line: int) -> None:
+    """Draws a box with a shadow around it."""
+    left, top, right, bottom = box
+    shadow = (left - 1, top - 1, right + 1, bottom + 1)
+    draw.rectangle(shadow, outline="#000000aa", width=line + 2)
+    draw.rectangle(box, outline=colour, width=line)
+
+
+def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
+    """Returns the name of a face, which fits into a picture of some width."""
+    text = f"{face.label}  {probability_text(face.probability)}"
+    if face.track is not None:
+        text = f"{face.track}  {text}"
+    return fitted(text, style.text, width - 2 * style.pad)
+
+
+def _place_plate(
+    box: Box, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Box]
+) -> Box | None:
+    """Returns where a plate of some (width, height) covers none that is taken; None: nowhere.
+
+    It stands on the box, so that it is not read as the name of a face below; where there is no
+    room, it is at the upper edge inside the box.
+    """
+    left, top, right, _ = box
+    width, height = size
+    lowest = max(0, picture[1] - height)
+    rightmost = max(0, picture[0] - width)
+    y = top - height - 2
+    if y < 0:
+        y = top
+    y = min(max(0, y), lowest)
+    for x in (left, right - width):
+        x = min(max(0, x), rightmost)
+        plate = (x, y, x + width, y + height)
+        if not any(_overlap(plate, name) for name in taken):
+            return plate
+    return None
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    """Returns whether two boxes have a point in common."""
+    across = first[0] <= second[2] and second[0] <= first[2]
+    down = first[1] <= second[3] and second[1] <= first[3]
+    return across and down
+
+
+def _draw_plate(
+    draw: ImageDraw.ImageDraw, plate: Box, text: str, face: Marked, style: PlateStyle
+) -> None:
+    """Draws a name, and below it the probability as a bar."""
+    left, top, right, bottom = plate
+    pad = style.pad
+    draw.rectangle(plate, "#000000b0")
+    baseline = top + pad + 0.8 * style.text
+    draw.text((left + pad, baseline), text, "#ffffff", font(style.text), "ls")
+
+    bar_left = left + pad
+    bar_right = right - pad
+    bar_bottom = bottom - pad
+    bar_top = bar_bottom - 2 * style.line
+    filled = bar_left + round(face.probability * (bar_right - bar_left))
+    draw.rectangle((bar_left, bar_top, bar_right, bar_bottom), "#ffffff40")
+    draw.rectangle((bar_left, bar_top, filled, bar_bottom), expression_colour(face.label))

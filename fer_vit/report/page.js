@@ -1,4 +1,4 @@
-/* The gallery of faces with its filter, photos with several faces, and one face, large. */
+/* The gallery of faces with its filter, and one face, large. */
 const INLINE = 3;  // faces, at most, that are shown with all details instead of in a gallery
 const form = document.querySelector('.filter');
 const gallery = document.querySelector('.gallery');
@@ -68,35 +68,7 @@ function filter() {
 form.addEventListener('input', filter);
 form.addEventListener('submit', event => event.preventDefault());
 
-/* Photos with several faces, whole and small; a box opens its face. */
-function makeGroup(first) {
-  const {name} = faces[first];
-  const numbers = [];
-  for (let n = first; faces[n]?.index === n - first && faces[n].name === name; n++) numbers.push(n);
-  const address = faces[first].image.replace('.jpg', '-whole.jpg');
-  const whole = element('div', {class: 'whole'}, element('img', {src: address, alt: '', loading: 'lazy'}));
-  for (const number of numbers) whole.append(faceBox(number, numbers));
-  const figure = element('figure', {}, whole,
-    element('figcaption', {}, element('bdi', {title: name}, file(name)), ` ${numbers.length} faces`));
-  document.querySelector('.groups').append(figure);
-  return {figure, numbers};
-}
-
-function faceBox(number, numbers) {
-  const face = faces[number];
-  const label = face.order[0];
-  const [left, top, right, bottom] = face.box.map(edge => Math.min(1, Math.max(0, edge)));
-  const title = `${face.where}: ${labels[label]} ${probability(face.probabilities[label])}`;
-  // The name stays inside the photo.
-  const sides = [top < .08 ? 'high' : '', left > .7 ? 'late' : ''];
-  const box = element('button', {
-    type: 'button', class: sides.join(' '), '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
-    'aria-label': title, title,
-  }, element('span', {}, labels[label]));
-  box.addEventListener('click', () => openFace(number, () => numbers, () => box));
-  return box;
-}
-
+/* Photos with several faces. */
 const starts = [...faces.keys()].filter(n => faces[n + 1]?.index === 1 && faces[n + 1].box && faces[n].box &&
   faces[n].index === 0 && faces[n].name === faces[n + 1].name);
 const groups = starts.map(makeGroup);
@@ -130,7 +102,7 @@ function step(by, from = current) {
   if (when.person !== person) {
     when.person = person;
     when.timeline = person && timeline(person);
-    when.replaceChildren(...person ? [when.timeline] : []);
+    when.replaceChildren(...person ? [expressionKey(), when.timeline] : []);
   }
   when.timeline?.place(current);
   if (!dialog.open) dialog.showModal();

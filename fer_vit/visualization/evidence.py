@@ -39,7 +39,7 @@ from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts, fixed_charts
 from fer_vit.visualization.people import Shown
 
-MEMORY = 2_000_000_000  # bytes for the faces that are explained together
+MEMORY = 2_000_000_000  # bytes for the faces that are explained together, unless options differ
 VECTORS = 16  # values of a token in a block, in vectors of its width
 VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
 LabelChoice = Literal["predicted", "all"]
@@ -53,11 +53,13 @@ class ExplainOptions:
         method: One of `METHODS`.
         labels: The predicted expression, or all.
         targets: Further scores: expressions, or columns of further heads, such as `move_jawOpen`.
+        memory: Bytes for the faces that are explained together.
     """
 
     method: str = "pixels"
     labels: LabelChoice = "predicted"
     targets: Sequence[str] = ()
+    memory: int = MEMORY
 
 
 def explain_faces(
@@ -69,7 +71,7 @@ def explain_faces(
     """
     faces = iter(faces)
     read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
-    most = faces_at_once(model.net)
+    most = faces_at_once(model.net, options.memory)
     charts = list(fixed_charts(model))
     for part in chain.from_iterable(chunk.split(most) for chunk in chunks):
         wanted = list(islice(faces, len(part.path)))
@@ -103,8 +105,9 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
     return regions
 
 
-def faces_at_once(net: RegionViT) -> int:
-    """Returns how many faces are explained together: as many as `MEMORY` holds, but at least one.
+def faces_at_once(net: RegionViT, memory: int) -> int:
+    """Returns how many faces are explained together: as many as `memory`, in bytes, holds, but at
+    least one.
 
     Gradients need the values of every block: some vectors for each token, and numbers for each pair
     of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
@@ -116,7 +119,7 @@ def faces_at_once(net: RegionViT) -> int:
     if ATTENTION[net.config.attention].vector_pairs:
         pair = width
     values = blocks * tokens * (VECTORS * width + tokens * pair)
-    return max(1, MEMORY // (values * VALUE_BYTES))
+    return max(1, memory // (values * VALUE_BYTES))
 
 
 def find_targets(model: Recognizer, names: Sequence[str]) -> dict[str, int]:

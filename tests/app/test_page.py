@@ -62,11 +62,13 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
 
 
 def test_progress_has_the_time_that_is_left(page: Page) -> None:
-    page.evaluate("explaining({faces: 1, of: 5})")
-    page.evaluate("first.time -= 20000")
+    page.evaluate("found({messages: []})")
+    page.evaluate("began -= 30000")
     page.evaluate("explaining({faces: 3, of: 5})")
     expect(page.locator("output")).to_contain_text("20 s left")
-    page.evaluate("first.time -= 200000")
+    page.evaluate("explaining({faces: 4, of: 5})")  # reported with the faces before it
+    expect(page.locator("output")).to_contain_text("8 s left")
+    page.evaluate("began -= 300000")
     page.evaluate("explaining({faces: 3, of: 5})")
     expect(page.locator("output")).to_contain_text("4 min left")
 

@@ -134,7 +134,10 @@ def pixels(image: Image, colour: str) -> int:
 def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression() -> None:
     box = np.array([50.0, 80, 120, 150])
     full, half = (
-        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSION_COLOURS["happiness"])
+        pixels(
+            draw_faces(GREY, [Marked(box, "happiness", p, 3)])[:75],  # above the box
+            EXPRESSION_COLOURS["happiness"],
+        )
         for p in (1.0, 0.5)
     )
     assert full > 0
@@ -145,10 +148,36 @@ def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression()
 def test_the_picture_itself_stays_and_boxes_lie_where_faces_are() -> None:
     marked = draw_faces(GREY, [Marked(np.array([50.0, 80, 120, 150]), "fear", 0.7, 0)])
     assert (GREY == 100).all()
-    assert (marked[80, 51:120] == 255).all()
-    assert (marked[150, 51:120] == 255).all()
+    violet = ImageColor.getrgb(EXPRESSION_COLOURS["fear"])
+    assert (marked[80, 51:120] == violet).all()
+    assert (marked[150, 51:120] == violet).all()
     assert (marked[90:140, 60:110] == 100).all()
     assert (draw_faces(GREY, []) == GREY).all()
+
+
+def test_names_in_a_crowd_cover_no_other_name() -> None:
+    """A small face whose name does not fit has its box alone."""
+    large = Marked(np.array([20.0, 80, 120, 180]), "happiness", 0.9)
+    beside = Marked(np.array([130.0, 80, 150, 100]), "fear", 0.9)
+    alone = draw_faces(GREY, [large])
+    both = draw_faces(GREY, [beside, large])  # the order does not matter
+    plate = (slice(50, 79), slice(18, 128))
+    assert (alone[plate] != GREY[plate]).any()
+    assert (both[plate] == alone[plate]).all()
+
+    hidden = Marked(np.array([40.0, 82, 60, 102]), "fear", 0.9)
+    crowd = draw_faces(GREY, [large, hidden])
+    assert (crowd[plate] == alone[plate]).all()
+    violet = EXPRESSION_COLOURS["fear"]
+    assert pixels(crowd, violet) <= 4 * 21  # the box, and no bar
+
+
+def test_a_name_stands_on_its_box_or_inside_it_at_the_edge_of_the_picture() -> None:
+    on_top = draw_faces(GREY, [Marked(np.array([50.0, 80, 120, 150]), "fear", 0.7)])
+    assert (on_top[152:] == GREY[152:]).all()
+    inside = draw_faces(GREY, [Marked(np.array([50.0, 3, 120, 150]), "fear", 0.7)])
+    assert (inside[152:] == GREY[152:]).all()
+    assert (inside[6:20, 55:110] != GREY[6:20, 55:110]).any()
 
 
 def test_any_box_and_any_label_can_be_drawn() -> None:

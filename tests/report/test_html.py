@@ -3,6 +3,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -473,3 +474,61 @@ def test_page_without_faces_says_so(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page
     assert "<bdi>a.png</bdi>: no face" in page
+
+
+SHAPES = """boxes => boxes.map(box => {
+    const edges = part => {
+        const {left, top, right, bottom} = part.getBoundingClientRect();
+        return [left, top, right, bottom];
+    };
+    const name = box.firstChild;
+    const shown = getComputedStyle(name).visibility === 'visible';
+    return {box: edges(box), name: edges(name), shown};
+})"""
+"""The edges of boxes and of their names, and which names are shown."""
+
+
+def overlap(first: Sequence[float], second: Sequence[float]) -> bool:
+    across = first[0] < second[2] - 0.1 and second[0] < first[2] - 0.1
+    return across and first[1] < second[3] - 0.1 and second[1] < first[3] - 0.1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("label", ["happiness", "سعادة غامرة جدا", "とても幸せそうな表情"])
+def test_names_in_a_crowd_cover_no_name_and_no_face(
+    label: str, width: int, chrome: Browser, tmp_path: Path
+) -> None:
+    records = []
+    photo = np.full((600, 900, 3), 90, np.uint8)
+    for number in range(24):
+        row, column = divmod(number, 6)
+        left, top = 150.0 * column + 20, 150.0 * row + 8 * (number % 3)
+        view = replace(
+            make_view("a/" + "very_long_name_" * 8 + ".jpg"),
+            face=number,
+            photo=photo,
+            box=np.array([left, top, left + 90, top + 110]),
+            probabilities={"neutral": 0.1, label: 0.8, "a": 0.1},
+        )
+        records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
+    labels = ["neutral", label, "a"]
+    write_page(tmp_path / "index.html", {}, labels, records, **VIEWS)
+    with on_screen(chrome, tmp_path / "index.html", width, "light") as page:
+        assert loaded(page.locator(".whole img"))
+        boxes = page.locator(".whole button")
+        expect(boxes.first.locator("span")).to_have_attribute("style", re.compile("top"))
+        shapes = boxes.evaluate_all(SHAPES)
+        shown = [shape for shape in shapes if shape["shown"]]
+        assert shown or width == 390  # a phone has no room for long names
+        for shape in shown:
+            for other in shapes:
+                if other is shape:
+                    continue
+                assert not overlap(shape["name"], other["box"])
+                assert not (other["shown"] and overlap(shape["name"], other["name"]))
+        assert page.locator(".groups .key").all_inner_texts() == [f"{label} 24"]
+        assert page.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
+        hidden = page.locator(".whole .unnamed").first
+        if hidden.count():
+            hidden.focus()
+            expect(hidden.locator("span")).to_be_visible()

@@ -200,3 +200,16 @@ def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None
     page.set_viewport_size({"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert wrong == []
+
+
+def test_the_colours_of_expressions_are_named_once_and_rows_stand_beside_their_values(
+    browser: tuple[Page, list[str]],
+) -> None:
+    page, _ = browser
+    assert page.locator("#time .key").count() == 1
+    left = page.locator("#time .strips svg").first.bounding_box()
+    assert left
+    for name in page.locator("#time .rows").all():
+        edges = name.bounding_box()
+        assert edges
+        assert edges["x"] + edges["width"] <= left["x"]

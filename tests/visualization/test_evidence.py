@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from fer_vit import load
+from fer_vit.app.jobs import MAX_GROWTH
+from fer_vit.app.tasks import EXPLAIN_MEMORY
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain
@@ -25,6 +27,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
 from fer_vit.visualization.evidence import (
+    MEMORY,
     ExplainOptions,
     LabelChoice,
     explain_faces,
@@ -366,6 +369,16 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
 def test_additive_attention_is_explained_in_small_batches() -> None:
     many = small_model(regions=("mouth",))
     few = small_model(regions=("mouth",), attention="additive")
-    assert faces_at_once(many) > faces_at_once(few) > 1
+    assert faces_at_once(many, MEMORY) > faces_at_once(few, MEMORY) > 1
     large = RegionViTConfig(attention="additive", regions=("mouth",))
-    assert faces_at_once(build_model(large, ["a", "b"])) == 1
+    assert faces_at_once(build_model(large, ["a", "b"]), MEMORY) == 1
+
+
+def test_faces_are_explained_in_batches_that_fit_into_the_memory() -> None:
+    net = small_model(regions=("mouth",))
+    most = faces_at_once(net, MEMORY)
+    assert faces_at_once(net, MEMORY // 4) == pytest.approx(most / 4, abs=1)
+    # The default model, in the app: the job may take more for photos and results.
+    shipped = load("ferplus-fairface", "cpu").net
+    assert 1 < faces_at_once(shipped, EXPLAIN_MEMORY) <= 10
+    assert EXPLAIN_MEMORY <= MAX_GROWTH / 4

@@ -91,6 +91,14 @@ function signedTable(caption, names, values, text) {
   return table(caption, ['name', 'size from the middle', 'value'], rows);
 }
 
+/* Colours of expressions, by their indices, with the text of each. */
+function colourKey(indices, text) {
+  const entries = indices.map(index => element('span', {}, element('i', {'--c': colours[index]}), text(index)));
+  return element('p', {class: 'key'}, ...entries);
+}
+
+const expressionKey = () => colourKey([...labels.keys()], index => labels[index]);
+
 /* Buttons for a box with tables and a picture. */
 function button(text, act) {
   const made = element('button', {type: 'button'}, text);

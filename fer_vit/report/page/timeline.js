@@ -19,7 +19,7 @@ function spans(times) {
 }
 
 /* Areas on top of each other; each reaches to 0 and is covered by those before it. */
-function stacked({start, end, gaps}, times, layers, title) {
+function stacked({start, end, gaps}, times, layers) {
   const sums = times.map(() => 0);
   const length = end - start || 1;
   const edges = layers.map(({values}) => values.map((value, i) => [sums[i] += value, 0]));
@@ -36,7 +36,9 @@ function stacked({start, end, gaps}, times, layers, title) {
   for (const [from, to] of gaps) {
     drawn.append(element('rect', {x: x(from), y: 0, width: x(to) - x(from), height: 100}));
   }
-  return element('figure', {}, element('figcaption', {}, title), drawn);
+  const scale = element('div', {class: 'rows ends', 'aria-hidden': 'true'},
+    element('span', {}, '1'), element('span', {}, 'probability'), element('span', {}, '0'));
+  return element('figure', {}, scale, drawn);
 }
 
 /* A row for each region: orange where it contributes to the predicted expression, blue where it counts against it. */
@@ -59,7 +61,7 @@ function strips({start, end, gaps}, own) {
     drawn.append(element('rect', {x: scale * (from - start), y: 0, width: scale * (to - from), height: rows.length}));
   }
   const names = element('div', {class: 'rows', 'aria-hidden': 'true'}, ...rows.map(r => element('span', {}, regions[r])));
-  return element('figure', {class: 'strips'}, element('figcaption', {}, 'what drives the prediction'), drawn, names);
+  return element('figure', {class: 'strips'}, names, drawn);
 }
 
 function pictureStrip(person, nearest) {
@@ -94,7 +96,7 @@ function timeline(person) {
   const nearest = time => own.reduce((best, i) => distance(i, time) < distance(best, time) ? i : best);
   const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
   const block = element('div', {class: 'timeline'}, pictureStrip(person, nearest),
-    stacked(person, person.times, layers, 'smoothed probability, 0 to 1'), strips(person, own), timeTicks(person, at));
+    stacked(person, person.times, layers), strips(person, own), timeTicks(person, at));
   block.own = own;
   block.place = number => {
     block.number = number;
@@ -141,19 +143,18 @@ function showPerson(person) {
     }
     event.preventDefault();
   });
-  const keys = labels.map((label, n) => element('span', {}, element('i', {'--c': colours[n]}), label));
   const frames = block.own.length < person.frames
     ? `${person.frames} frames, ${block.own.length} of them explained`
     : `${person.frames} frames`;
   const seen = `${file(person.name)}, ${clock(person.times[0])} to ${clock(person.times.at(-1))}, ${frames}`;
   return element('section', {class: 'person', 'aria-label': name},
-    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now),
-    element('p', {class: 'key', 'aria-hidden': 'true'}, ...keys), block);
+    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now), block);
 }
 
 function showPeople() {
   if (!people.length) return;
   document.querySelector('.tracks').hidden = people.length < 2;
+  document.querySelector('.people').before(expressionKey());
   const longest = [...people].sort((a, b) => b.frames - a.frames).slice(0, AT_FIRST);
   const several = new Set(people.map(person => person.name)).size > 1;
   for (const person of people) {
