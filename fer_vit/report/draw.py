@@ -213,7 +213,7 @@ def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
     for face, box in zip(faces, boxes, strict=True):
         _draw_box(draw, box, expression_colour(face.label), style.line)
 
-    # Names on plates, those of large faces first.
+    # Names on plates, large faces first.
     areas = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
     taken: list[Box] = []
     for index in sorted(range(len(boxes)), key=lambda index: -areas[index]):
@@ -275,7 +275,7 @@ def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
 def _place_plate(
     box: Box, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Box]
 ) -> Box | None:
-    """Returns where a plate of some (width, height) covers none that is taken; None: nowhere.
+    """Returns the place of a plate of some (width, height) beside the taken ones; None: no room.
 
     It stands on the box, so that it is not read as the name of a face below; where there is no
     room, it is at the upper edge inside the box.

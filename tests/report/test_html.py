@@ -505,10 +505,9 @@ def test_names_in_a_crowd_cover_no_name_and_no_face(
         left, top = 150.0 * column + 20, 150.0 * row + 8 * (number % 3)
         view = replace(
             make_view("a/" + "very_long_name_" * 8 + ".jpg"),
-            face=number,
+            face=make_face({"neutral": 0.1, label: 0.8, "a": 0.1}, face=number),
             photo=photo,
             box=np.array([left, top, left + 90, top + 110]),
-            probabilities={"neutral": 0.1, label: 0.8, "a": 0.1},
         )
         records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
     labels = ["neutral", label, "a"]

@@ -36,7 +36,7 @@ function expressionCounts(numbers) {
   return colourKey(largest(counts, labels.length), label => `${labels[label]} ${counts[label]}`);
 }
 
-/* Names of faces, those of large faces first. A name that would cover another name or face, or leave the
+/* Names of faces, large faces first. A name that would cover another name or face, or leave the
    photo, is shown when its box is pointed at; the colour of the box is always the expression's. */
 function placeNames(whole, boxes) {
   const photo = whole.getBoundingClientRect();
