@@ -129,3 +129,22 @@ def test_the_rest_schema_has_a_new_head() -> None:
     with pytest.raises(ValidationError):
         Options(outputs=["ages"])
     assert "years" in json.dumps(table_answer(column_types()))
+
+
+def test_the_report_has_a_chart_of_a_new_head(folder: Path) -> None:
+    photo = next(folder.glob("faces/val/**/*.png"))
+    model = load(folder / "model", "cpu")
+    words = [*CROPS, f"--checkpoint={folder / 'model'}", f"--output={folder / 'r'}"]
+    run("visualize", photo, *words)
+    text = (folder / "r" / "index.html").read_text(encoding="utf-8")
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert data["fixed"]["age"]["title"] == AGE.title
+    assert data["fixed"]["age"]["unit"] == AGE.unit
+    (face,) = data["faces"]
+    chart = face["charts"]["age"]
+    (years,) = chart["values"]
+    expected = model.predict([photo], face="crop", detector="none", workers=0)[0].outputs["years"]
+    assert years == pytest.approx(expected, abs=0.01)
+    (bias,) = data["fixed"]["age"]["bias"]
+    terms = bias + sum(chart["face"]) + sum(chart["regions"][0])
+    assert terms == pytest.approx(years, abs=0.02)  # in years: the head is not bounded

@@ -1,4 +1,6 @@
-"""Charts of a report beside the expression: each an entry of `CHARTS` and `report/page/NAME.js`.
+"""Charts of a report beside the expression: one of each head, which `HEADS` describes.
+
+`report/page/NAME.js` may draw the chart of a head in its way; `outputs.js` draws all others.
 
 K outputs of a head, R regions.
 """
@@ -11,7 +13,8 @@ import numpy as np
 
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS, POSE, Head, outputs_of, target_column
+from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
 
@@ -60,69 +63,74 @@ def head_bias(model: Recognizer, head: str) -> Array:
     return layer.bias.detach().double().cpu().numpy()
 
 
-def fixed_movements(model: Recognizer) -> Json:
-    """Returns the movements, the region that each is drawn on, and their biases."""
-    names = head_outputs(model, "movements")
-    if not names:
+def fixed_head(model: Recognizer, name: str) -> Json:
+    """Returns what all faces share of a head: names of its outputs, scale and biases; or None."""
+    outputs = head_outputs(model, name)
+    if not outputs:
         return None
+    head = HEADS[name]
     regions = model.crop_spec.regions
-    return {
-        "names": [spoken(name) for name in names],
-        "columns": [target_column("movements", name) for name in names],
-        "places": [drawn_region(name, regions) for name in names],
-        "bias": _rounded(head_bias(model, "movements")),
+    bias = _scaled(head, head_bias(model, name))
+    if not is_bounded(head):
+        bias = head.middle + bias
+    return _about(head) | {
+        "names": [spoken(output) for output in outputs],
+        "places": [drawn_region(output, regions) for output in outputs],
+        "bias": _rounded(bias),
     }
 
 
-def movements(read: ReadFace) -> Json:
-    """Returns the intensity of each movement in [0, 1], and its terms."""
-    terms = read.terms["movements"]
-    prefix = target_column("movements", "")
-    values = [value for name, value in read.face.outputs.items() if name.startswith(prefix)]
-    return {"values": _rounded(np.array(values))} | _terms(terms)
+def head_values(read: ReadFace, name: str) -> Json:
+    """Returns the values (K,) of a head, and their terms; None: the model lacks the head."""
+    terms = read.terms.get(name)
+    if terms is None:
+        return None
+    head = HEADS[name]
+    outputs = outputs_of([*read.face.outputs])[name]
+    values = [read.face.outputs[target_column(name, output)] for output in outputs]
+    return {
+        "values": _rounded(np.array(values)),
+        "face": _rounded(_scaled(head, terms.face)),
+        "regions": _rounded(_scaled(head, terms.regions.T)),
+    }
 
 
 def fixed_pose(model: Recognizer) -> Json:
-    """Returns the outputs of the model's head with their biases in degrees, or none."""
-    names = head_outputs(model, "pose")
-    bias = []
-    if names:
-        bias = _rounded(HEADS["pose"].step * head_bias(model, "pose"))
-    return {"names": names, "bias": bias}
+    """Returns the same for the pose, which a model without its head has from the landmarks."""
+    shared = fixed_head(model, POSE)
+    if shared is None:
+        return _about(HEADS[POSE]) | {"names": [], "places": [], "bias": []}
+    return shared
 
 
 def pose(read: ReadFace) -> Json:
-    """Returns the angles in degrees, and their terms if the model has a head for them."""
+    """Returns the angles in degrees by name, and their terms if the model has a head for them."""
     angles = read.face.pose
     if angles is None:
         return None
     values = {name: round(value, 1) for name, value in angles._asdict().items()}
-    terms = read.terms.get("pose")
-    if terms is None:
-        return {"angles": values}
-    step = HEADS["pose"].step  # degrees per unit of raw outputs
-    degrees = FaceTerms(terms.bias, step * terms.face, step * terms.regions)
-    return {"angles": values} | _terms(degrees)
+    return {"angles": values} | (head_values(read, POSE) or {})
 
 
-def fixed_affect(model: Recognizer) -> Json:
-    """Returns the outputs of the head, with their biases."""
-    names = head_outputs(model, "affect")
-    if not names:
-        return None
-    return {"names": names, "bias": _rounded(head_bias(model, "affect"))}
+def is_bounded(head: Head) -> bool:
+    """Returns whether the values of a head are a curve of its raw outputs, to which terms add."""
+    return LOSSES[head.loss].activate is not identity
 
 
-def affect(read: ReadFace) -> Json:
-    """Returns valence and arousal in [-1, 1], and their terms."""
-    values = {name: read.face.outputs[name] for name in ("valence", "arousal")}
-    rounded = {name: round(value, 3) for name, value in values.items()}
-    return {"values": rounded} | _terms(read.terms["affect"])
+def _about(head: Head) -> dict[str, Json]:
+    """Returns the words and the scale of a head."""
+    return {
+        "title": head.title,
+        "unit": head.unit,
+        "low": head.low,
+        "high": head.high,
+        "bounded": is_bounded(head),
+    }
 
 
-def _terms(terms: FaceTerms) -> dict[str, Json]:
-    """Returns the terms of a head for JSON: the face's (K,), then a row (R,) for each output."""
-    return {"face": _rounded(terms.face), "regions": _rounded(terms.regions.T)}
+def _scaled(head: Head, terms: Array) -> Array:
+    """Returns terms of raw outputs in the unit of the values; raw where these are a curve."""
+    return terms if is_bounded(head) else head.step * terms
 
 
 def _rounded(values: Array) -> list[Json]:
@@ -153,19 +161,23 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-CHARTS = {
-    "movements": Chart(fixed_movements, movements),
-    "pose": Chart(fixed_pose, pose),
-    "affect": Chart(fixed_affect, affect),
-}
-"""By name; the page shows them in this order."""
+SPECIAL = {POSE: Chart(fixed_pose, pose)}
+"""The charts that differ from the values of a head, by the head's name."""
+
+
+def head_chart(name: str) -> Chart:
+    """Returns the chart of a head."""
+    return SPECIAL.get(name) or Chart(
+        fixed=lambda model: fixed_head(model, name),
+        of_face=lambda read: head_values(read, name),
+    )
 
 
 def fixed_charts(model: Recognizer) -> dict[str, Json]:
-    """Returns what all faces share, by chart that the model has."""
+    """Returns what all faces share, by chart that the model has, in the order of `HEADS`."""
     fixed = {}
-    for name, chart in CHARTS.items():
-        value = chart.fixed(model)
+    for name in HEADS:
+        value = head_chart(name).fixed(model)
         if value is not None:
             fixed[name] = value
     return fixed
@@ -175,7 +187,7 @@ def face_charts(read: ReadFace, names: Sequence[str]) -> dict[str, Json]:
     """Returns the values of a face, by chart of these names that the face has."""
     values = {}
     for name in names:
-        value = CHARTS[name].of_face(read)
+        value = head_chart(name).of_face(read)
         if value is not None:
             values[name] = value
     return values

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fer_vit.heads import MOVEMENTS
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence
-from fer_vit.visualization.charts import fixed_movements
+from fer_vit.visualization.charts import fixed_head
 
 LOGGER = logging.getLogger("fer_vit")
 FigureKind = Literal["pdf", "svg", "png"]
@@ -61,12 +62,12 @@ def save_figures(
         "regions": charts.shares_figure(target, view, regions),
         "attention": charts.attention_figure(view, evidence.attention, regions, tokens),
     }
-    if "movements" in evidence.charts:
-        shared = fixed_movements(model)
+    if MOVEMENTS in evidence.charts:
+        shared = fixed_head(model, MOVEMENTS)
         figures["movements"] = charts.movements_figure(
             view,
             shared["names"],
-            evidence.charts["movements"]["values"],
+            evidence.charts[MOVEMENTS]["values"],
             shared["places"],
             regions,
         )

@@ -12,18 +12,43 @@ from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_vi
 
 FIXED = {
     "movements": {
+        "title": "Movements",
         "names": ["mouth smile left", "mouth smile right", "jaw <i>open", "eye blink left"],
         "places": [0, 0, 2, None],
         "bias": [-1.0, -2.0, 0.5, 0.0],
     },
-    "pose": {"names": ["yaw", "roll"], "bias": [1.0, 0.0]},
-    "affect": {"names": ["valence", "arousal"], "bias": [0.0, 0.1]},
+    "pose": {
+        "title": "Head pose",
+        "names": ["yaw", "roll"],
+        "bias": [1.0, 0.0],
+        "unit": "degrees",
+        "bounded": False,
+    },
+    "affect": {
+        "title": "Valence and arousal",
+        "names": ["valence", "arousal"],
+        "bias": [0.0, 0.1],
+        "unit": "",
+        "low": -1.0,
+        "high": 1.0,
+        "bounded": True,
+    },
+    "age": {
+        "title": "Age <i>",
+        "names": ["years"],
+        "bias": [35.0],
+        "unit": "years",
+        "low": 0.0,
+        "high": 120.0,
+        "bounded": False,
+    },
 }
 TERMS = {"face": [0.5, 0.0, 0.0, 0.0], "regions": [[2.0, 0.0, -0.25]] + [[0.0] * 3] * 3}
 CHARTS = {
     "movements": {"values": [0.78, 0.4, 0.2, 0.01], **TERMS},
     "pose": {"angles": {"yaw": -20.0, "pitch": 1.0, "roll": 8.0}, **TERMS},
-    "affect": {"values": {"valence": 0.5, "arousal": -0.25}, **TERMS},
+    "affect": {"values": [0.5, -0.25], **TERMS},
+    "age": {"values": [30.0], "face": [-4.5], "regions": [[-1.0, 0.0, 0.5]]},
 }
 
 
@@ -74,6 +99,20 @@ def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -
     assert [row[-1] for row in cells(page, ".affect .bars")] == ["+0.50", "-0.25"]
     dot = page.locator(".square circle")
     assert (dot.get_attribute("cx"), dot.get_attribute("cy")) == ("0.5", "0.25")
+    assert wrong == []
+
+
+def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(chrome: Browser, file: Path) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    assert page.locator(".age h3").inner_text() == "Age <i>"
+    (row,) = cells(page, ".age .bars")
+    assert row[0] == "years"
+    assert row[-1] == "30.0"
+    bar = page.locator(".age .bar").first
+    assert bar.evaluate("bar => bar.style.getPropertyValue('--w')") == "0.25"
+    page.locator(".age summary").click()
+    terms = page.locator(".age details tbody tr td:last-child").all_inner_texts()
+    assert sum(float(text) for text in terms) == pytest.approx(30.0)
     assert wrong == []
 
 

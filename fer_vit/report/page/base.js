@@ -3,8 +3,8 @@
 const {labels, colours, regions, grid, regionTokens, fixed, chartOrder, meaning, people, averages, faces} =
   JSON.parse(document.getElementById('data').textContent);
 
-/* Charts of a face by their name: each is a function of a face and returns an element, or null. A
-   file of this folder adds its own; `chartOrder` has the order. */
+/* Charts by the name of a head: each is a function of a face's values, of what all faces share, and of the
+   face, and returns its parts. A file of this folder may add one; `outputs` is for all other heads. */
 const CHARTS = {};
 
 const SVG = ['svg', 'g', 'rect', 'line', 'path', 'image', 'circle', 'ellipse', 'text', 'tspan', 'title'];

@@ -97,5 +97,5 @@ CHARTS.movements = (data, shared, face) => {
     parts[1].append(element('details', {}, element('summary', {}, `${weak.length} more below ${WEAK}`), movementTable('', weak, data)));
   }
   parts[1].append(movementTerms(data, shared, face));
-  return {title: 'Movements', parts};
+  return {parts};
 };

@@ -154,8 +154,9 @@ function charts(face) {
   const drawn = [];
   for (const name of chartOrder) {
     if (face.charts[name] === undefined) continue;
-    const chart = CHARTS[name](face.charts[name], fixed[name], face);
-    drawn.push(element('section', {class: `chart ${name}`}, element('h3', {}, chart.title), ...chart.parts));
+    const draw = CHARTS[name] ?? CHARTS.outputs;
+    const {parts} = draw(face.charts[name], fixed[name], face);
+    drawn.push(element('section', {class: `chart ${name}`}, element('h3', {}, fixed[name].title), ...parts));
   }
   return drawn;
 }

@@ -26,15 +26,14 @@ function dial(name, angle) {
     element('small', {}, SEEN[name])));
 }
 
-CHARTS.pose = (data, {names, bias}, face) => {
+CHARTS.pose = (data, shared, face) => {
   const dials = Object.entries(data.angles).map(([name, angle]) => dial(name, angle));
   const parts = [element('div', {class: 'dials'}, ...dials)];
-  if (!names.length) parts.push(element('p', {class: 'note'}, 'Estimated from the five landmarks.'));
   if (data.face) {
-    const tables = names.map((name, k) => termsTable(
-      name === 'roll' ? 'roll in degrees, within the aligned face' : `${name} in degrees`,
-      bias[k], data.face[k], data.regions[k], face, 1));
-    parts.push(element('details', {}, element('summary', {}, 'What each is made of'), ...tables));
+    parts.push(outputTerms(data, shared, face, 1));
+    if (shared.names.includes('roll')) parts[1].append(element('p', {}, 'The terms of roll are of the aligned face.'));
+  } else {
+    parts.push(element('p', {class: 'note'}, 'Estimated from the five landmarks.'));
   }
-  return {title: 'Head pose', parts};
+  return {parts};
 };
