@@ -77,8 +77,11 @@ def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Secti
         parts += course_sections(study, results.courses)
     expressions = study.kinds[0]
     if results.mixed is not None:
-        tests = tests_section(f"{expressions.title}, mixed model", results.mixed, expressions.form)
-        tests = tests._replace(lines=missing_lines(MIXED, results.mixed))
+        tests = tests_section(f"{expressions.title}: mixed model", results.mixed, expressions.form)
+        pair = common_pair(results.mixed)
+        text = "Each difference" if pair is None else f"Each difference ({pair})"
+        text += " as the model of all photos or clips has it, with its 95% interval."
+        tests = tests._replace(text=text, lines=missing_lines(MIXED, results.mixed))
         parts.append(fold_table(tests))
     if _has_means(results.repeated):
         repeated = means_section(f"{expressions.title}: ICC(1)", results.repeated, ".2f", ICC)
@@ -115,8 +118,10 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
     tested = sum(not isinstance(comparison.test, Missing) for comparison in outcome.comparisons)
     text = f"Measured: {kind.phrase}."
     if tested:
+        pair = common_pair(outcome.comparisons)
+        which = "each difference" if pair is None else f"each difference ({pair})"
         text += (
-            " Below, each difference with its 95% interval; a filled dot has p < "
+            f" Below, {which} with its 95% interval; a filled dot has p < "
             f"{ALPHA} after Holm's correction for the {tested} tests of this section."
         )
     differences = tests_section("Tests", outcome.comparisons, kind.form)
@@ -152,6 +157,12 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
     return Section(title, text, rows, intervals=interval_chart(lines, form))
 
 
+def common_pair(comparisons: Sequence[Comparison]) -> str | None:
+    """Returns the two conditions of all comparisons; None: there are several pairs."""
+    pairs = {comparison.pair for comparison in comparisons}
+    return pairs.pop() if len(pairs) == 1 else None
+
+
 def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
     """Returns the table and the chart of some tests; a missing one has dashes."""
     known = []
@@ -162,12 +173,13 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
     if known:
         columns = [name for name in TESTED if name in known[0]]
 
-    rows = [["", "difference", *columns]]
+    pair = common_pair(comparisons)
+    rows = [["", pair or "difference", *columns]]
     differences = {}
     unclear = []
     for comparison in comparisons:
         test = comparison.test
-        name = printable(comparison.name)
+        name = printable(comparison.name if pair is None else comparison.measure)
         if isinstance(test, Missing):
             cells = [NOTHING] * (1 + len(columns))
         else:
@@ -178,7 +190,7 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
             for column in columns:
                 number = test[column]
                 cells.append(p_text(number) if column.startswith("p") else f"{number:.2f}")
-        rows.append([comparison.name, *cells])
+        rows.append([name, *cells])
     text = DASH if len(known) < len(comparisons) else ""
     chart = interval_chart(differences, _signed(form), hollow=unclear, with_zero=True)
     return Section(title, text, rows, intervals=chart)

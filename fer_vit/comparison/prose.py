@@ -134,10 +134,11 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     heads = study.heads
     if heads:
+        names = listed([title[0].lower() + title[1:] for title in heads])
         text += (
-            f". {listed(heads)} are outputs of the model or, for the pose, of the landmarks, and "
-            "are averaged and compared in the same way; ICC, mixed models and series are of the "
-            "expressions alone"
+            f". Further measures ({names}) are outputs of the model or, for the pose, of the "
+            "landmarks, and are averaged and compared in the same way; ICC, mixed models and series "
+            "are of the expressions alone"
         )
     if study.rest:
         text += (

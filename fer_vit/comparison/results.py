@@ -45,7 +45,12 @@ class Comparison(NamedTuple):
     @property
     def name(self) -> str:
         """The name in tables and JSON."""
-        return f"{self.measure}: {self.second} - {self.first}"
+        return f"{self.measure}: {self.pair}"
+
+    @property
+    def pair(self) -> str:
+        """The two conditions as a difference."""
+        return f"{self.second} - {self.first}"
 
 
 class Outcome(NamedTuple):

@@ -203,17 +203,8 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
     table = score_table("", rows)
     meanings = meanings_section(table[0])
     heads = []
-    for head, found in results.get("heads", {}).items():
-        heads.append(head_section(head, found))
-        for column, by_head in results.get("heads by", {}).items():
-            if by_head[head]:
-                heads.append(head_groups_section(head, column, by_head[head]))
-        compared = results.get("heads compared", {})
-        if head in compared:
-            heads.append(compared_section(head, compared[head]))
-        altered = results.get("heads robustness", {})
-        if head in altered:
-            heads.append(altered_section(head, altered[head]))
+    for head in results.get("heads", {}):
+        heads += head_sections(results, head)
     if faces.targets is None:
         return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
 
@@ -314,12 +305,29 @@ def meanings_section(names: Sequence[str]) -> Section:
     return Section("What the scores mean", lines=lines)
 
 
+def head_sections(results: Mapping[str, Any], head: str) -> list[Section]:
+    """Returns the parts of a head: its measures, by group, of two models, on altered images."""
+    measured = results["heads"][head]
+    first = HEADS[head].figures[0]
+    if not any(row[first]["faces"] for row in measured.values()):
+        return [Section(HEADS[head].title, f"No face has a target of {head}.")]
+    parts = [head_section(head, measured)]
+    for column, by_head in results.get("heads by", {}).items():
+        if by_head[head]:
+            parts.append(head_groups_section(head, column, by_head[head]))
+    compared = results.get("heads compared", {})
+    if head in compared:
+        parts.append(compared_section(head, compared[head]))
+    altered = results.get("heads robustness", {})
+    if head in altered:
+        parts.append(altered_section(head, altered[head]))
+    return parts
+
+
 def head_section(head: str, measured: Measured) -> Section:
-    """Returns the table of the outputs of a head, and a chart of the first measure."""
+    """Returns a chart of the first measure of the outputs of a head, and the table of all."""
     entry = HEADS[head]
     names = entry.figures
-    if not any(row[names[0]]["faces"] for row in measured.values()):
-        return Section(head.capitalize(), f"No face has a target of {head}.")
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
@@ -336,9 +344,11 @@ def head_section(head: str, measured: Measured) -> Section:
     sentences.append("In brackets: 95% bootstrap intervals, as above.")
     text = " ".join(sentences)
     drawn = interval_chart(chart_rows, ".3f")
-    if drawn is not None:
-        text += f" The chart has {names[0]}."
-    return Section(head.capitalize(), text, table, intervals=drawn)
+    if drawn is None:
+        return Section(entry.title, text, table)
+    text += f" The chart has {names[0]}."
+    numbers = Section("All measures", rows=table)
+    return Section(entry.title, text, intervals=drawn, more=[numbers])
 
 
 def _is_measured(measured: Measured, name: str) -> bool:
@@ -360,7 +370,7 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
                 cells.append(NOTHING if mean is None else f"{mean:.3f}")
         table.append(cells)
     text = f"Groups of fewer than {FEW} persons or photos are left out. results.json has intervals."
-    return Section(f"{head.capitalize()} by {column}", text, table)
+    return Section(f"{HEADS[head].title} by {column}", text, table)
 
 
 def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
@@ -378,7 +388,7 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
         "the model is better. p: by the bootstrap over persons, or over photos where persons are "
         "unknown, with Holm's correction for the number of outputs."
     )
-    return Section(f"{head.capitalize()}: the two models", text, table)
+    return Section(f"{HEADS[head].title}: the two models", text, table)
 
 
 def altered_section(head: str, altered: AlteredHead) -> Section:
@@ -387,14 +397,14 @@ def altered_section(head: str, altered: AlteredHead) -> Section:
     further = []
     for name in names:
         table = altered_outputs_table(altered["outputs"], name)
-        further.append(Section(f"{head.capitalize()} on altered images: {name}", rows=table))
+        further.append(Section(f"{HEADS[head].title} on altered images: {name}", rows=table))
     text = (
         "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
         f"images have turned targets. {ROBUSTNESS}"
     )
     errors = altered["errors"]
     return Section(
-        f"{head.capitalize()}: robustness",
+        f"{HEADS[head].title}: robustness",
         text,
         score_table("images", errors, ".3f"),
         intervals=chart(errors, "error", ".3f"),

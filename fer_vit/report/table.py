@@ -44,9 +44,13 @@ class Interval(TypedDict):
 
 
 def interval_text(result: Interval, form: str) -> str:
-    """Returns a result with its interval as text, each number in a format such as ".3f"."""
+    """Returns a result with its interval as text, each number in a format such as ".3f".
+
+    A number that is rounded to 0 is never negative.
+    """
     if result["mean"] is None:
         return NOTHING
+    form = f"+z{form[1:]}" if form.startswith("+") else f"z{form}"
     text = f"{result['mean']:{form}}"
     if result["low"] is None:
         return text

@@ -319,8 +319,8 @@ def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
             if name != MOST_TURNED:
                 assert row["faces"] == faces
     text = (tmp_path / "e" / "results.md").read_text()
-    assert "## Pose: robustness" in text
-    assert "### Affect on altered images: CCC" in text
+    assert f"## {HEADS['pose'].title}: robustness" in text
+    assert f"### {HEADS['affect'].title} on altered images: CCC" in text
 
 
 def test_altered_images_need_labels_or_targets(

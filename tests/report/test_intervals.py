@@ -1,7 +1,7 @@
 import pytest
 
 from fer_vit.report.intervals import interval_chart
-from fer_vit.report.table import Interval
+from fer_vit.report.table import Interval, interval_text
 
 
 def test_results_lie_on_one_scale_with_the_place_of_zero() -> None:
@@ -39,3 +39,10 @@ def test_differences_are_drawn_with_zero_and_unclear_ones_are_hollow() -> None:
     assert chart.rows[0][1:4] == pytest.approx((0.25, 0.5, 1))
     assert [row.hollow for row in chart.rows] == [False, True]
     assert [tick.text for tick in chart.axis.ticks] == ["0", "+1", "+2", "+3", "+4"]
+
+
+def test_a_number_that_is_rounded_to_0_is_not_negative() -> None:
+    result = Interval(mean=-0.0001, low=-0.0004, high=0.0001)
+    assert interval_text(result, ".3f") == "0.000 (0.000 to 0.000)"
+    assert interval_text(result, "+.3f") == "+0.000 (+0.000 to +0.000)"
+    assert interval_text(result, "+.1%") == "+0.0% (+0.0% to +0.0%)"
