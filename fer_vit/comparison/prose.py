@@ -137,8 +137,8 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         names = listed([title[0].lower() + title[1:] for title in heads])
         text += (
             f". Further measures ({names}) are outputs of the model or, for the pose, of the "
-            "landmarks, and are averaged and compared in the same way; ICC, mixed models and series "
-            "are of the expressions alone"
+            "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
+            "series are of the expressions alone"
         )
     if study.rest:
         text += (
