@@ -14,6 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 
 from fer_vit.errors import printable
@@ -206,6 +207,7 @@ def face_figure(
     Returns:
         The figure, the axes of the face in pixels, and the drawn face.
     """
+    text = wrap(text)
     close = draw.zoom(view, FIGURE_SIDE)
     height, width = close.photo.shape[:2]
     photo_width = FIGURE_WIDTH - MARGIN_WIDTH
@@ -236,6 +238,28 @@ def face_figure(
         0.01, 0.2 * LINE_HEIGHT / whole, text, fontsize=POINTS, va="bottom", parse_math=False
     )
     return figure, axes, close
+
+
+def wrap(text: str) -> str:
+    """Breaks the lines of a text that are wider than a figure, between words."""
+    lines = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in paragraph.split(" "):
+            longer = f"{line} {word}" if line else word
+            if line and _width(longer) > 0.98 * FIGURE_WIDTH:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _width(line: str) -> float:
+    """Returns the width in inches of a line in the text size of figures."""
+    plain = line.replace("$", "S")  # two dollar signs are a formula for TextPath
+    points = TextPath((0, 0), plain, size=POINTS).get_extents().width
+    return float(points) / 72
 
 
 def spread_out(values: Sequence[float], step: float, low: float, high: float) -> list[float]:
@@ -309,7 +333,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     for index in named:
         share = signed_percent(float(target.shares[index]))
         labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
-    score = printable(target.name)
+    score = draw.fitted(target.name, 14, 250)
     if target.name in view.face.probabilities:
         score += f" {draw.probability_text(view.face.probabilities[target.name])}"
     text = (
@@ -379,7 +403,7 @@ def attention_figure(
     text += "Discs: attention from a region to the output.\nArcs: attention between two regions"
     if pairs:
         names = f"{regions[pairs[0].first]} and {regions[pairs[0].second]}".replace("_", " ")
-        text += f",\nwidest {names}, {draw.percent(pairs[0].share)}"
+        text += f", widest {names}, {draw.percent(pairs[0].share)}"
     text += "."
     labels = []
     for index in sorted(centres, key=lambda index: -output[index])[:DISCS]:

@@ -57,6 +57,16 @@ def test_names_stand_beside_the_face(name: str) -> None:
     assert all(text.get_position()[0] > right for text in names)
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_lies_inside_the_figure(name: str) -> None:
+    figure = FIGURES[name]()
+    figure.canvas.draw()
+    for text in figure.findobj(Text):
+        box = text.get_window_extent()
+        if text.get_text():
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
 def test_names_keep_their_distance_and_stay_inside() -> None:
     spread = spread_out([1.0, 1.5, 9.5, 9.6], 2.0, 1.0, 10.0)
     assert np.diff(spread).min() >= 2 - 1e-9

@@ -18,6 +18,7 @@ LAID_OVER = {
     "attention_is_all_you_need": "ferplus_teacher",
     "ferplus_fairface_finish": "ferplus_fairface_small",
     "ferplus_fairface_last": "ferplus_fairface",
+    "ferplus_fairface_long": "ferplus_fairface",
 }
 """Configs that change a part of another one."""
 QUICK = [
