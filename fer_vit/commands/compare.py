@@ -54,8 +54,8 @@ def compare(
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
         rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is
-            subtracted from the probabilities of the clip, smoothed if the table has them. Clips
-            without a face in it are left out.
+            subtracted from the probabilities and outputs of the clip. Clips without a face in it
+            are left out.
         grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins,
             and grid_means.csv, their means over persons. A bin without a face stays empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.

@@ -142,9 +142,10 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     if study.rest:
         text += (
-            ". From the probabilities of a clip, smoothed where the table has them so, their mean "
-            f"from {study.rest.start:g} up to {study.rest.end:g} s was subtracted, and faces in "
-            "this interval count nowhere else"
+            ". From the probabilities and outputs of a clip, their mean from "
+            f"{study.rest.start:g} up to {study.rest.end:g} s was subtracted (before smoothing; in "
+            "series, of smoothed probabilities where the table has them), and faces in this "
+            "interval count nowhere else"
         )
     if results.courses:
         text += f". {_course_methods(results.courses)}"

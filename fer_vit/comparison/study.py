@@ -145,9 +145,9 @@ def make_study(
 ) -> Study:
     """Averages faces by condition and person.
 
-    Mean probabilities are of the unsmoothed ones: the mean of a photo or clip needs no smoothing.
-    Changes from rest, and `probabilities` for series, are of the smoothed ones where the table has
-    them. Outputs of further heads are never smoothed here.
+    Means, and their changes from rest, are of the values before smoothing: the mean of a clip needs
+    none, and smoothed values beside rest contain some of it. `probabilities` for series are the
+    smoothed ones where the table has them.
 
     With `rest`, probabilities are changes from the mean over this interval of the same clip and
     person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
@@ -265,7 +265,8 @@ def _measures(
     used = selected.used
     measured = faces.take(used)
     if rest:
-        probabilities = _change_kind(faces.labels, selected.probabilities[used], rest)
+        changes = change_from_rest(faces.probabilities, _seconds(faces), selected.clip, rest)
+        probabilities = _change_kind(faces.labels, changes[used], rest)
     else:
         probabilities = _probability_kind(faces.labels, measured.probabilities)
     of_faces = [probabilities, _share_kind(label_shares(measured))]

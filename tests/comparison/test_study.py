@@ -256,7 +256,7 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
     assert kind.form == "+.1f"
 
 
-def test_changes_from_rest_are_smoothed_and_means_are_not(tmp_path: Path) -> None:
+def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Path) -> None:
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
     table["smoothed_calm"] = 1 - table["smoothed_happy"]
@@ -264,8 +264,10 @@ def test_changes_from_rest_are_smoothed_and_means_are_not(tmp_path: Path) -> Non
     assert means.values["happy"] == pytest.approx([0.5, 0.5])  # of 0.1 and 0.9
 
     faces = read_predictions(tmp_path / "faces.csv", videos=True)
-    changes = make_study(faces, "condition", "subject", rest=Rest(0, 1)).kinds[0]
-    assert changes.values["happy"] == pytest.approx([0.4, 0.4])  # from 0.2 to 0.6
+    changed = make_study(faces, "condition", "subject", rest=Rest(0, 1))
+    assert changed.kinds[0].values["happy"] == pytest.approx([0.8, 0.8])  # from 0.1 to 0.9
+    happy = changed.labels.index("happy")
+    assert changed.probabilities[:, happy] == pytest.approx(np.full(8, 0.4))  # from 0.2 to 0.6
 
 
 @pytest.mark.parametrize(("second", "direction"), [("film", "higher"), ("early", "lower")])
