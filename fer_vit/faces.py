@@ -63,7 +63,7 @@ class Origin(NamedTuple):
     detector: str | None = None  # name of the face detector
     fer_vit_version: str | None = None
     predicted_on: str | None = None  # date, YYYY-MM-DD
-    pose_from: str | None = None  # "head" of the model, or "landmarks"
+    pose_from: str | None = None  # see `recognizer.pose_source`
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,11 @@ ORIGIN = (
     _origin("detector", "the face detector"),
     _origin("fer_vit_version", "the version of fer-vit"),
     _origin("predicted_on", "the date, YYYY-MM-DD"),
-    _origin("pose_from", "head: the model's head pose; landmarks: the five landmarks"),
+    _origin(
+        "pose_from",
+        "head: the model's head pose; landmarks: the five landmarks; both with their angles if the "
+        "head lacks some",
+    ),
 )
 """What made the row. Each row has it, since rows of several tables are joined,
 sorted and sent on.

@@ -217,6 +217,27 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
     return outputs
 
 
+def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Returns the outputs by head of models or data sets, in the order of `HEADS`, each once.
+
+    Raises FerVitError when two spellings of an output differ in case.
+    """
+    merged: dict[str, list[str]] = {}
+    for head in HEADS:
+        spelled: dict[str, str] = {}  # by name in lower case, in order
+        for part in parts:
+            for name in part.get(head, ()):
+                first = spelled.setdefault(name.casefold(), name)
+                if first != name:
+                    raise FerVitError(
+                        f"Expected one spelling of each output of {head}, but got {first} and "
+                        f"{name}. Prepare the data set with the same spelling."
+                    )
+        if spelled:
+            merged[head] = [*spelled.values()]
+    return merged
+
+
 def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
     """Raises FerVitError when `name`, a model or data set, has an unknown head, or an output twice.
 

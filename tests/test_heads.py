@@ -11,6 +11,7 @@ from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_outputs,
+    merge_outputs,
     nearest_to,
     other_side,
     turn_roll,
@@ -196,6 +197,19 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     assert HEADS["movements"].mirror(names) == ([2, 1, 0], [1.0, 1.0, 1.0])
     assert HEADS["pose"].mirror(["yaw", "pitch", "roll"]).sign == [-1.0, 1.0, -1.0]
     assert other_side("left_brow") == "right_brow"
+
+
+def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
+    first = {"affect": ["valence"], "movements": ["a", "b"]}
+    second = {"movements": ["c", "b"], "pose": ["roll"]}
+    merged = merge_outputs(first, second)
+    assert list(merged.items()) == [
+        ("movements", ["a", "b", "c"]),
+        ("pose", ["roll"]),
+        ("affect", ["valence"]),
+    ]
+    with pytest.raises(FerVitError, match="a and A"):
+        merge_outputs(first, {"movements": ["A"]})
 
 
 @pytest.mark.parametrize(

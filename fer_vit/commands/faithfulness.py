@@ -1,11 +1,12 @@
 """The command `faithfulness`: measures the faithfulness of explanation methods."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,18 +17,26 @@ from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
+from fer_vit.explain.terms import HIDDEN, Effects, agreement, region_effects
 from fer_vit.face.detectors import DetectorName
 from fer_vit.face.finder import FaceMode
 from fer_vit.files import atomic_write, check_output, json_text
+from fer_vit.geometry import Array
 from fer_vit.predict.photos import PhotoOptions, find_inputs
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.table import Interval, faithfulness_table
+from fer_vit.report.table import Interval, faithfulness_table, interval_text, markdown
 from fer_vit.store.hub import DEFAULT
 
 LOGGER = logging.getLogger("fer_vit")
 Table: TypeAlias = dict[str, dict[str, Interval]]
+HeadTerms: TypeAlias = dict[str, dict[str, Any]]
+"""The scores of the terms of a head, by how a region is hidden: intervals by name of `TERMS`, and
+the means of each output, `outputs`.
+"""
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md")
+TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
+"""The scores of terms; see `score_terms`."""
 SHUFFLED = 200
 """About the most faces explained with shuffled weights, which takes a model for every block."""
 
@@ -54,6 +63,10 @@ def faithfulness(
     more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights
     (about 200 faces). The table has means of the differences from random scores, with 95 %
     bootstrap intervals. The predicted expression is explained, whether it is correct or not.
+
+    A second table is of the terms of regions that further heads add up, on faces with all regions:
+    the rank correlation of the terms with the change when each region is hidden, and how often the
+    region with the largest term changes the output most, beside terms in random order.
 
     Examples:
         fer-vit faithfulness photos
@@ -91,7 +104,7 @@ def faithfulness(
         chunks = chain.from_iterable(faces for _, faces in photos)
         batches = limit_faces(chunks, max_faces)
 
-    table, differences, shuffled = score_methods(recognizer, batches)
+    table, differences, shuffled, terms = score_methods(recognizer, batches)
     if not table:
         raise FerVitError(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
@@ -101,16 +114,22 @@ def faithfulness(
         "methods": table,
         "differences": differences,
         "shuffled": shuffled,
+        "terms": terms,
     }
     text = faithfulness_table(table, differences, BETTER)
+    if terms:
+        text += f"\n{terms_table(terms)}"
     with atomic_write(output) as folder:
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FILES)}")
     heads = recognizer.net.settings.outputs
-    if heads:
-        LOGGER.info(f"Measured for the expression, not for {', '.join(heads)}.")
+    if heads and not terms:
+        LOGGER.info(
+            f"The terms of {', '.join(heads)} were not measured: no face has all regions, or the "
+            "model has fewer than two."
+        )
 
 
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
@@ -122,26 +141,75 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
             return
 
 
-def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
-    """Returns the intervals of methods, of their differences from `random`, of shuffled weights.
+def score_methods(
+    model: Recognizer, batches: Iterable[Batch]
+) -> tuple[Table, Table, Table, dict[str, HeadTerms]]:
+    """Returns the intervals of methods, of their differences from `random`, of shuffled weights,
+    and of the terms of further heads.
 
-    Each is by method and measure, and empty without a face.
+    Each is by method or head and measure, and empty without a face.
     """
     measured: list[Values] = []
     shuffled: list[Values] = []
+    effects: list[dict[str, Effects]] = []
     faces = 0
     for batch in batches:
         net, image, boxes, valid = model.net, batch.image, batch.boxes, batch.valid
         measured.append(measure(net, image, boxes, valid, [*MEASURED]))
         if faces < SHUFFLED:
-            agreement = {}
+            by_method = {}
             for method in METHODS:
-                agreement[method] = dict(randomised(net, image, boxes, valid, method))
-            shuffled.append(agreement)
+                by_method[method] = dict(randomised(net, image, boxes, valid, method))
+            shuffled.append(by_method)
+        whole = valid.all(1)
+        if len(net.heads) and valid.shape[1] > 1 and whole.any():
+            effects.append(region_effects(net, image[whole], boxes[whole], valid[whole]))
         faces += len(batch.path)
 
     differences = [subtract_random(batch) for batch in measured]
-    return summarize(measured), summarize(differences), summarize(shuffled)
+    terms = {head: score_terms(model, head, effects) for head in model.net.heads if effects}
+    return summarize(measured), summarize(differences), summarize(shuffled), terms
+
+
+def score_terms(
+    model: Recognizer, head: str, batches: Sequence[Mapping[str, Effects]]
+) -> HeadTerms:
+    """Returns how well the terms of a head predict the effect of hiding a region.
+
+    The controls are the terms of a face in random order. Means are over faces and outputs.
+    """
+    terms = gather([effects[head].terms for effects in batches])  # (B, R, K)
+    shuffled = np.random.default_rng(0).permuted(terms, axis=1)
+    scores: HeadTerms = {}
+    for hidden, field in HIDDEN.items():
+        changes = gather([getattr(effects[head], field) for effects in batches])
+        predicted = agreement(terms, changes)  # (B, K) each
+        control = agreement(shuffled, changes)
+        columns = [predicted.rank, control.rank, predicted.first, control.first]
+        means = np.column_stack([column.mean(1) for column in columns])  # (B, 4)
+        row: dict[str, Any] = dict(zip(TERMS, mean_intervals(means), strict=True))
+        row["outputs"] = {}
+        for place, name in enumerate(model.net.settings.outputs[head]):
+            of_output = [float(column[:, place].mean()) for column in columns]
+            row["outputs"][name] = dict(zip(TERMS, of_output, strict=True))
+        scores[hidden] = row
+    return scores
+
+
+def gather(batches: Sequence[Tensor]) -> Array:
+    """Returns the values of all batches in one array."""
+    return torch.cat([*batches]).double().cpu().numpy()
+
+
+def terms_table(terms: Mapping[str, HeadTerms]) -> str:
+    """Returns the scores of terms as Markdown: a row for each head and way to hide a region."""
+    rows = [["terms of regions", "faces", *TERMS]]
+    for head, scores in terms.items():
+        for hidden, row in scores.items():
+            cells = [f"{head}, {hidden}", f"{row[TERMS[0]]['faces']:,}"]
+            cells += [interval_text(row[name], ".2f") for name in TERMS]
+            rows.append(cells)
+    return markdown(rows)
 
 
 def subtract_random(measured: Values) -> Values:

@@ -34,7 +34,7 @@ from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
-from fer_vit.heads import outputs_of, target_column
+from fer_vit.heads import merge_outputs, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
 from fer_vit.listing import name_text
 
@@ -275,9 +275,8 @@ class Manifest:
             path = more.path
 
         table = pa.concat_tables([self.table, more.table], promote_options="default")
-        columns = target_columns(self.outputs)
-        columns += [name for name in target_columns(more.outputs) if name not in columns]
-        return Manifest(path, table, self.names)._with_metadata(outputs=outputs_of(columns))
+        outputs = merge_outputs(self.outputs, more.outputs)
+        return Manifest(path, table, self.names)._with_metadata(outputs=outputs)
 
     def _with_metadata(self, **changes: object) -> "Manifest":
         meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | changes

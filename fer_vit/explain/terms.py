@@ -5,6 +5,7 @@ Tokens have exchanged information before the head reads them, so the two need no
 B faces, R regions, K outputs of a head.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,34 +28,44 @@ class Effects(NamedTuple):
     blurred: Tensor  # its pixels are blurred, for patches as well
 
 
+HIDDEN = {"token left out": "masked", "pixels blurred": "blurred"}
+"""How a region is hidden, in words, and the field of `Effects`."""
+
+
 @torch.inference_mode()
 def region_effects(
-    net: RegionViT, head: str, image: Tensor, boxes: Tensor, valid: Tensor
-) -> Effects:
-    """Returns the terms and effects of all regions of faces; arguments as for `RegionViT`.
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor
+) -> dict[str, Effects]:
+    """Returns the terms and effects of all regions of faces, by head; arguments as for `RegionViT`.
 
     Missing regions have 0.
     """
-    layer: Any = net.heads[head]
+    heads: Mapping[str, Any] = dict(net.heads.items())
     tokens = net.encode(net.tokenize(image, boxes, valid))
-    terms = layer.terms(tokens).regions  # (B, R, K)
-    whole = layer(tokens)  # (B, K)
+    whole = {head: layer(tokens) for head, layer in heads.items()}  # (B, K) each
     hidden = blur(image)
 
-    masked = []
-    blurred = []
+    masked: dict[str, list[Tensor]] = {head: [] for head in heads}
+    blurred: dict[str, list[Tensor]] = {head: [] for head in heads}
     for region in range(boxes.shape[1]):
         fewer = valid.clone()
         fewer[:, region] = False
         seen = torch.where(inside(boxes[:, region], image.shape[-1]), hidden, image)
-        without = layer(net.encode(net.tokenize(image, boxes, fewer)))
-        covered = layer(net.encode(net.tokenize(seen, boxes, valid)))
-        masked.append(whole - without)
-        blurred.append(whole - covered)
+        without = net.encode(net.tokenize(image, boxes, fewer))
+        covered = net.encode(net.tokenize(seen, boxes, valid))
+        for head, layer in heads.items():
+            masked[head].append(whole[head] - layer(without))
+            blurred[head].append(whole[head] - layer(covered))
+
     present = valid[..., None]
-    return Effects(
-        terms * present, torch.stack(masked, 1) * present, torch.stack(blurred, 1) * present
-    )
+    effects = {}
+    for head, layer in heads.items():
+        effects[head] = Effects(
+            terms=layer.terms(tokens).regions * present,
+            masked=torch.stack(masked[head], 1) * present,
+            blurred=torch.stack(blurred[head], 1) * present,
+        )
+    return effects
 
 
 def inside(boxes: Tensor, size: int) -> Tensor:
@@ -67,19 +78,19 @@ def inside(boxes: Tensor, size: int) -> Tensor:
 
 
 class Agreement(NamedTuple):
-    """How well terms predict effects, means over faces (K,)."""
+    """How well terms predict effects, for each face and output (B, K)."""
 
     rank: Array  # Spearman's correlation over the regions of a face
-    first: Array  # how often the region with the largest term has the largest effect
+    first: Array  # whether the region with the largest term has the largest effect, by size
 
 
 def agreement(terms: Array, effects: Array) -> Agreement:
-    """Compares terms with effects (B, R, K), both signed."""
+    """Compares terms with effects (B, R, K), both signed, of two regions or more."""
     order = terms.argsort(1).argsort(1).astype(float)
     other = effects.argsort(1).argsort(1).astype(float)
     order -= order.mean(1, keepdims=True)
     other -= other.mean(1, keepdims=True)
-    norm = np.sqrt((order**2).sum(1) * (other**2).sum(1))  # (B, K), above 0 for two regions or more
+    norm = np.sqrt((order**2).sum(1) * (other**2).sum(1))  # (B, K)
     rank = (order * other).sum(1) / norm
     first = np.abs(terms).argmax(1) == np.abs(effects).argmax(1)
-    return Agreement(rank.mean(0), first.mean(0))
+    return Agreement(rank, first.astype(float))

@@ -153,7 +153,7 @@ class Recognizer(nn.Module):
             detector=detector_name(detector),
             fer_vit_version=__version__,
             predicted_on=date.today().isoformat(),
-            pose_from="head" if {*Pose._fields} <= {*self.outputs} else "landmarks",
+            pose_from=pose_source(self.outputs),
         )
 
     def change_prior(
@@ -502,6 +502,17 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
             f'first {whole[0]}. Leave out face="crop".',
             stacklevel=3,
         )
+
+
+def pose_source(outputs: Sequence[str]) -> str:
+    """Returns what the angles of a pose are from, given the outputs of a model's further heads."""
+    of_head = [name for name in Pose._fields if name in outputs]
+    of_landmarks = [name for name in Pose._fields if name not in outputs]
+    if not of_landmarks:
+        return "head"
+    if not of_head:
+        return "landmarks"
+    return f"head: {', '.join(of_head)}; landmarks: {', '.join(of_landmarks)}"
 
 
 def head_angles(faces: Faces) -> Array:

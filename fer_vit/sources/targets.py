@@ -215,7 +215,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
 
     empty = [column.name for column in columns if np.isnan(values[column]).all()]
     if len(empty) == len(columns):
-        raise TableError(f"Expected targets in {table.path}, but all their cells are empty.")
+        raise TableError(f"Expected targets in {table.path}, but none of their cells has a value.")
     if empty:
         notes.append(f"{file}: left out without any value: {name_text(empty, most=8)}.")
 

@@ -19,7 +19,16 @@ from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import TEMPLATE, Align, rotation
-from fer_vit.heads import EXPRESSION, HEADS, in_picture, nearest_to, stay
+from fer_vit.heads import (
+    EXPRESSION,
+    HEADS,
+    in_picture,
+    merge_outputs,
+    nearest_to,
+    stay,
+    target_column,
+)
+from fer_vit.listing import name_text
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
@@ -104,18 +113,6 @@ def share_outputs(
             of_data = [columns.index(name) for name in common]
             shared[head] = Shared(common, of_model, of_data)
     return shared
-
-
-def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the outputs by head of models or data sets, in the order of `HEADS`, each once."""
-    merged: dict[str, list[str]] = {}
-    for head in HEADS:
-        names: dict[str, None] = {}  # in order, each once
-        for part in parts:
-            names |= dict.fromkeys(part.get(head, ()))
-        if names:
-            merged[head] = list(names)
-    return merged
 
 
 def start_from(
@@ -324,10 +321,16 @@ class FERTask(RegionViTModule):
         train = manifest.split("train")
         targets = train.head_targets()
         for head in self.head_weights:
-            if not np.isfinite(targets[head][:, self.shared[head].of_data]).any():
+            shared = self.shared[head]
+            empty = []
+            for name, place in zip(shared.names, shared.of_data, strict=True):
+                if np.isnan(targets[head][:, place]).all():
+                    empty.append(target_column(head, name))
+            if empty:
                 raise FerVitError(
-                    f"{manifest.path}: expected training faces with targets of {head}, but all its "
-                    f"columns are empty there. Give {head} a weight of 0 in `--model.head_weights`."
+                    f"{manifest.path}: expected training faces with targets of {head}, but they "
+                    f"have none of {name_text(empty, most=6)}. Prepare it without these columns, "
+                    f"or give {head} a weight of 0 in `--model.head_weights`."
                 )
         if not (train.has_labels or self.teachers.names):
             raise FerVitError(

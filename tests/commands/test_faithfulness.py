@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from fer_vit import load
 from fer_vit.commands import faithfulness
+from fer_vit.data.manifest import Manifest
 from fer_vit.explain.methods import MEASURED, METHODS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, run
 
 ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
@@ -96,3 +101,36 @@ def test_faithfulness_of_a_photo_without_a_face(
     words = ("faithfulness", tmp_path / "black.png", "--output", tmp_path / "measured")
     assert "--face crop" in fails(capsys, *words)
     assert not (tmp_path / "measured").exists()
+
+
+def test_the_terms_of_further_heads_are_compared_with_hidden_regions(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    quick = {name: MEASURED[name] for name in ("ablation", "random")}
+    monkeypatch.setattr(faithfulness, "MEASURED", quick)
+    monkeypatch.setattr(faithfulness, "METHODS", {})
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    config = RegionViTConfig(**size, tokens="region", regions=("nose", "mouth", "left_eye"))
+    outputs = {"movements": ["a", "b"], "pose": ["yaw"]}
+    net = build_model(config, Manifest.read(drawn / "faces.parquet").names, outputs=outputs)
+    for block in net.vit.blocks:  # without exchange of information, a term is the effect
+        torch.nn.init.zeros_(block.attn.proj.weight)
+        torch.nn.init.zeros_(block.attn.proj.bias)
+    for head in net.heads.values():
+        torch.nn.init.zeros_(head.by_face)
+    save_network(net.eval(), tmp_path / "model")
+
+    words = ["--checkpoint", tmp_path / "model", "--max_faces", 20, "--output", tmp_path / "m"]
+    run("faithfulness", drawn / "faces.parquet", *words)
+    terms = json.loads((tmp_path / "m" / "faithfulness.json").read_text())["terms"]
+    assert [*terms] == ["movements", "pose"]
+    row = terms["movements"]["token left out"]
+    assert row["rank correlation"]["mean"] == row["largest first"]["mean"] == 1
+    assert row["in random order"]["mean"] == pytest.approx(0, abs=0.4)
+    assert row["first in random order"]["mean"] == pytest.approx(1 / 3, abs=0.3)
+    assert [*row["outputs"]] == ["a", "b"]
+    assert row["rank correlation"]["faces"] == 20
+    assert [*terms["pose"]["pixels blurred"]["outputs"]] == ["yaw"]
+    text = (tmp_path / "m" / "faithfulness.md").read_text()
+    assert "| movements, token left out | 20 | 1.00" in text

@@ -19,7 +19,7 @@ from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import Recognizer, pose_source
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, predict, run
@@ -196,6 +196,7 @@ def test_the_origin_records_what_the_pose_is_from(model: Recognizer, checkpoint:
     options = {"face": "crop", "detector": "landmarks", "workers": 0}
     assert model.predict(photo, **options).origin.pose_from == "head"
     assert load(checkpoint, "cpu").predict(photo, **options).origin.pose_from == "landmarks"
+    assert pose_source(["yaw", "valence", "roll"]) == "head: yaw, roll; landmarks: pitch"
 
 
 def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None:

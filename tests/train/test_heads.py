@@ -47,9 +47,14 @@ def trained(folder: Path, reading: Reading) -> Path:
 
 
 def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = True) -> Path:
-    """Writes a manifest with the targets of some heads, with labels or without."""
+    """Writes a manifest with the targets of some heads, with labels or without.
+
+    Without a head, faces without a label would have nothing.
+    """
     outputs = {head: names for head, names in drawn.OUTPUTS.items() if head in heads}
-    rows = [row if label else replace(row, label=None) for row in reading.rows]
+    rows = [row for row in reading.rows if heads or row.label]
+    if not label:
+        rows = [replace(row, label=None) for row in rows]
     path = folder / f"{'_'.join(heads) or 'none'}_{label}.parquet"
     if not path.exists():
         write_manifest(path, replace(reading, rows=rows, outputs=outputs), "drawn")
@@ -105,6 +110,17 @@ def test_a_model_that_starts_from_another_keeps_its_heads(
     before = load_network(trained)
     after = load_network(fit(manifest, tmp_path, *TINY, f"--model.init={trained}"))
     assert after.settings.outputs == before.settings.outputs == drawn.OUTPUTS
+
+
+def test_another_spelling_of_a_former_output_is_an_error_at_the_start(
+    trained: Path, reading: Reading, tmp_path: Path
+) -> None:
+    rows = [replace(row, targets={"move_EyeWide": 0.5}) for row in reading.rows]
+    path = tmp_path / "faces.parquet"
+    outputs = {"movements": ["EyeWide"]}
+    write_manifest(path, replace(reading, rows=rows, outputs=outputs), "drawn")
+    text = refusal(path, tmp_path / "runs", f"--model.init={trained}")
+    assert "eyeWide and EyeWide" in text
 
 
 @pytest.mark.parametrize("taught", [True, False])
@@ -183,6 +199,24 @@ def test_a_head_without_training_targets_is_an_error(
     path = tmp_path / "faces.parquet"
     write_manifest(path, replace(reading, rows=rows), "drawn")
     assert "movements" in refusal(path, tmp_path / "runs")
+
+
+def test_an_output_without_training_targets_is_an_error(
+    folder: Path, reading: Reading, tmp_path: Path
+) -> None:
+    rows = []
+    for row in reading.rows:
+        targets = dict(row.targets)
+        if row.split == "train":
+            del targets["move_eyeWide"], targets["roll"]
+        rows.append(replace(row, targets=targets))
+    path = tmp_path / "faces.parquet"
+    write_manifest(path, replace(reading, rows=rows), "drawn")
+    text = refusal(path, tmp_path / "runs")
+    assert "move_eyeWide" in text
+    assert "move_mouthSmile" not in text
+    weights = "--model.head_weights={movements: 0}"
+    assert "none of roll" in refusal(path, tmp_path / "runs", weights)
 
 
 def test_validate_measures_the_roll_in_the_picture(
