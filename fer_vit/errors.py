@@ -158,21 +158,38 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def describe_option(error: str) -> str:
     """Returns an error of jsonargparse about the type of an option in plain words.
 
-    Other errors are returned unaltered.
+    All types that the option may have are named. Other errors are returned unaltered.
     """
-    pattern = (
-        r'Parser key "(?P<option>[\w.]+)":.*?'
-        r"Expected (?:an? )?(typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>\w+)'>)"
-        r".*?value: (?P<value>.*)"
-    )
+    pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)[Vv]alue: (?P<value>.*)'
     match = re.fullmatch(pattern, error, re.DOTALL)
     if match is None:
         return error
-    choices = match["choices"]
-    expected = choices.replace("'", "") if choices else KINDS.get(match["kind"], match["kind"])
-    if choices:
-        expected = f"one of {expected}"
+    types = match["types"]
+    several = re.search(r"Subtypes: \[(.*)\]\n", types)
+    expected = describe_types(several[1] if several else types)
+    if not expected:
+        return error
     return f"Expected `--{match['option']}` to be {expected}, but got {short(match['value'])}"
+
+
+def describe_types(types: str) -> str:
+    """Returns types, as Python prints them, in plain words; empty if they contain none."""
+    choices: list[str] = []
+    kinds: list[str] = []
+    named = r"typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>[\w.]+)'>|\b(?P<group>\w+)\["
+    for match in re.finditer(named, types):
+        if match["choices"]:
+            choices += match["choices"].replace("'", "").split(", ")
+            continue
+        name = match["kind"] or match["group"].lower()
+        kind = KINDS.get(name, name.rpartition(".")[2])
+        if name not in ("NoneType", "optional", "union") and kind not in kinds:
+            kinds.append(kind)
+    if KINDS["float"] in kinds and KINDS["int"] in kinds:
+        kinds.remove(KINDS["int"])  # also a number
+    if choices:
+        kinds.insert(0, f"one of {', '.join(dict.fromkeys(choices))}")
+    return " or ".join(kinds)
 
 
 KINDS = {
@@ -182,6 +199,8 @@ KINDS = {
     "str": "text",
     "dict": "names with values, such as {old: new}",
     "list": "a list",
+    "sequence": "a list",
+    "iterable": "a list",
 }
 """What an option expects, by the type of its values."""
 

@@ -51,6 +51,10 @@ def test_a_long_value_is_cut() -> None:
         (int | None, "1.5", "a whole number"),
         (Literal["detect", "crop"], "cut", "one of detect, crop"),
         (dict[str, str | None] | None, "a", "names with values"),
+        (Literal[64, 32] | Literal["16-true", "64"] | None, "foo", "one of 64, 32, 16-true,"),
+        (bool | Literal["x"] | list[int], "foo", "one of x or true or false or a list"),
+        (int | float | None, "foo", "a number"),
+        (list[int] | dict[str, int], "foo", "a list or names with values"),
     ],
 )
 def test_an_option_of_another_type_is_one_plain_line(kind: Any, word: str, expected: str) -> None:

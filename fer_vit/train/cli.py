@@ -181,9 +181,15 @@ class TrainCLI(LightningCLI):
             trainer.precision = "32-true"
 
     def _leave_out_callbacks(self, trainer: Namespace) -> None:
-        """Leaves out the callbacks that need a logger or checkpoints if the user wants none."""
+        """Leaves out the callbacks that need a logger or checkpoints if the user wants none.
+
+        Without a logger there is no folder of the run: config.yaml would be written to the current
+        one, where it would stop the next run.
+        """
         callbacks = self.trainer_defaults["callbacks"]
         if trainer.logger is False:
+            self.save_config_callback = None
+            log_once("Without a logger, config.yaml with the options of this run is not written.")
             callbacks = [item for item in callbacks if not isinstance(item, LearningRateMonitor)]
         if trainer.enable_checkpointing is False:
             callbacks = [item for item in callbacks if not isinstance(item, ModelCheckpoint)]

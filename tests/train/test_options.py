@@ -178,11 +178,12 @@ def test_runs_without_logger_and_without_checkpoints(
     monkeypatch.chdir(tmp_path)
     words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.logger=false"]
     assert train(words).endswith("best.ckpt")
+    assert train([*words, "--trainer.enable_checkpointing=false"]) == ""  # in the same folder
+    assert [path.name for path in tmp_path.glob("*.yaml")] == []
     monkeypatch.chdir(tmp_path.parent)
     place = f"--trainer.logger.init_args.save_dir={tmp_path / 'logs'}"
     assert train([*words[:-1], place, "--trainer.enable_checkpointing=false"]) == ""
     assert not [*(tmp_path / "logs").rglob("*.ckpt")]
-    assert train([*words, "--trainer.enable_checkpointing=false"]) == ""
     assert "error" not in capsys.readouterr().err
 
 
