@@ -37,11 +37,11 @@ def crossvalidate(
 
     The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
     are in one fold; without persons, identical files are in one fold. The best epoch of each model
-    is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
-    OUTPUT/training has the logs and checkpoints. The same command resumes an interrupted run. The
-    95 % bootstrap intervals resample persons, else photos; they do not include the variation
-    between training runs. Options of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`)
-    change the training of every fold.
+    is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold
+    of 30 persons or photos or more; OUTPUT/training has the logs and checkpoints. The same command
+    resumes an interrupted run. The 95 % bootstrap intervals resample persons, else photos; they do
+    not include the variation between training runs. Options of `fit` (`--trainer.max_epochs 5`,
+    `--model my_module.MyTask`) change the training of every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet

@@ -19,6 +19,8 @@ ALL_EQUAL = "the differences of all persons are equal"
 """Why there is no test."""
 EQUAL = 1e-9
 """Smaller differences are none."""
+DIGITS = 12
+"""Ranks are of values rounded to so many digits: 0.3 - 0.2 and 0.2 - 0.1 are a tie."""
 Test = dict[str, Any]  # results by name, such as `t`, `df` and `p`
 
 
@@ -78,10 +80,10 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
     with warnings.catch_warnings(action="ignore"):  # one group may be constant
         if paired:
             test = stats.ttest_rel(y, x)
-            ranks = stats.wilcoxon(y, x)
+            ranks = stats.wilcoxon((y - x).round(DIGITS))
         else:
             test = stats.ttest_ind(y, x, equal_var=False)
-            ranks = stats.mannwhitneyu(y, x)
+            ranks = stats.mannwhitneyu(y.round(DIGITS), x.round(DIGITS))
         bounds = test.confidence_interval()
 
     difference = float(y.mean() - x.mean())

@@ -16,8 +16,8 @@ from fer_vit.evaluation.join import describe_groups
 from fer_vit.evaluation.predictions import CLIP
 from fer_vit.fields import SMOOTHED
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, outputs_of, target_column
-from fer_vit.predict.people import Episode, People
+from fer_vit.heads import HEADS, outputs_of, target_column, values_near
+from fer_vit.predict.people import SHORTEST, Episode, People
 
 CHANGE = "Change of the probability from rest"
 SHARE = "Share of faces with the label"
@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
     least: float = 0.0  # no value is smaller
     most: float = np.inf  # no value is larger
+    period: float | None = None  # difference of values that mean the same, such as 360 degrees
 
 
 class Design(NamedTuple):
@@ -134,6 +135,26 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
     counts = np.bincount(group, known, groups)
     with np.errstate(invalid="ignore"):  # a group without values
         return np.asarray(sums / counts)
+
+
+def average_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
+    """Returns the mean (G,) of values (N,) with a period in each group (N,), without NaN.
+
+    -179 and 179 degrees have the mean 180. Means lie near their common direction, where -179 may be
+    181, so that they can be averaged and compared like other numbers.
+    """
+    near = values_near(values, find_directions(values, group, groups, period)[group], period)
+    means = average(near, group, groups)  # (G,)
+    (common,) = find_directions(means, np.zeros(groups, int), 1, period)
+    return values_near(means, common, period)
+
+
+def find_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
+    """Returns the mean direction (G,) of values (N,) with a period in each group (N,)."""
+    angles = 2 * np.pi / period * values
+    sine = average(np.sin(angles), group, groups)
+    cosine = average(np.cos(angles), group, groups)
+    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
 
 
 def make_study(
@@ -329,7 +350,12 @@ def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
 
 def _average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
     """Returns measures of faces (N,) as their means over the observation (N,) of each face (O,)."""
-    values = {name: average(cells, observation, number) for name, cells in kind.values.items()}
+    values = {}
+    for name, cells in kind.values.items():
+        if kind.period is None:
+            values[name] = average(cells, observation, number)
+        else:
+            values[name] = average_directions(cells, observation, number, kind.period)
     return kind._replace(values=values)
 
 
@@ -359,9 +385,22 @@ def read_heads(
         for name in names:
             values = faces.columns[target_column(head, name)].astype(float)
             if rest:
-                values = change_from_rest(values[:, None], _seconds(faces), clip, rest)[:, 0]
+                values = _output_change(values, HEADS[head].period, _seconds(faces), clip, rest)
             heads[head][name] = values
     return heads
+
+
+def _output_change(
+    values: Array, period: float | None, seconds: Array, clip: IntArray, rest: Rest
+) -> Array:
+    """Returns the change of an output (N,) from rest; arguments as for `change_from_rest`."""
+    if period is None:
+        return change_from_rest(values[:, None], seconds, clip, rest)[:, 0]
+    groups = clip + 1  # 0: no clip
+    directions = find_directions(values, groups, int(groups.max(initial=0)) + 1, period)
+    near = values_near(values, directions[groups], period)
+    changes = change_from_rest(near[:, None], seconds, clip, rest)[:, 0]
+    return values_near(changes, np.zeros(len(changes)), period)
 
 
 def head_kinds(
@@ -390,7 +429,10 @@ def head_kinds(
             largest = most - least
             least = -largest
             most = largest
-        kinds.append(Kind(title, phrase, form, unit, values, least, most))
+        if entry.period is not None:  # beside 179 degrees, -179 is 181
+            least = -np.inf
+            most = np.inf
+        kinds.append(Kind(title, phrase, form, unit, values, least, most, entry.period))
     return kinds
 
 
@@ -486,4 +528,4 @@ def _touch(episode: Episode, following: Episode) -> bool:
     """Returns whether an episode of the same person begins where the first ends."""
     if episode.path != following.path or episode.track != following.track:
         return False
-    return episode.end == following.start
+    return abs(following.start - episode.end) < SHORTEST

@@ -63,7 +63,7 @@ def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
 def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) -> Measured:
     """Returns the measures of each output, means over variants of the same faces, with intervals.
 
-    `units` (N,) are persons or photos. There is no interval for a single unit.
+    `units` (N,) are persons or photos. There is no interval where a single unit has values.
     """
     names = HEADS[head].figures
     first = variants[0]
@@ -75,13 +75,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     measured: Measured = {}
     for column, output in enumerate(first.names):
         faces = int(known[:, column].sum())
+        several = len(np.unique(units[known[:, column]])) > 1
         measured[output] = {}
         for place, name in enumerate(names):
             estimate = estimates[0, column, place]
             interval = Interval(mean=None, low=None, high=None, faces=faces)
             if np.isfinite(estimate):
                 interval["mean"] = float(estimate)
-                if resamples is not None:
+                if resamples is not None and several:
                     low, high = np.nanpercentile(resamples[:, column, place], [2.5, 97.5])
                     interval["low"] = float(low)
                     interval["high"] = float(high)
@@ -121,8 +122,8 @@ def compare_outputs(
 ) -> dict[str, dict[str, Compared]]:
     """Compares the absolute errors of two models, by head and output.
 
-    The p-values are by the bootstrap over persons or photos, with Holm's correction for the number
-    of outputs of a head. `other` has another model's values of the same faces.
+    The p-values are of `scores.paired_p` over persons or photos, with Holm's correction for the
+    number of outputs of a head. `other` has another model's values of the same faces.
     """
     compared: dict[str, dict[str, Compared]] = {}
     for head, others in other.items():
@@ -136,7 +137,7 @@ def compare_outputs(
         columns = [np.where(both, values, np.nan) for values in (errors, other_errors)]
         columns.append(columns[0] - columns[1])
         intervals = [scores.mean_intervals(values, faces.units) for values in columns]
-        p_values = scores.holm([scores.normal_p(difference) for difference in intervals[2]])
+        p_values = scores.holm([scores.paired_p(values, faces.units) for values in columns[2].T])
         compared[head] = {}
         for place, name in enumerate(others.names):
             compared[head][name] = Compared(

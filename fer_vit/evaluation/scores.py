@@ -2,18 +2,18 @@
 
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
 2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
-Efron & Tibshirani (1993). Where all faces agree, all resamples do, so fractions of 0 and 1 have the
-bounds of Clopper & Pearson (1934) instead.
+Efron & Tibshirani (1993). Where all faces agree, all resamples do, so shares of 0 and 1, and shares
+minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
 
 Shapes: N faces, C classes, R resamples, G groups.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from scipy.stats import binomtest, fisher_exact, norm
+from scipy.stats import binomtest, fisher_exact, norm, t as student
 from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
@@ -25,6 +25,11 @@ from fer_vit.report.table import Interval
 RESAMPLES = 2000  # bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 BINS = 15  # bins of the calibration error
+TAIL = 0.025  # chance beyond each bound of a 95 % interval
+EQUAL = 1e-12  # smaller differences are of rounding
+
+Scale: TypeAlias = Literal["number", "share", "difference"]
+"""What is averaged: numbers, hits (0 or 1), or hits minus others (from -1 to 1)."""
 
 Contributions: TypeAlias = Mapping[str, Array]
 """By name, what each face adds to a sum (N, K)."""
@@ -87,12 +92,9 @@ def resample_sums(values: Array, units: IntArray | None) -> Array | None:
 
 
 def mean_intervals(
-    values: Array, units: IntArray | None = None, binary: bool = False
+    values: Array, units: IntArray | None = None, scale: Scale = "number"
 ) -> list[Interval]:
-    """Returns the means of values (N, M), without NaN, over N faces with intervals.
-
-    `binary`: each value is 0 or 1.
-    """
+    """Returns the means of values (N, M), without NaN, over N faces with intervals."""
     present = ~np.isnan(values)  # (N, M)
 
     def means(sums: Sums) -> dict[str, Array]:
@@ -105,28 +107,27 @@ def mean_intervals(
     intervals = score_intervals(sums, means, units)
     bounded = []
     for interval, member in zip(intervals.values(), present.T, strict=True):
-        bounded.append(bound(interval, member, units, binary))
+        bounded.append(bound(interval, member, units, scale))
     return bounded
 
 
 def bound(
-    interval: Interval, member: Mask, units: IntArray | None = None, binary: bool = True
+    interval: Interval, member: Mask, units: IntArray | None = None, scale: Scale = "share"
 ) -> Interval:
     """Returns a result of the faces in `member` (N,) with the interval that their number allows.
 
-    There is no interval for one unit, and Clopper-Pearson's for a `binary` result of 0 or 1.
+    There is no interval for one unit. Where all units agree, the bounds are by Clopper and Pearson
+    for the share of units that may disagree; numbers of any size have no such bounds.
     """
     faces = int(member.sum())
     count = faces if units is None else len(np.unique(units[member]))  # of persons or images
     mean, low, high = interval["mean"], interval["low"], interval["high"]
-    if count < 2:
+    if count < 2 or mean is None or low is None or high is None:
         low = high = None
-    elif binary and low is not None and mean == 1:
-        low = 0.025 ** (1 / count)
-        high = 1.0
-    elif binary and low is not None and mean == 0:
-        low = 0.0
-        high = 1 - 0.025 ** (1 / count)
+    elif scale != "number" and _has_no_width(interval):
+        disagree = 1 - TAIL ** (1 / count)
+        low = max(mean - disagree, -1.0 if scale == "difference" else 0.0)
+        high = min(mean + disagree, 1.0)
     return Interval(mean=mean, low=low, high=high, faces=faces)
 
 
@@ -257,25 +258,30 @@ def score_faces(
 
     intervals = score_intervals(values, results, units)
 
-    # fractions of faces that are 0 or 1 need other bounds
-    binary = minus is None
+    # shares of faces that all agree need other bounds
+    scale: Scale = "share" if minus is None else "difference"
     label = targets.argmax(1)  # (N,)
     every = np.ones(len(targets), bool)
-    intervals["accuracy"] = bound(intervals["accuracy"], every, units, binary)
+    intervals["accuracy"] = bound(intervals["accuracy"], every, units, scale)
     for index, name in enumerate(labels):
         recall = recall_name(name)
-        intervals[recall] = bound(intervals[recall], label == index, units, binary)
+        intervals[recall] = bound(intervals[recall], label == index, units, scale)
 
     # Each class counts equally in these, so that the class with the fewest faces limits what a
-    # result of 0 or 1 shows.
+    # result without exceptions shows.
     sizes = np.bincount(label)
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
     for name in ("macro F1", "UAR"):
-        is_extreme = intervals[name]["mean"] in (0, 1)
-        member = rarest if binary and is_extreme else every
-        intervals[name] = bound(intervals[name], member, units, binary)
+        member = rarest if _has_no_width(intervals[name]) else every
+        intervals[name] = bound(intervals[name], member, units, scale)
         intervals[name]["faces"] = len(targets)
     return intervals
+
+
+def _has_no_width(interval: Interval) -> bool:
+    """Returns whether all resamples have the same result."""
+    low, high = interval["low"], interval["high"]
+    return low is not None and high is not None and high - low < EQUAL
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
@@ -285,16 +291,50 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
-def normal_p(difference: Interval) -> float:
-    """Returns the p-value of no difference by a normal test; 1 without an interval.
+def t_p(difference: Interval, units: int) -> float:
+    """Returns the p-value of no difference by a t test; 1 without an interval.
 
-    The standard error is half of the 95 % interval, in units of its normal quantile.
+    The standard error is half of the 95 % bootstrap interval, divided by its normal quantile. The
+    bootstrap takes the variance of U units to be the mean square, so that it is multiplied by
+    U / (U - 1).
+
+    Args:
+        difference: The difference with its interval.
+        units: The number U of persons or images.
     """
     mean, low, high = difference["mean"], difference["low"], difference["high"]
     if mean is None or low is None or high is None:
         return 1.0
-    error = max((high - low) / (2 * norm.ppf(0.975)), 1e-12)
-    return float(2 * norm.sf(abs(mean) / error))
+    error = max((high - low) / (2 * norm.isf(TAIL)), EQUAL) * np.sqrt(units / (units - 1))
+    return float(2 * student.sf(abs(mean) / error, units - 1))
+
+
+def paired_p(values: Array, units: IntArray | None = None) -> float:
+    """Returns the p-value that the mean of values (N,), differences of two models, is 0.
+
+    By a t test over U persons or photos; for equal numbers of faces it is the paired t test of
+    their means. But not below 2^(1 - D), where the values of D units do not add up to 0: if both
+    models were equal, all of these would have the same sign as often by chance. 1 for fewer than
+    two units.
+
+    Args:
+        values: The differences (N,), NaN where a face does not count.
+        units: The person or photo of each face (N,), as for `score_intervals`.
+    """
+    known = ~np.isnan(values)
+    if units is None:
+        units = np.arange(len(values))
+    names, unit, sizes = np.unique(units[known], return_inverse=True, return_counts=True)
+    count = len(names)
+    totals = np.bincount(unit, values[known], count)  # (U,)
+    differing = int((np.abs(totals) > EQUAL).sum())
+    if count < 2 or not differing:
+        return 1.0
+    mean = totals.sum() / sizes.sum()
+    deviations = totals - mean * sizes  # (U,)
+    error = np.sqrt((deviations**2).sum() * count / (count - 1)) / sizes.sum()
+    p = float(2 * student.sf(abs(mean) / max(error, EQUAL), count - 1))
+    return max(p, 2.0 ** (1 - differing))
 
 
 def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
@@ -322,6 +362,7 @@ FEW = 30  # groups of fewer faces, or persons where these are known, are counted
 FOUND = "face found"
 LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
 MOST_VOTES = 10  # the row of faces with this many votes, or more
+VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
 
 
 def describe(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
@@ -334,17 +375,17 @@ def describe(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Inte
     _, first = np.unique(faces.paths.astype(str), return_index=True)
     photos = faces.take(first)
     detected = photos.detected[:, None].astype(float)
-    results = {FOUND: mean_intervals(detected, photos.units, binary=True)[0]}
+    results = {FOUND: mean_intervals(detected, photos.units, scale="share")[0]}
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return results
 
     ambiguous = known.ambiguous
     if not np.isnan(ambiguous).all():
-        results["ambiguous"] = _mean(ambiguous, known.units, binary=True)
+        results["ambiguous"] = _mean(ambiguous, known.units, scale="share")
         if known.targets is not None:
             clear = np.where(ambiguous == 0, known.correct, np.nan)
-            results["accuracy where unambiguous"] = _mean(clear, known.units, binary=True)
+            results["accuracy where unambiguous"] = _mean(clear, known.units, scale="share")
     if known.targets is not None:
         return results | score_faces(
             known.probabilities, known.targets, known.labels, known.units, votes=votes
@@ -352,13 +393,13 @@ def describe(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Inte
 
     results["confidence"] = _mean(known.probabilities.max(1), known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
-    shares = mean_intervals(guess, known.units, binary=True)
+    shares = mean_intervals(guess, known.units, scale="share")
     return results | dict(zip(known.labels, shares, strict=True))
 
 
-def _mean(values: Array, units: IntArray, binary: bool = False) -> Interval:
+def _mean(values: Array, units: IntArray, scale: Scale = "number") -> Interval:
     """Returns the mean of one column (N,), without NaN, with its interval."""
-    return mean_intervals(values[:, None], units, binary)[0]
+    return mean_intervals(values[:, None], units, scale)[0]
 
 
 def evaluate_faces(
@@ -420,18 +461,27 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
     votes = faces.columns.get(VOTES)
     if votes is None:
         return {}
-    counts = np.array([float(cell) if str(cell).isdecimal() else np.nan for cell in votes])
+    counts = np.array([_count(cell) for cell in votes])  # (N,)
     numbers = range(MOST_VOTES, LEAST_VOTES - 1, -1)
     member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == np.array(numbers)  # (N, G)
     hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
 
     results = {}
-    accuracies = mean_intervals(hits, faces.units, binary=True)
+    accuracies = mean_intervals(hits, faces.units, scale="share")
     for number, accuracy in zip(numbers, accuracies, strict=True):
-        name = f"{number} or fewer" if number == LEAST_VOTES else str(number)
+        name = VOTES_NAMES.get(number, str(number))
         if accuracy["faces"]:
             results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
     return results
+
+
+def _count(cell: object) -> float:
+    """Returns the number of votes in a cell, which is text or a number; NaN if it is none."""
+    try:
+        count = float(str(cell))
+    except ValueError:
+        return np.nan
+    return count if count.is_integer() and count >= 0 else np.nan
 
 
 def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
@@ -482,8 +532,9 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
 def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], list[float]]:
     """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
-    Each p-value is corrected for the number of tests. The test is Fisher's exact test, or, where
-    several faces are of one person, a normal test with the error of the bootstrap over persons.
+    Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
+    several faces are of one person, the p-value is also not below the one of a t test with the
+    error of the bootstrap over persons.
 
     Args:
         faces: N faces with labels and predictions.
@@ -506,15 +557,45 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
         "all faces": np.ones_like(correct),
     }
     intervals = list(score_intervals(values, differences, faces.units).values())
+    hits = np.where(member > 0, correct, np.nan)  # (N, G)
+    misses = np.where(member > 0, np.nan, correct)
+    of_groups = mean_intervals(hits, faces.units, "share")
+    of_others = mean_intervals(misses, faces.units, "share")
+    for place, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
+        if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
+            intervals[place] = hybrid_difference(inside, outside)
 
-    if faces.clustered:
-        p_values = [normal_p(interval) for interval in intervals]
-    else:
-        p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
+    p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
+    if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
+        units = len(np.unique(faces.units))
+        for place, interval in enumerate(intervals):
+            p_values[place] = max(p_values[place], t_p(interval, units))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:
         p_values = holm(p_values)
     return intervals, p_values
+
+
+def hybrid_difference(first: Interval, second: Interval) -> Interval:
+    """Returns the difference of two independent shares, with an interval from their intervals.
+
+    Newcombe, "Interval estimation for the difference between independent proportions", 1998, method
+    10: where one share is 0 or 1, the bootstrap of the difference would take it for certain.
+    """
+    faces = first.get("faces", 0) + second.get("faces", 0)
+    interval = Interval(mean=None, low=None, high=None, faces=faces)
+    if first["mean"] is None or second["mean"] is None:
+        return interval
+    interval["mean"] = first["mean"] - second["mean"]
+    if first["low"] is None or first["high"] is None:
+        return interval
+    if second["low"] is None or second["high"] is None:
+        return interval
+    below = np.hypot(first["mean"] - first["low"], second["high"] - second["mean"])
+    above = np.hypot(first["high"] - first["mean"], second["mean"] - second["low"])
+    interval["low"] = float(interval["mean"] - below)
+    interval["high"] = float(interval["mean"] + above)
+    return interval
 
 
 def _fisher_p(correct: Array, group: Array) -> float:
@@ -556,7 +637,8 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> dict[str, Any]:
     if first + second:
         p = float(binomtest(first, first + second).pvalue)
     if faces.clustered:  # faces of a person are dependent: McNemar's p alone would be too small
-        p = max(p, normal_p(difference["accuracy"]))
+        gains = faces.correct.astype(float) - correct
+        p = max(p, paired_p(gains, units))
     return {
         "faces": int(both.sum()),
         "other": score_faces(against, targets, labels, units),
@@ -582,11 +664,13 @@ def summarize_robustness(
         others: The values of another model.
         measure: The name of the mean: `accuracy`, of values of 0 or 1, or another one.
     """
-    binary = measure == "accuracy"
+    is_accuracy = measure == "accuracy"
+    scale: Scale = "share" if is_accuracy else "number"
+    of_changes: Scale = "difference" if is_accuracy else "number"
     columns = np.column_stack([*values.values()])  # (N, corruptions)
     changes = columns - values[UNALTERED][:, None]
-    means = mean_intervals(columns, units, binary)
-    differences = mean_intervals(changes, units)
+    means = mean_intervals(columns, units, scale)
+    differences = mean_intervals(changes, units, of_changes)
 
     results: dict[str, dict[str, Any]] = {}
     for name, mean, difference in zip(values, means, differences, strict=True):
@@ -597,9 +681,10 @@ def summarize_robustness(
         return results
 
     other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
-    means = mean_intervals(other_columns, units, binary)
-    differences = mean_intervals(columns - other_columns, units)
-    p_values = holm([normal_p(difference) for difference in differences])
+    gains = columns - other_columns
+    means = mean_intervals(other_columns, units, scale)
+    differences = mean_intervals(gains, units, of_changes)
+    p_values = holm([paired_p(column, units) for column in gains.T])
     for name, mean, difference, p in zip(values, means, differences, p_values, strict=True):
         results[name]["the other model"] = mean
         results[name]["difference from it"] = difference

@@ -169,8 +169,7 @@ def write_results(
     against = against[faces.predicted]
     faces = faces.take(faces.predicted)
 
-    units = "persons" if "person" in faces.columns else "photos"
-    counts = {"faces": len(faces.paths), units: len(set(faces.units))}
+    counts = {"faces": len(faces.paths)} | count_units(faces)
     shown_facts = dict(facts)
     for name, count in counts.items():
         shown_facts[name] = f"{count:,}"
@@ -196,10 +195,22 @@ def write_results(
     return f"{text}\n{written}"
 
 
+def count_units(faces: EvaluatedFaces) -> dict[str, int]:
+    """Returns the number of persons, and of the photos of faces without a person."""
+    persons = np.array(faces.columns.get("person", np.full(len(faces.paths), None)))
+    known = np.array([person is not None for person in persons], bool)
+    counts = {}
+    if known.any():
+        counts["persons"] = len(np.unique(faces.units[known]))
+    if not known.all() or not len(known):
+        counts["photos"] = len(np.unique(faces.units[~known]))
+    return counts
+
+
 def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
     """Returns the parts of an evaluation: results in words, scores, and scores by group."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
-    rows, text = _score_rows(results)
+    rows, text = _score_rows(results, len(np.unique(faces.units)))
     table = score_table("", rows)
     meanings = meanings_section(table[0])
     heads = []
@@ -260,8 +271,8 @@ def result_lines(
             f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
             f"{_in_words(comparison['difference']['accuracy'], '+.1%')}. Only the model is correct "
             f"on {test['first']:,}, only the other on {test['second']:,}: p = {test['p']:.2g} "
-            "(McNemar's exact test; where several faces are of one person, the bootstrap over "
-            "persons)."
+            "(McNemar's exact test; where several faces are of one person, not below the p of a "
+            "t test over persons)."
         )
     return lines
 
@@ -385,7 +396,7 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
         table.append(cells)
     text = (
         "Mean absolute errors on the same faces. Difference: the model minus the other; below 0, "
-        "the model is better. p: by the bootstrap over persons, or over photos where persons are "
+        "the model is better. p: by a t test over persons, or over photos where persons are "
         "unknown, with Holm's correction for the number of outputs."
     )
     return Section(f"{HEADS[head].title}: the two models", text, table)
@@ -427,18 +438,23 @@ def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[li
 ROBUSTNESS = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
     "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "
-    "p: of the difference from the other model on the same faces, by the bootstrap, with Holm's "
-    "correction for the number of rows."
+    "p: of the difference from the other model on the same faces, by a t test over persons or "
+    "photos, with Holm's correction for the number of rows."
 )
 
 
-def _score_rows(results: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], str]:
-    """Returns the rows of the table of scores, and the text above it."""
+def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """Returns the rows of the table of scores, and the text above it.
+
+    `units` is the number of persons or photos.
+    """
     rows = {"all faces": results["all"]}
     text = (
         "In brackets: 95% bootstrap intervals over persons, "
         "or over photos where persons are unknown."
     )
+    if units < FEW:
+        text += f" With fewer than {FEW} of these, here {units}, they are too narrow."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
@@ -548,13 +564,14 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
         text = (
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
             f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
-            "and worst). Difference: from the accuracy of all other faces. p: "
-            "Fisher's exact test (where several faces are of one person, the bootstrap over "
-            "persons), with Holm's correction for the number of groups. "
+            "and worst). Difference: from the accuracy of all other faces with a value. p: "
+            "Fisher's exact test (where several faces are of one person, not below the p of the "
+            "bootstrap over persons), with Holm's correction for the number of groups, unless "
+            "two groups have all faces and are one test. "
         )
     if results["few"]:
-        few = ", ".join(f"{name} ({size})" for name, size in results["few"].items())
-        text += f"Too few to compare, under {FEW}: {few}. "
+        few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
+        text += f"Under {FEW} persons or photos, too few to compare (number of faces): {few}. "
     if results["unknown"]:
         text += f"Without a value: {results['unknown']:,} faces."
     scored = any("accuracy" in group for group in groups.values())

@@ -1,7 +1,7 @@
 """The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
 from fer_vit.files import as_text, atomic_write
-from fer_vit.heads import HEADS, MOVEMENTS
+from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.report.table import TableWriter
 
 MOVE = HEADS[MOVEMENTS].prefix
@@ -38,20 +38,27 @@ class Episode:
 
 @dataclass
 class Mean:
-    """A mean over time."""
+    """A mean over time; with a period of 360 degrees, -179 and 179 have the mean 180."""
 
+    period: float | None = None
     total: float = 0.0
     seconds: float = 0.0
 
     def add(self, value: float, step: float) -> None:
         """Adds a value that lasts `step` seconds."""
+        if self.period and self.seconds:
+            mean = self.total / self.seconds
+            value += self.period * round((mean - value) / self.period)
         self.total += value * step
         self.seconds += step
 
     @property
     def value(self) -> float:
-        """The mean."""
-        return self.total / self.seconds
+        """The mean, from minus to plus half of the period."""
+        mean = self.total / self.seconds
+        if self.period:
+            mean -= self.period * round(mean / self.period)
+        return mean
 
 
 @dataclass
@@ -79,12 +86,20 @@ class Person:
             self.intervals[-1].add(confidence, seconds, step)
         self.label = label
 
-    def move(self, column: str, value: float, above: bool, seconds: float, step: float) -> None:
+    def move(
+        self,
+        column: str,
+        value: float,
+        above: bool,
+        seconds: float,
+        step: float,
+        period: float | None,
+    ) -> None:
         """Adds an output in a frame of `step` seconds.
 
-        `above`: it is a movement above the threshold.
+        `above`: it is a movement above the threshold. `period`: of its values.
         """
-        self.means.setdefault(column, Mean()).add(value, step)
+        self.means.setdefault(column, Mean(period)).add(value, step)
         if not above:
             self.moving.pop(column, None)
             return
@@ -92,6 +107,12 @@ class Person:
             self.moving[column] = Episode(self.path, self.track, seconds, seconds, column)
             self.movements.append(self.moving[column])
         self.moving[column].add(value, seconds, step)
+
+    def end_movements(self, known: Collection[str]) -> None:
+        """Ends the intervals of movements that are not `known` in a frame."""
+        for column in [*self.moving]:
+            if column not in known:
+                del self.moving[column]
 
     def away(self) -> None:
         """Ends all intervals: the person is not in the frame."""
@@ -175,6 +196,12 @@ class People:
                 has.
         """
         self._outputs = list(outputs)
+        self._periods: dict[str, float] = {}  # of the columns whose values have one
+        for head, names in outputs_of(self._outputs).items():
+            period = HEADS[head].period
+            if period is not None:
+                columns = [target_column(head, name) for name in names]
+                self._periods |= dict.fromkeys(columns, period)
         self._threshold = threshold
         self.spans: dict[str, tuple[float, float]] = {}
         """Start and end in seconds of the frames of each video, with and without faces."""
@@ -240,7 +267,9 @@ class People:
             person.add(label if sure else None, confidence, frame.seconds, step)
             for column, value in outputs.items():
                 above = self._is_above(column, value)
-                person.move(column, value, above, frame.seconds, step)
+                period = self._periods.get(column)
+                person.move(column, value, above, frame.seconds, step, period)
+            person.end_movements(outputs)
         self._before = set(frame.tracks)
 
     def _is_above(self, column: str, value: float) -> bool:

@@ -61,6 +61,7 @@ class Average:
         # For each face the attribution to each region, what each gives to the output, and what each
         # (row) takes from each: R + R + R^2 values, NaN where a region is missing.
         self.rows: list[Float32Array] = []
+        self.names: list[str] = []  # of the photo or video of each face
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Adds a face."""
@@ -91,6 +92,7 @@ class Average:
         # The first view is the whole encoder.
         row = np.concatenate([shares, output[0], relations[0].ravel()])
         self.rows.append(row.astype(np.float32))
+        self.names.append(view.name)
 
     def attention(self) -> Attention:
         """Returns the mean attention; NaN for regions that no face has."""
@@ -102,8 +104,12 @@ class Average:
         )
 
     def intervals(self) -> list[Interval]:
-        """Returns the mean of each value of `rows` with its interval."""
-        return mean_intervals(np.stack(self.rows).astype(float))
+        """Returns the mean of each value of `rows` with its interval over photos and videos.
+
+        All faces of a photo or video are drawn together, since they are similar.
+        """
+        _, units = np.unique(self.names, return_inverse=True)
+        return mean_intervals(np.stack(self.rows).astype(float), units)
 
     def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
         """Returns the mean face, predicted as a label, and its explanation."""

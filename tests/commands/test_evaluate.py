@@ -113,7 +113,7 @@ def test_a_manifest(
     assert page.count('<figure class="plot') == 1  # the calibration
     assert found["without near-duplicates"]["accuracy"]["faces"] == count - 9
     assert found["by votes"]["7"]["faces"] == 3
-    assert "under 30: baby (1), old (12), young (13)" in page
+    assert "(number of faces): baby (1), old (12), young (13)" in page
     assert len(re.findall('data-kinds="mistake', page)) == count - confusion.trace()
     out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
     assert text in out

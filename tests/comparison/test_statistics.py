@@ -77,6 +77,21 @@ def test_results_are_finite_where_one_condition_is_constant(
     assert np.isfinite([test[name] for name in ("t", "df", "p", "p by ranks", "g")]).all()
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_ranks_of_shares_have_ties_despite_rounding(paired: bool) -> None:
+    """0.3 - 0.2 is less than 0.2 - 0.1 in binary, and 0.1 + 0.2 more than 0.3."""
+    tenths = np.array([1, 2, 3, 4, 5, 6, 7, 2])
+    changes = np.array([1, 1, 1, 1, 1, -1, -1, 2])
+    noise = 1e-16 * np.arange(8)
+    first = tenths / 10
+    test = known(compare_pair(first, first + changes / 10 + noise, paired))
+    if paired:
+        expected = stats.wilcoxon(changes).pvalue
+    else:
+        expected = stats.mannwhitneyu(tenths + changes, tenths).pvalue
+    assert test["p by ranks"] == pytest.approx(expected)
+
+
 def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
     person, condition = np.tile(np.arange(9), 2), np.repeat([0, 1], 9)
     values = rng.uniform(size=18)

@@ -12,9 +12,18 @@ from fer_vit.comparison.prose import sentences
 from fer_vit.comparison.results import compare_kind
 from fer_vit.comparison.series import Rest
 from fer_vit.comparison.statistics import Missing
-from fer_vit.comparison.study import SHARE, Kind, Study, choose_design, make_study
+from fer_vit.comparison.study import (
+    SHARE,
+    Kind,
+    ObservedEpisode,
+    Study,
+    choose_design,
+    clip_kinds,
+    make_study,
+)
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.predict.people import Episode
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -254,6 +263,57 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
     # of seven frames after the first, four are turned by 7 degrees more
     assert kind.values["roll"] == pytest.approx([4, 4])
     assert kind.form == "+.1f"
+
+
+@pytest.mark.parametrize("turn", [0.0, 90.0, 177.0, 180.0])
+def test_angles_are_averaged_as_directions(
+    tmp_path: Path, rng: np.random.Generator, turn: float
+) -> None:
+    """A camera that is turned changes all rolls by one number, and no difference."""
+    table = photos(rng)
+    upright = rng.normal(0, 5, len(table)) + 4 * (table["condition"] == "film")
+    expected = upright.groupby([table["subject"], table["condition"]]).mean().unstack()
+    table["roll"] = (upright + turn + 180) % 360 - 180
+    found = study(table, tmp_path, baseline="rest")
+    (kind,) = [kind for kind in found.kinds if kind.title == "Head pose"]
+    (comparison,) = compare_kind(found, kind).comparisons
+    difference = expected["film"] - expected["rest"]
+    assert not isinstance(comparison.test, Missing)
+    assert comparison.test["difference"]["mean"] == pytest.approx(difference.mean(), abs=1e-4)
+    cells = found.cells(kind.values["roll"])
+    for condition, means in cells.items():
+        away = means - turn - expected[condition].to_numpy()
+        away = away[np.isfinite(away)]
+        assert len(away) == (10 if condition == "rest" else 9)
+        np.testing.assert_allclose((away + 180) % 360, 180, atol=1e-3)
+
+
+def test_the_change_of_an_angle_is_the_shorter_way(tmp_path: Path) -> None:
+    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
+    table["roll"] = np.where(table["seconds"] < 1, 178.0, -175.0)
+    path = tmp_path / "faces.csv"
+    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
+    faces = read_predictions(path, videos=True)
+    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
+    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Head pose")]
+    assert kind.values["roll"] == pytest.approx([4, 4])
+
+
+def test_episodes_touch_but_for_rounding() -> None:
+    """The sum of a time and the rest until the next one need not equal that in binary."""
+    start, middle = next(
+        (a, b)
+        for a, b in np.random.default_rng(0).uniform(0, 1, (1000, 2)).round(3).tolist()
+        if a < b and a + (b - a) != b
+    )
+    episodes = [
+        ObservedEpisode(0, Episode("a.mp4", 0, start, start + (middle - start), "calm")),
+        ObservedEpisode(0, Episode("a.mp4", 0, middle, middle + 1, "happy")),
+    ]
+    kinds = {kind.title: kind for kind in clip_kinds(episodes, ["calm", "happy"], 1)}
+    minutes = (middle + 1 - start) / 60
+    changes = kinds["Transitions per minute"].values
+    assert changes["calm to happy"] == pytest.approx([1 / minutes])
 
 
 def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Path) -> None:

@@ -72,6 +72,19 @@ def test_measures_have_intervals_over_persons() -> None:
     assert single["a"]["r"]["low"] is None
 
 
+def test_the_targets_of_one_person_have_no_interval() -> None:
+    """Of three persons one has targets: every resample is the same, which proves nothing."""
+    value = RNG.random((15, 2))
+    target = RNG.random((15, 2))
+    target[5:, 0] = np.nan
+    units = np.repeat(np.arange(3), 5)
+    measured = score_head("affect", HeadOutputs("affect", ["a", "b"], value, target), units)
+    assert measured["a"]["CCC"]["mean"] is not None
+    assert measured["a"]["CCC"]["faces"] == 5
+    assert (measured["a"]["CCC"]["low"], measured["a"]["CCC"]["high"]) == (None, None)
+    assert measured["b"]["CCC"]["low"] < measured["b"]["CCC"]["high"]
+
+
 def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("val")

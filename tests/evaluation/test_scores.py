@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, bootstrap, fisher_exact
+from scipy.stats import binomtest, bootstrap, fisher_exact, ttest_1samp
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -33,6 +33,7 @@ from fer_vit.evaluation.scores import (
     group_tests,
     holm,
     mean_intervals,
+    paired_p,
     score_faces,
     suspect_labels,
 )
@@ -176,12 +177,13 @@ def test_the_difference_of_two_models_is_paired() -> None:
     assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx(
         (low, high), abs=0.004
     )
-    assert score_faces(first, shares, LABELS, minus=first)["UAR"] == {
-        "mean": 0,
-        "low": 0,
-        "high": 0,
-        "faces": 400,
-    }
+    same = score_faces(first, shares, LABELS, minus=first)
+    fewest = int(shares.sum(0).min())  # of a class
+    unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
+    assert same["UAR"]["mean"] == 0
+    assert same["UAR"]["faces"] == 400
+    assert same["UAR"]["high"] == pytest.approx(unseen)
+    assert same["UAR"]["low"] == pytest.approx(-unseen)
     one, other = (
         score_faces(probabilities, shares, LABELS)["UAR"]["mean"]
         for probabilities in (first, second)
@@ -273,13 +275,79 @@ def test_one_face_has_no_interval_and_none_no_mean() -> None:
 def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int) -> None:
     values = np.append(np.full(6, hits / 6), np.nan)[:, None]
     expected = binomtest(hits, 6).proportion_ci(method="exact")
-    (share,) = mean_intervals(values, binary=True)
+    (share,) = mean_intervals(values, scale="share")
     assert (share["low"], share["high"]) == pytest.approx((expected.low, expected.high))
     expected = binomtest(hits // 2, 3).proportion_ci(method="exact")
-    (of_persons,) = mean_intervals(values, np.array([0, 0, 1, 1, 2, 2, 2]), binary=True)
+    (of_persons,) = mean_intervals(values, np.array([0, 0, 1, 1, 2, 2, 2]), scale="share")
     assert (of_persons["low"], of_persons["high"]) == pytest.approx((expected.low, expected.high))
     (difference,) = mean_intervals(values)
     assert (difference["low"], difference["high"]) == (hits / 6, hits / 6)
+
+
+@pytest.mark.parametrize("change", [-1.0, 0.0, 1.0])
+def test_a_difference_without_exceptions_is_not_certain(change: float) -> None:
+    """As many faces may differ as there may be misses, if all of 20 are right."""
+    misses = 1 - binomtest(20, 20).proportion_ci(method="exact").low
+    (found,) = mean_intervals(np.full((20, 1), change), scale="difference")
+    assert found["mean"] == change
+    assert found["low"] == pytest.approx(max(change - misses, -1))
+    assert found["high"] == pytest.approx(min(change + misses, 1))
+
+
+def test_the_p_of_two_models_is_the_t_tests_of_persons() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.3, 1, (12, 4))  # four faces of each person
+    persons = np.repeat(np.arange(12), 4)
+    expected = ttest_1samp(values.mean(1), 0).pvalue
+    assert paired_p(values.ravel(), persons) == pytest.approx(expected)
+    assert paired_p(values[:, 0]) == pytest.approx(ttest_1samp(values[:, 0], 0).pvalue)
+
+    # persons without a value do not count
+    padded = np.append(values.ravel(), [np.nan, np.nan])
+    assert paired_p(padded, np.append(persons, [12, 13])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("differing", [0, 1, 2, 5, 9])
+def test_no_p_is_below_that_of_the_sign_test(differing: int) -> None:
+    values = np.zeros(200)
+    values[:differing] = 1
+    expected = binomtest(differing, differing).pvalue if differing else 1
+    assert paired_p(values) >= expected
+    assert paired_p(values[:differing]) == pytest.approx(expected)
+    assert paired_p(np.full(100, np.nan)) == 1
+
+
+def test_p_values_of_two_equal_models_are_uniform_for_few_persons() -> None:
+    rng = np.random.default_rng(0)
+    p = np.array([paired_p(rng.normal(size=8)) for _ in range(2000)])
+    assert binomtest(int((p < 0.05).sum()), len(p), 0.05).pvalue > 0.01
+
+
+def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
+    """60 of 60 faces are right beside 97 of 100: with the bootstrap alone, p was 5e-8."""
+    right = np.ones(1060, bool)
+    right[60::34] = False
+    groups = np.where(np.arange(1060) < 60, "perfect", "other").tolist()
+    persons = np.repeat(np.arange(530), 2).tolist()
+    found = compare_groups(faces(right, group=groups, person=persons), "group")["groups"]
+    misses = int((~right).sum())
+    fisher = fisher_exact([[60, 0], [1000 - misses, misses]]).pvalue
+    assert found["perfect"]["p"] >= fisher
+    assert found["other"]["p"] >= fisher
+
+    difference = found["perfect"]["difference"]
+    inside = binomtest(30, 30).proportion_ci(method="exact")  # of persons
+    (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
+    below = np.hypot(1 - inside.low, outside["high"] - outside["mean"])
+    assert difference["mean"] == pytest.approx(misses / 1000)
+    assert difference["low"] == pytest.approx(misses / 1000 - below, abs=1e-3)
+    assert difference["low"] < 0 < difference["high"]
+
+
+def test_votes_may_be_numbers_of_any_size() -> None:
+    cells = [10.0, 12, "8.0", 7, " 15", None, "many", 6.5]
+    found = evaluate_faces(faces(np.ones(8, bool), label_votes=cells))["by votes"]
+    assert {name: row["faces"] for name, row in found.items()} == {"10 or more": 3, "8": 1, "7": 1}
 
 
 def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
@@ -422,7 +490,7 @@ def test_accuracy_by_votes() -> None:
     found = evaluate_faces(faces(right, label_votes=[*map(str, votes[:-1]), None]))["by votes"]
     right, votes = right[:-1], votes[:-1]
     parts = {
-        "10": votes == 10,
+        "10 or more": votes == 10,
         "9": votes == 9,
         "8": votes == 8,
         "7": votes == 7,
@@ -463,6 +531,8 @@ def test_models_are_compared_by_person() -> None:
     assert (
         compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
     )  # two of two faces
+    right = np.ones(200, bool)  # 200 faces, but of two persons
+    assert compare_correct(right, ~right, person=np.repeat([0, 1], 100))["p"] == 0.5
 
 
 def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
@@ -476,3 +546,24 @@ def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
     assert (results, facts) == before
     written = json.loads((tmp_path / "page" / "results.json").read_text())
     assert {name: written[name] for name in results} == json.loads(json.dumps(results))
+
+
+def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) -> None:
+    persons = ["anna", "anna", "bert", None, None]
+    made = faces(np.ones(5, bool), person=persons)
+    write_results(tmp_path / "both", {}, evaluate_faces(made), made)
+    written = json.loads((tmp_path / "both" / "results.json").read_text())
+    assert (written["faces"], written["persons"], written["photos"]) == (5, 2, 2)
+
+    alone = faces(np.ones(5, bool))
+    write_results(tmp_path / "photos", {}, evaluate_faces(alone), alone)
+    written = json.loads((tmp_path / "photos" / "results.json").read_text())
+    assert written["photos"] == 5
+    assert "persons" not in written
+
+
+@pytest.mark.parametrize(("count", "warned"), [(FEW - 1, True), (FEW, False)])
+def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warned: bool) -> None:
+    made = faces(np.ones(count, bool))
+    write_results(tmp_path / "page", {}, evaluate_faces(made), made)
+    assert ("too narrow" in (tmp_path / "page" / "results.md").read_text()) == warned

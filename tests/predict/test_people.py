@@ -211,6 +211,31 @@ def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
     assert row["mean_yaw"] == pytest.approx(45)
 
 
+@pytest.mark.parametrize("turn", [0.0, 90.0, 180.0, -170.0])
+def test_the_mean_of_a_roll_is_a_direction(tmp_path: Path, turn: float) -> None:
+    """Upside down, 179 and -177 degrees have the mean -179, not 1."""
+    scheme = Scheme(tuple(LABELS), ("roll",))
+    people = People(outputs=("roll",))
+    for number, roll in enumerate([-1.0, 3.0, -1.0, 3.0]):
+        turned = (roll + turn + 180) % 360 - 180
+        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[turned]]))
+    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
+    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    assert row["mean_roll"] == pytest.approx((1 + turn + 180) % 360 - 180)
+
+
+def test_an_unknown_movement_ends_its_interval() -> None:
+    scheme = Scheme(tuple(LABELS), ("move_smile",))
+    people = People(outputs=("move_smile",), threshold=0.5)
+    for number, value in enumerate([0.8, np.nan, np.nan, 0.9, 0.9]):
+        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[value]]))
+    spans = []
+    for run in people.intervals():
+        if run.label == "move_smile":
+            spans.append((run.start, run.end))
+    assert spans == [(0.0, 0.1), (pytest.approx(0.3), pytest.approx(0.5))]
+
+
 def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
     scheme = Scheme(tuple(LABELS), HEADS)
     video = [

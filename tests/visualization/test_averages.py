@@ -1,6 +1,7 @@
 """Means over faces, of which some lack a region."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,13 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
         present = REGIONS[:2] if number % 4 == 0 else REGIONS
         boxes = {name: rng.uniform(0, 32, 4) for name in present}
         photo = rng.integers(0, 256, (PHOTO_SIDE, PHOTO_SIDE, 3), np.uint8)
-        view = FaceView(make_face({"a": 1.0}), photo, np.eye(2, 3) * 32 / PHOTO_SIDE, boxes)
+        view = FaceView(
+            face=make_face({"a": 1.0}),
+            photo=photo,
+            to_crop=np.eye(2, 3) * 32 / PHOTO_SIDE,
+            regions=boxes,
+            name=f"{number}.png",
+        )
         distance = np.array([5.0, 7.0]) + number
         attention = Attention(
             rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
@@ -50,6 +57,22 @@ def means(
     own = [one for view, one in faces if {REGIONS[r] for r in regions} <= view.regions.keys()]
     shares = np.stack([one.targets[0].shares for one in own])
     return [one.attention for one in own], shares, own
+
+
+def test_the_frames_of_a_video_are_no_independent_faces(
+    faces: list[tuple[FaceView, Evidence]], average: Average
+) -> None:
+    """Ten frames of each face are no more evidence than one, and one video is none."""
+    frames = Average(REGIONS)
+    single = Average(REGIONS)
+    for view, evidence in faces:
+        for _ in range(10):
+            frames.add(view, evidence)
+        single.add(replace(view, name="clip.mp4"), evidence)
+    for of_photos, of_frames in zip(average.intervals(), frames.intervals(), strict=True):
+        for name in ("mean", "low", "high"):
+            assert of_frames[name] == pytest.approx(of_photos[name], abs=1e-6)
+    assert {interval["low"] for interval in single.intervals()} == {None}
 
 
 def test_tables_hold_means_over_faces(
