@@ -24,12 +24,12 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.detection import best
 from fer_vit.face.detectors import CROP_SCORE, YuNet
 from fer_vit.face.image import decode_image
-from fer_vit.face.landmarks import SIDE, network_input
+from fer_vit.face.landmarks import INPUT_SIDE, network_input
 from fer_vit.face.yunet import yunet_path
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.processes import cores
 
-SPEC = CropSpec(SIDE)
+SPEC = CropSpec(INPUT_SIDE)
 CHANGES = AugmentConfig(
     degrees=45,
     scale=0.45,
@@ -86,7 +86,7 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
         seed = int(torch.randint(2**31, ()).item()) if self.train else int(row)
         image, points = cut(decode_image(self.rows.image_bytes(row)), self.points[row], seed)
         crop, points, *_ = self.augment(image, points, SPEC, seed)
-        return torch.from_numpy(network_input(crop)), torch.from_numpy(points).float() / SIDE
+        return torch.from_numpy(network_input(crop)), torch.from_numpy(points).float() / INPUT_SIDE
 
 
 def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
@@ -118,7 +118,7 @@ class Step(nn.Sequential):
 
 class Landmarks(nn.Module):
     """Predicts landmarks (B, 10) as fractions of the side, x and y in turn,
-    from crops (B, 1, SIDE, SIDE).
+    from crops (B, 1, INPUT_SIDE, INPUT_SIDE).
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Landmarks(nn.Module):
             Step(64, 64),
         ]
         self.features = nn.Sequential(*stages, Step(64, 80, 2), Step(80, 80), nn.Flatten())
-        self.points = nn.Linear(80 * (SIDE // 16) ** 2, 10)
+        self.points = nn.Linear(80 * (INPUT_SIDE // 16) ** 2, 10)
         nn.init.zeros_(self.points.weight)
         self.points.bias.data = torch.tensor(TEMPLATE).flatten()
 
@@ -178,7 +178,9 @@ def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: in
             flush=True,
         )
     faces_in_batch = {"image": {0: torch.export.Dim("faces")}}
-    write_onnx(net, torch.zeros(2, 1, SIDE, SIDE), output, dynamic_shapes=faces_in_batch)
+    write_onnx(
+        net, torch.zeros(2, 1, INPUT_SIDE, INPUT_SIDE), output, dynamic_shapes=faces_in_batch
+    )
 
 
 @torch.inference_mode()

@@ -37,7 +37,14 @@ from benchmarks.machine import machine, run_main
 from fer_vit.face.crop import warp
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import SURE, YuNet
-from fer_vit.face.landmarks import DOUBT, FACE, FILE, SIDE, network_input, refine_landmarks
+from fer_vit.face.landmarks import (
+    DOUBT,
+    FACE_OUTPUT,
+    FILE,
+    INPUT_SIDE,
+    network_input,
+    refine_landmarks,
+)
 from fer_vit.face.network import open_network
 from fer_vit.face.yunet import yunet_path
 from fer_vit.geometry import Array, Image, crop_matrix
@@ -69,7 +76,7 @@ class Features:
         """Returns the features (F, 2, D) of upright faces and their mirror images."""
         cuts = []
         for face in refine_landmarks(image, faces):
-            cut = network_input(warp(image, crop_matrix(face.landmarks, SIDE), SIDE))
+            cut = network_input(warp(image, crop_matrix(face.landmarks, INPUT_SIDE), INPUT_SIDE))
             cuts += [cut, cut[..., ::-1]]
         (features,) = self.network.run([FEATURES], {"image": np.stack(cuts)})
         return np.asarray(features.reshape(len(faces), 2, -1), float)
@@ -156,15 +163,19 @@ def write_output(weights: Array, bias: float, path: Path) -> None:
     model = onnx.load(FILE)
     graph = model.graph
     for kind in (graph.node, graph.initializer, graph.output):
-        for item in [item for item in kind if item.name.startswith(FACE)]:
+        for item in [item for item in kind if item.name.startswith(FACE_OUTPUT)]:
             kind.remove(item)
     for name, values in (("weight", weights[None]), ("bias", np.array([bias]))):
         array = values.astype(np.float32)
-        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{FACE}.{name}"))
-    inputs = [FEATURES, f"{FACE}.weight", f"{FACE}.bias"]
-    graph.node.append(onnx.helper.make_node("Gemm", inputs, [FACE], f"{FACE}.gemm", transB=1))
+        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{FACE_OUTPUT}.{name}"))
+    inputs = [FEATURES, f"{FACE_OUTPUT}.weight", f"{FACE_OUTPUT}.bias"]
+    graph.node.append(
+        onnx.helper.make_node("Gemm", inputs, [FACE_OUTPUT], f"{FACE_OUTPUT}.gemm", transB=1)
+    )
     shape = ["faces", 1]
-    graph.output.append(onnx.helper.make_tensor_value_info(FACE, onnx.TensorProto.FLOAT, shape))
+    graph.output.append(
+        onnx.helper.make_tensor_value_info(FACE_OUTPUT, onnx.TensorProto.FLOAT, shape)
+    )
     onnx.checker.check_model(model)
     onnx.save(model, path)
 

@@ -284,7 +284,7 @@ def rest_page() -> str:
     for path, methods in app.openapi()["paths"].items():
         for method, operation in methods.items():
             rows.append((f"`{method.upper()} {path}`", operation["description"]))
-    formats = ", ".join(f"`{kind}`" for kind in api.TABLES)
+    formats = ", ".join(f"`{kind}`" for kind in api.TABLE_TYPES)
     lines = [
         "# REST API",
         "`fer-vit app` serves it; [how to use it](../how-to/rest.md). `/openapi.json` has the same "
@@ -302,7 +302,7 @@ def rest_page() -> str:
         "## Fields of a report",
         model_table(api.Report),
         "## Errors",
-        f"The statuses are {', '.join(map(str, api.ERRORS))}. The response has one field:",
+        f"The statuses are {', '.join(map(str, api.ERROR_STATUSES))}. The response has one field:",
         model_table(api.Problem),
     ]
     return "\n\n".join(lines)

@@ -14,12 +14,12 @@ import numpy as np
 from fer_vit.geometry import Array, IntArray, Mask
 
 COVERAGES = (90, 95)  # in percent
-LEAST = 19  # calibration faces that a label needs for a threshold: fewer cannot cover 95 %
+LEAST_FACES = 19  # calibration faces that a label needs for a threshold: fewer cannot cover 95 %
 Thresholds = Mapping[str, Sequence[float | None]]
 """By coverage in percent: the least probability of a label in a set.
 
 It is given for all faces and then for each label (1 + C).
-None: the label has fewer than `LEAST` calibration faces.
+None: the label has fewer than `LEAST_FACES` calibration faces.
 """
 
 
@@ -36,7 +36,7 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
         row: list[float | None] = [_threshold(of_truth, coverage)]
         for label in range(probabilities.shape[1]):
             of_label = of_truth[target == label]
-            row.append(_threshold(of_label, coverage) if len(of_label) >= LEAST else None)
+            row.append(_threshold(of_label, coverage) if len(of_label) >= LEAST_FACES else None)
         thresholds[str(coverage)] = row
     return thresholds
 

@@ -182,17 +182,17 @@ def describe_types(types: str) -> str:
             choices += match["choices"].replace("'", "").split(", ")
             continue
         name = match["kind"] or match["group"].lower()
-        kind = KINDS.get(name, name.rpartition(".")[2])
+        kind = VALUE_KINDS.get(name, name.rpartition(".")[2])
         if name not in ("NoneType", "optional", "union") and kind not in kinds:
             kinds.append(kind)
-    if KINDS["float"] in kinds and KINDS["int"] in kinds:
-        kinds.remove(KINDS["int"])  # also a number
+    if VALUE_KINDS["float"] in kinds and VALUE_KINDS["int"] in kinds:
+        kinds.remove(VALUE_KINDS["int"])  # also a number
     if choices:
         kinds.insert(0, f"one of {', '.join(dict.fromkeys(choices))}")
     return " or ".join(kinds)
 
 
-KINDS = {
+VALUE_KINDS = {
     "float": "a number",
     "int": "a whole number",
     "bool": "true or false",

@@ -20,7 +20,7 @@ Cell: TypeAlias = str | int | float | None
 """A cell of a table; None is an empty one."""
 NUMBER = ".8g"
 """Usual format of a number in text: milliseconds within a day."""
-FORMATS = {
+NUMBER_FORMATS = {
     "probability": ".4g",
     "intensity": ".4g",
     "[-1, 1]": ".4g",
@@ -55,7 +55,7 @@ class Field(NamedTuple):
         name: Its name; with an asterisk, the names of several columns.
         type: "string", "integer", "number" or "boolean"; a manifest also has "image", "numbers" and
             "points".
-        unit: Of its numbers, see `FORMATS`; empty without a unit.
+        unit: Of its numbers, see `NUMBER_FORMATS`; empty without a unit.
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
         head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
@@ -87,7 +87,7 @@ class Field(NamedTuple):
     @property
     def format(self) -> str:
         """How a number of the column is written as text."""
-        return FORMATS.get(self.unit, NUMBER)
+        return NUMBER_FORMATS.get(self.unit, NUMBER)
 
     @property
     def description(self) -> str:
@@ -139,7 +139,7 @@ IDENTITY = (
     Field("face", "integer", "", "index of the face in its photo; empty without a face"),
 )
 """What identifies a face."""
-EXPRESSION = (
+EXPRESSION_FIELDS = (
     Field("label", "string", "", "the most probable expression", head="expression"),
     Field("confidence", "number", "probability", "its probability", head="expression"),
     Field(
@@ -161,7 +161,7 @@ EXPRESSION = (
     ),
 )
 """What most users read."""
-POSE = _pose_fields()
+POSE_FIELDS = _pose_fields()
 """The pose, by the head `pose` or else by the landmarks; a table always has it."""
 UNCERTAINTY = (
     Field(
@@ -300,8 +300,8 @@ def all_face_fields() -> list[Field]:
     """Returns the table of faces that `predict` and `live` write, in the order of its columns."""
     return [
         *IDENTITY,
-        *EXPRESSION,
-        *POSE,
+        *EXPRESSION_FIELDS,
+        *POSE_FIELDS,
         *head_fields(),
         *UNCERTAINTY,
         *SMOOTH,
@@ -353,8 +353,8 @@ def face_fields(
         smoothed.append(smoothed_field(name)._replace(part=(index,)))
     fields = [
         *IDENTITY,
-        *_expand(EXPRESSION, labels),
-        *POSE,
+        *_expand(EXPRESSION_FIELDS, labels),
+        *POSE_FIELDS,
         *of_heads,
         *UNCERTAINTY,
         *_expand(SMOOTH, labels),
@@ -426,7 +426,7 @@ def output_field(name: str) -> Field:
         prefix, family, _ = field.name.partition("*")
         if name == field.name or (family and name.startswith(prefix)):
             return field._replace(name=name)
-    for field in POSE:
+    for field in POSE_FIELDS:
         if name == field.name:
             return field
     raise KeyError(name)
@@ -444,4 +444,4 @@ def smoothed_field(name: str) -> Field:
 
 
 def _is_pose(name: str) -> bool:
-    return any(name == field.name for field in POSE)
+    return any(name == field.name for field in POSE_FIELDS)

@@ -24,7 +24,7 @@ for 1,000 weights and their optimiser 0.5 MB.
 MAX_CALLS = 100_000
 """Most objects that a pickle may build by calls: tensors and dictionaries."""
 MAX_OPCODES = 1_000_000
-MAX_DEPTH = 100
+MAX_NESTING = 100
 """Deepest list in a list."""
 MAX_PARTS = 10_000_000
 """Most parts of all lists and dictionaries, each counted where it is used:
@@ -109,8 +109,8 @@ def check_pickle(data: bytes) -> None:
             raise UnsafeError("its pickle has too many parts")
         if opcode.name in CONSTANTS:
             kinds.stack.append(CONSTANTS[opcode.name])
-        elif opcode.name in STEPS:
-            STEPS[opcode.name](kinds, value)
+        elif opcode.name in OPCODES:
+            OPCODES[opcode.name](kinds, value)
         else:
             raise UnsafeError(f"its pickle has the opcode {opcode.name}")
 
@@ -192,7 +192,7 @@ class _Kinds:
             raise UnsafeError(f"its pickle changes a {self.stack[-1]}")
 
 
-STEPS: dict[str, Callable[[_Kinds, Any], object]] = {
+OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
     "PROTO": _Kinds.start,
     "STOP": _Kinds.start,
     "BININT": _Kinds.integer,
@@ -239,7 +239,7 @@ def check_parts(content: Any) -> list[Tensor]:
         if not isinstance(value, dict | list | tuple):
             return 1
         if id(value) not in counts:
-            if depth > MAX_DEPTH:
+            if depth > MAX_NESTING:
                 raise UnsafeError("its lists are nested too deeply")
             counts[id(value)] = 1 + sum(count(part, depth + 1) for part in _parts(value))
         if counts[id(value)] > MAX_PARTS:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-NAMES = ("SIGTERM", "SIGHUP")  # sent by schedulers and services; when a terminal or ssh closes
+SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
+"""Sent by schedulers and services; when a terminal or ssh closes."""
 ENDING: Sequence[signal.Signals] = tuple(
     signal.Signals[name]
-    for name in NAMES
+    for name in SIGNAL_NAMES
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
 REPEATED = 2.0  # seconds in which further signals belong to the first: a closed terminal sends two

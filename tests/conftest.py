@@ -156,11 +156,11 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     import numpy as np
 
-    from fer_vit.face.landmarks import SIDE, Look
+    from fer_vit.face.landmarks import INPUT_SIDE, Look
     from fer_vit.geometry import TEMPLATE, apply, invert
 
     def look(image: object, to_cuts: "list[np.typing.NDArray[np.float64]]") -> Look:
-        template = np.array(TEMPLATE) * SIDE
+        template = np.array(TEMPLATE) * INPUT_SIDE
         landmarks = np.array([apply(invert(matrix), template) for matrix in to_cuts])
         return Look(landmarks.reshape(-1, 5, 2), np.zeros(len(to_cuts)))
 

@@ -14,14 +14,14 @@ from fer_vit.data.schema import SCHEMA
 from fer_vit.faces import Origin, PhotoInfo, Pose, Scheme, found_faces, no_faces
 from fer_vit.fields import (
     BOX,
-    FORMATS,
     HELP_WIDTH,
     INTERVALS,
     MANIFEST,
+    NUMBER_FORMATS,
     ORIGIN,
     PEOPLE,
     PLACE,
-    POSE,
+    POSE_FIELDS,
     TYPES,
     Field,
     all_face_fields,
@@ -43,7 +43,7 @@ def test_each_column_has_one_entry_with_a_known_unit(columns: tuple[Field, ...])
     names = [field.name for field in columns]
     assert len({*names}) == len(names)
     for field in columns:
-        assert field.unit in FORMATS
+        assert field.unit in NUMBER_FORMATS
         assert field.meaning or field.name.endswith("_y")
         assert field.type in TYPES or field in MANIFEST
         format(0.5, field.format)
@@ -75,7 +75,7 @@ def test_every_output_of_a_head_has_a_column() -> None:
     for name, head in HEADS.items():
         for output in head.outputs or ("anything",):
             column = target_column(name, output)
-            if column not in [field.name for field in POSE]:
+            if column not in [field.name for field in POSE_FIELDS]:
                 assert output_field(column).name == column
     with pytest.raises(KeyError):
         output_field("unknown")

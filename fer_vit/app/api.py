@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from fer_vit.app.jobs import MAX_JOBS, Event, Jobs, Task
 from fer_vit.app.uploads import (
-    FILES,
+    FILES_FIELD,
     FORM,
     JSON,
     MAX_FILES,
@@ -27,7 +27,7 @@ from fer_vit.files import json_text
 from fer_vit.report.html import script_digest
 from fer_vit.version import __version__
 
-TABLES = {
+TABLE_TYPES = {
     "text/csv": "faces.csv",
     "application/vnd.apache.parquet": "faces.parquet",
     JSON: "faces.json",
@@ -38,17 +38,9 @@ REPORT_POLICY = (
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'"
 )
-ERRORS = (
-    400,
-    403,
-    404,
-    408,
-    413,
-    422,
-    429,
-    503,
-)  # statuses of responses whose `detail` is a sentence
-SMALL = 50_000  # bytes of a table that is sent at once; a file takes several threads in turn
+ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429, 503)
+"""Of responses whose `detail` is a sentence."""
+SMALL_TABLE = 50_000  # bytes of a table that is sent at once; a file takes several threads in turn
 LATER = {"Retry-After": "60"}  # seconds
 
 
@@ -214,11 +206,11 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         Returns the table of `fer-vit predict` as JSON, CSV or Parquet.
         """
         accepted = request.headers.get("accept", "")
-        kind = next((kind for kind in TABLES if kind in accepted), JSON)
-        task = await intake.receive(request, TABLES[kind], False)
+        kind = next((kind for kind in TABLE_TYPES if kind in accepted), JSON)
+        task = await intake.receive(request, TABLE_TYPES[kind], False)
         done = await finish(intake.run(request, task))
         path = jobs.results[done["id"]][task.table]
-        if path.stat().st_size > SMALL:
+        if path.stat().st_size > SMALL_TABLE:
             return SentTable(path, kind, lambda: jobs.remove(done["id"]))
         content = path.read_bytes()
         jobs.remove(done["id"])
@@ -303,8 +295,8 @@ def request_body() -> dict[str, Any]:
     """Describes a request for OpenAPI: a form with files, or JSON."""
     form = Options.model_json_schema()
     form["title"] = "FormUpload"
-    form["required"] = [FILES]
-    form["properties"][FILES] = {
+    form["required"] = [FILES_FIELD]
+    form["properties"][FILES_FIELD] = {
         "type": "array",
         "description": f"Photos and clips, at most {MAX_FILES}.",
         "items": {"type": "string", "contentMediaType": "application/octet-stream"},
@@ -312,7 +304,7 @@ def request_body() -> dict[str, Any]:
         "maxItems": MAX_FILES,
     }
     body = JsonUpload.model_json_schema()
-    body["properties"][FILES]["items"] = body.pop("$defs")[EncodedFile.__name__]
+    body["properties"][FILES_FIELD]["items"] = body.pop("$defs")[EncodedFile.__name__]
     return {"required": True, "content": {FORM: {"schema": form}, JSON: {"schema": body}}}
 
 
@@ -342,7 +334,7 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
         "patternProperties": patterns,
         "required": ["path", "status"],
     }
-    content: dict[str, Any] = {kind: {} for kind in TABLES}
+    content: dict[str, Any] = {kind: {} for kind in TABLE_TYPES}
     content[JSON] = {"schema": {"type": "array", "items": row}}
     return {"description": "The table.", "content": content}
 

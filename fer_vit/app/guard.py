@@ -18,10 +18,10 @@ from fer_vit.errors import FerVitError, short
 
 # names that only programs on this machine can use to reach it
 HERE = ("localhost", "127.0.0.1", "[::1]")
-MAX_BYTES = 200_000_000  # of a request
+MAX_REQUEST_BYTES = 200_000_000  # of a request
 SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
-PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
-SLOWEST = 10_000  # bytes per second that an upload must bring in every `PATIENCE` seconds
+CLIENT_PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
+SLOWEST = 10_000  # bytes per second that an upload must bring in every `CLIENT_PATIENCE` seconds
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "media-src 'self' blob:; connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action "
@@ -149,8 +149,8 @@ def _quoted(header: str) -> str:
 class UploadLimit:
     """A `receive` that raises an HTTPException for uploads that are too large or too slow.
 
-    Each `PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent fast
-    before is no credit: a client that stops is disconnected after `PATIENCE` seconds.
+    Each `CLIENT_PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent
+    fast before is no credit: a client that stops is disconnected after `CLIENT_PATIENCE` seconds.
     """
 
     def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
@@ -163,8 +163,8 @@ class UploadLimit:
         self._start_window()
 
     def _start_window(self) -> None:
-        self._left = PATIENCE  # seconds of waiting
-        self._missing = SLOWEST * PATIENCE  # bytes that they must bring
+        self._left = CLIENT_PATIENCE  # seconds of waiting
+        self._missing = SLOWEST * CLIENT_PATIENCE  # bytes that they must bring
 
     async def __call__(self) -> Message:
         """Returns the next part of the request."""
@@ -186,8 +186,10 @@ class UploadLimit:
         return message
 
     def _check_size(self) -> None:
-        if max(self._seen, self._expected) > MAX_BYTES:
-            raise HTTPException(413, f"At most {MAX_BYTES // 10**6} MB can be uploaded at a time.")
+        if max(self._seen, self._expected) > MAX_REQUEST_BYTES:
+            raise HTTPException(
+                413, f"At most {MAX_REQUEST_BYTES // 10**6} MB can be uploaded at a time."
+            )
         if self._folder is not None:
             coming = max(self._expected - self._seen, 0)
             if shutil.disk_usage(self._folder).free < SPARE + coming:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from fer_vit.errors import FerVitError
 
 MAX_JOBS = 500  # that arrive, wait or run
-MAX_GROWTH = 450_000_000  # bytes of memory that a job may add to the memory of an idle worker
+MAX_WORKER_GROWTH = 450_000_000
+"""Bytes of memory that a job may add to the memory of an idle worker."""
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
 KEPT = 3600.0  # seconds after which results are removed
 STEP = 0.25  # seconds between two checks that the client is still there
@@ -25,7 +26,7 @@ NEWS = 2.0  # seconds between two reports of the place in the queue
 WATCH = 0.01  # seconds between two looks at the memory of a worker with a task
 FAILED = "These files cannot be processed."
 TOO_MUCH = (
-    f"This takes more than {MAX_GROWTH // 10**6} MB of memory. "
+    f"This takes more than {MAX_WORKER_GROWTH // 10**6} MB of memory. "
     "Send smaller photos or clips, or fewer at a time."
 )
 Event = dict[str, Any]
@@ -69,7 +70,7 @@ class Worker:
 
     To cancel a task, it is killed and another one is started.
 
-    A process that takes `MAX_GROWTH` more memory than it had when it was ready is killed, too.
+    A process that takes `MAX_WORKER_GROWTH` more memory than when it was ready is killed, too.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Worker:
     def _receive(self) -> Event:
         event: Event = self._pipe.recv()
         if event["state"] == "ready":
-            self._most = event["memory"] + MAX_GROWTH
+            self._most = event["memory"] + MAX_WORKER_GROWTH
         return event
 
     @contextmanager

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fer_vit.app import guard
-from fer_vit.app.api import ERRORS, LATER, Health, Problem, add_jobs, add_results
+from fer_vit.app.api import ERROR_STATUSES, LATER, Health, Problem, add_jobs, add_results
 from fer_vit.app.guard import HERE, Guard, PublicAddress
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.uploads import problems
@@ -40,7 +40,7 @@ from fer_vit.version import __version__
 if TYPE_CHECKING:  # this process needs no PyTorch
     from fer_vit.predict.live import ClassifiedFrame
 
-PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
+PICTURE_PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
 MAX_BARS = 8  # faces of which the page shows all expressions
 CONNECTIONS = 640  # at a time: more than jobs, so that pages are sent while uploads arrive
 SENDING = 256 * 1024  # bytes that the system holds for a client that reads slowly
@@ -88,7 +88,7 @@ class LivePage:
 
         Returns the content of the page as JSON values.
         """
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + PICTURE_PATIENCE
         while not self.stopped and self._newest[0] in (0, known) and time.monotonic() < end:
             await asyncio.sleep(0.01)
         number, seen, status = self._newest
@@ -123,7 +123,7 @@ def create_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        responses={status: {"model": Problem} for status in ERRORS},
+        responses={status: {"model": Problem} for status in ERROR_STATUSES},
         exception_handlers={RequestValidationError: refuse_values},
     )
     name = "upload" if isinstance(service, Jobs) else "live"
@@ -206,7 +206,7 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
 
 
 class PatientProtocol(H11Protocol):
-    """A connection that is closed after `PATIENCE` seconds without progress.
+    """A connection that is closed after `PICTURE_PATIENCE` seconds without progress.
 
     No request is complete, or nothing is read.
 
@@ -231,7 +231,7 @@ class PatientProtocol(H11Protocol):
         if stuck and now == before:
             self.transport.abort()
         elif not self.transport.is_closing() or now[2]:
-            self.loop.call_later(guard.PATIENCE, self._check, now)
+            self.loop.call_later(guard.CLIENT_PATIENCE, self._check, now)
 
 
 @contextmanager

@@ -48,12 +48,14 @@ from fer_vit.visualization.writer import Known, write_report
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
 # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
-MAX_PIXELS = 20_000_000_000
-TOO_LONG = "the clip is too long for its size: choose an earlier end, or make its frames smaller"
+MAX_TASK_PIXELS = 20_000_000_000
+CLIP_TOO_LONG = (
+    "the clip is too long for its size: choose an earlier end, or make its frames smaller"
+)
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
-SHOWN = 1600  # longer side of the whole photos on the page, in pixels
+SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
 
 load_cached = cache(load)
 
@@ -215,7 +217,7 @@ def make_report(
             "There is no marked copy: the clip cannot be read, or the copy cannot be written."
         )
     for name, file in found.items():
-        messages += describe(name, file)
+        messages += describe_file(name, file)
     send({"state": "found", "messages": messages})
 
     photos = {str(path): found[str(path)].faces for path in paths if path not in clips}
@@ -264,18 +266,18 @@ def explain(
 def refuse_large(paths: Sequence[Path], end: float) -> dict[Path, str]:
     """Returns the status of each photo and clip that takes too long to decode, by its path.
 
-    Clips count up to `end`, in seconds. All clips together have at most `MAX_PIXELS`; the first
-    ones are read.
+    Clips count up to `end`, in seconds. All clips together have at most `MAX_TASK_PIXELS`; the
+    first ones are read.
     """
     refused = {}
-    remaining = MAX_PIXELS
+    remaining = MAX_TASK_PIXELS
     for path in paths:
         if is_video(path):
             from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
 
             pixels = count_pixels(path, end, remaining)
             if pixels > remaining:
-                refused[path] = TOO_LONG
+                refused[path] = CLIP_TOO_LONG
             else:
                 remaining -= pixels
             continue
@@ -323,7 +325,7 @@ class FileFaces:
             self.faces = faces
 
 
-def describe(name: str, file: FileFaces) -> Iterator[str]:
+def describe_file(name: str, file: FileFaces) -> Iterator[str]:
     """Yields sentences about the faces of a photo or clip."""
     people = dict(file.people)
     in_photo = people.pop(None, None)
@@ -373,8 +375,8 @@ def draw_photos(
 def draw_photo(image: Image, faces: Faces) -> Image:
     """Returns a photo (H, W, 3), as large as the page shows it, with its faces marked."""
     photo = Pil.fromarray(image)
-    scale = min(1.0, SHOWN / max(photo.size))
-    photo.thumbnail((SHOWN, SHOWN))
+    scale = min(1.0, SHOWN_SIDE / max(photo.size))
+    photo.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     marked = []
     for number, face in enumerate(faces):
         box = None if face.box is None else face.box * scale

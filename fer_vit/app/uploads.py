@@ -26,8 +26,8 @@ MAX_FIELDS = 12  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
 MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
 FORM, JSON = "multipart/form-data", "application/json"
-FILES = "files"  # name of the field
-OUTPUTS = "outputs"  # name of the only other field that a form may repeat
+FILES_FIELD = "files"  # name of the field
+OUTPUTS_FIELD = "outputs"  # name of the only other field that a form may repeat
 
 
 def output_names() -> list[str]:
@@ -93,7 +93,7 @@ class Upload(NamedTuple):
     options: Options
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     """Stores the body of a request."""
 
     def write(self, data: bytes) -> None:
@@ -128,14 +128,14 @@ async def store(
         raise HTTPException(413, f"The upload cannot be stored ({error.strerror}).") from error
 
 
-def open_reader(content_type: str, folder: Path) -> Reader:
+def open_reader(content_type: str, folder: Path) -> BodyReader:
     """Returns the reader for a type of content. Raises HTTPException for an unknown one."""
     kind, options = parse_options_header(content_type)
     if kind == JSON.encode():
         return JsonReader(folder)
     if kind == FORM.encode() and b"boundary" in options:
         return FormReader(folder, options[b"boundary"])
-    raise HTTPException(422, f"Expected `{FILES}` in a form ({FORM}) or in JSON ({JSON}).")
+    raise HTTPException(422, f"Expected `{FILES_FIELD}` in a form ({FORM}) or in JSON ({JSON}).")
 
 
 def problems(errors: Collection[Any]) -> str:
@@ -187,7 +187,7 @@ class FormReader:
         self._parser.finalize()
         options = Options.model_validate(self._fields)
         if not self._names:
-            raise HTTPException(422, f"{FILES}: Field required.")
+            raise HTTPException(422, f"{FILES_FIELD}: Field required.")
         return Upload(self._names, options)
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
@@ -203,7 +203,7 @@ class FormReader:
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         name = options.get(b"name", b"").decode(errors="replace")
-        if name == FILES:
+        if name == FILES_FIELD:
             file = options.get(b"filename", b"").decode(errors="replace")
             self._start_file(file)
         else:
@@ -218,7 +218,9 @@ class FormReader:
 
     def _start_field(self, name: str) -> None:
         if self._number == MAX_FIELDS:
-            raise HTTPException(400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES}`.")
+            raise HTTPException(
+                400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES_FIELD}`."
+            )
         self._number += 1
         self._field = name
 
@@ -237,10 +239,10 @@ class FormReader:
                 self._add_value(self._field, value)
 
     def _add_value(self, name: str, value: str) -> None:
-        if name != OUTPUTS:
+        if name != OUTPUTS_FIELD:
             self._fields[name] = value
             return
-        values = self._fields.setdefault(OUTPUTS, [])
+        values = self._fields.setdefault(OUTPUTS_FIELD, [])
         assert isinstance(values, list)
         values.append(value)
 
@@ -275,7 +277,7 @@ class JsonReader:
         self._body.unlink()
         names: list[str] = []
         for number, file in enumerate(upload.files):
-            content = decode(file.data, f"{FILES}.{number}.data")
+            content = decode(file.data, f"{FILES_FIELD}.{number}.data")
             names.append(safe_name(file.name, names))
             (self._folder / names[-1]).write_bytes(content)
         return Upload(names, upload)

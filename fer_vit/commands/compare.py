@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from fer_vit.commands import accept_text
-from fer_vit.comparison.page import FILES, write_comparison
+from fer_vit.comparison.page import COMPARISON_FILES, write_comparison
 from fer_vit.comparison.results import compute_results
 from fer_vit.comparison.series import parse_rest
 from fer_vit.comparison.study import make_study
@@ -64,7 +64,7 @@ def compare(
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """
-    check_output(output, overwrite, FILES)
+    check_output(output, overwrite, COMPARISON_FILES)
     resting = None if rest is None else parse_rest(rest)
 
     faces = read_predictions(data, videos=True)

@@ -5,7 +5,7 @@ import re
 from fer_vit.report.table import align_columns
 from fer_vit.store.folder import CONFIGS, shipped_configs
 
-MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
+ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 """In the header of a config: accuracy and split."""
 
 
@@ -23,7 +23,7 @@ def configs() -> None:
     for name, path in shipped_configs().items():
         lines = path.read_text(encoding="utf-8").splitlines()
         header = [line[2:] for line in lines if line.startswith("#")]
-        measured = MEASURED.search(" ".join(header))
+        measured = ACCURACY_TEXT.search(" ".join(header))
         accuracy = " ".join(measured.groups()) if measured else "-"
         rows.append((name, accuracy, header[0]))
 

@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.scores import evaluate_faces
-from fer_vit.evaluation.writer import FILES, write_results
+from fer_vit.evaluation.writer import EVALUATION_FILES, write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.train.recipe import Recipe
@@ -64,7 +64,7 @@ def crossvalidate(
         The scores, as in results.json.
     """
     check_number("folds", folds, 2, 100)
-    check_output(output / "evaluation", overwrite, FILES)
+    check_output(output / "evaluation", overwrite, EVALUATION_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     rows = Manifest.read(manifest).split("train")
     held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each

@@ -15,7 +15,7 @@ from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, rea
 from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.scores import evaluate_faces
-from fer_vit.evaluation.writer import FILES, write_results
+from fer_vit.evaluation.writer import EVALUATION_FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
 
@@ -92,7 +92,7 @@ def evaluate(
     Returns:
         The scores, as in results.json.
     """
-    check_output(output, overwrite, FILES)
+    check_output(output, overwrite, EVALUATION_FILES)
     conditions = Conditions(split, merge, prior, classes)
     network = find_network(checkpoint, model)
     everything, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)

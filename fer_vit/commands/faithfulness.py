@@ -34,7 +34,7 @@ HeadTerms: TypeAlias = dict[str, dict[str, Any]]
 the means of each output, `outputs`.
 """
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
-FILES = ("faithfulness.json", "faithfulness.md")
+FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
 """The scores of terms; see `score_terms`."""
 SHUFFLED = 200
@@ -91,7 +91,7 @@ def faithfulness(
         overwrite: Whether existing results may be replaced.
     """
     check_number("max_faces", max_faces, 1)
-    check_output(output, overwrite, FILES)
+    check_output(output, overwrite, FAITHFULNESS_FILES)
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
 
     if [path.suffix.lower() for path in images] == [".parquet"]:
@@ -123,7 +123,7 @@ def faithfulness(
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
-    LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FILES)}")
+    LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FAITHFULNESS_FILES)}")
     heads = recognizer.net.settings.outputs
     if heads and not terms:
         LOGGER.info(

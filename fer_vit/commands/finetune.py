@@ -16,7 +16,7 @@ from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.join import align_probabilities
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
-from fer_vit.evaluation.writer import FILES, write_results
+from fer_vit.evaluation.writer import EVALUATION_FILES, write_results
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import load
@@ -77,11 +77,11 @@ def finetune(
     model = output / "model"
     page = output / "evaluation"
     # the page is written last; other results may be from an interrupted run
-    check_output(page, overwrite, FILES)
+    check_output(page, overwrite, EVALUATION_FILES)
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
 
     align = settings.get("align")
-    manifest = find_faces(photos, output / "faces.parquet", align, duplicates, overwrite)
+    manifest = find_manifest(photos, output / "faces.parquet", align, duplicates, overwrite)
     counts = count_photos(manifest)
     trained = Manifest.read(manifest).outputs
     kept = [head for head in settings.get("outputs", {}) if head not in trained]
@@ -124,7 +124,7 @@ def finetune(
     return model
 
 
-def find_faces(
+def find_manifest(
     photos: Path, manifest: Path, align: str | None, duplicates: Duplicates, overwrite: bool
 ) -> Path:
     """Returns the manifest of the faces in photos, written unless it exists, or the given one."""

@@ -31,7 +31,7 @@ def models() -> list[dict[str, str]]:
 
         results = []
         for score in card.eval_results or []:
-            value = percent(score.metric_value)
+            value = metric_text(score.metric_value)
             results.append(f"{score.dataset_name} {score.metric_name} {value}")
 
         size = (folder / WEIGHTS).stat().st_size
@@ -84,6 +84,6 @@ def card_data(folder: Path) -> ModelCardData:
     return data
 
 
-def percent(value: object) -> str:
+def metric_text(value: object) -> str:
     """Formats a metric's value, which in a card from the hub may be anything."""
     return f"{100 * value:.4g}%" if isinstance(value, float) else str(value)

@@ -20,7 +20,7 @@ from fer_vit.train.recipe import Recipe
 LOGGER = logging.getLogger("fer_vit")
 SCORES = ("accuracy", "UAR", "macro F1", "cross-entropy", "calibration error")
 """The columns of the table, by their names in `evaluate`."""
-GROUP = ("folder", "config", "data", "split")
+GROUP_COLUMNS = ("folder", "config", "data", "split")
 """What the runs of one row of the table have in common."""
 
 
@@ -110,25 +110,25 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
     for path in output.glob("*/seed*/*.json"):
         try:
             run = json.loads(path.read_text("utf-8"))
-            texts = {name: str(run[name]) for name in (*GROUP, "checkpoint")}
+            texts = {name: str(run[name]) for name in (*GROUP_COLUMNS, "checkpoint")}
             numbers = {name: float(run[name]) for name in SCORES}
             runs.append({**texts, "seed": int(run["seed"]), **numbers})
         except (ValueError, TypeError, LookupError, OSError) as error:
             raise TableError(
                 f"{path} is damaged ({type(error).__name__}). Remove it: its run is scored again."
             ) from error
-    return sorted(runs, key=lambda run: (*(run[name] for name in GROUP), run["seed"]))
+    return sorted(runs, key=lambda run: (*(run[name] for name in GROUP_COLUMNS), run["seed"]))
 
 
 def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns mean, standard deviation (over n - 1) and values of each score, for each group."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
-        groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)
+        groups.setdefault(tuple(run[name] for name in GROUP_COLUMNS), []).append(run)
 
     results = []
     for key, members in groups.items():
-        result: dict[str, Any] = dict(zip(GROUP, key, strict=True))
+        result: dict[str, Any] = dict(zip(GROUP_COLUMNS, key, strict=True))
         result["seeds"] = [run["seed"] for run in members]
         for name in SCORES:
             values = [run[name] for run in members]
@@ -140,9 +140,9 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Returns the table: head, then a row for each group; the last columns are the seeds."""
-    rows = [[*GROUP, "seeds", *SCORES, "accuracy by seed"]]
+    rows = [[*GROUP_COLUMNS, "seeds", *SCORES, "accuracy by seed"]]
     for result in results:
-        row = [result[name] for name in GROUP]
+        row = [result[name] for name in GROUP_COLUMNS]
         row.append(str(len(result["seeds"])))
         for name in SCORES:
             score = result[name]
@@ -159,7 +159,7 @@ def write_tables(
     output: Path, runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> None:
     """Writes OUTPUT/runs.csv and OUTPUT/results.md."""
-    columns: dict[str, type] = dict.fromkeys(GROUP, str)
+    columns: dict[str, type] = dict.fromkeys(GROUP_COLUMNS, str)
     columns["seed"] = int
     columns |= dict.fromkeys(SCORES, float)
     columns["checkpoint"] = str

@@ -22,18 +22,18 @@ from fer_vit.comparison.series import average_series, mean_course
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
-from fer_vit.evaluation.writer import FILES as PAGE, Section, write_files
+from fer_vit.evaluation.writer import EVALUATION_FILES, Section, write_files
 from fer_vit.geometry import Array
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.table import NOTHING, Interval, interval_text
 
-FILES = (*PAGE, "grid.csv", "grid_means.csv", "sync.csv")
+COMPARISON_FILES = (*EVALUATION_FILES, "grid.csv", "grid_means.csv", "sync.csv")
 MIXED = "Mixed model"
 DASH = "A dash: there is no test, for a reason above."
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 ICC = "The share of the variance that lies between persons: near 1, repeated photos or clips agree."
-NOTE = (
+MEASURES_NOTE = (
     "A measure describes what the model sees in faces: the words that annotators would choose, not "
     "what persons felt. Each section corrects for its tests alone. Report the measure that you "
     "chose before the study; a difference that you found here needs new data."
@@ -64,7 +64,7 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         title="Expressions by condition",
         generator="fer-vit compare",
         facts=facts,
-        note=NOTE,
+        note=MEASURES_NOTE,
         sections=sections(study, results, lines),
     )
     return "\n".join([*lines, *map(printable, missing), written])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
 from fer_vit.comparison.series import LEAST_BINS, RESAMPLES
-from fer_vit.comparison.statistics import LEAST, Missing, Test
+from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Kind, Study
 from fer_vit.errors import printable
 from fer_vit.version import __version__
@@ -152,7 +152,9 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     lines = [f"{text}.", *design_lines(study)]
     few = few_persons(study)
     if few:
-        lines.append(f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}.")
+        lines.append(
+            f"Too few persons for intervals and tests, under {LEAST_PERSONS}: {', '.join(few)}."
+        )
     if study.left_out:
         lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
     if study.without_rest:
@@ -206,7 +208,7 @@ def _repeated_lines(results: Results) -> list[str]:
     for condition in conditions:
         if all(row[condition]["mean"] is None for row in results.repeated.values()):
             lines.append(
-                f"No ICC(1) in {condition}: under {LEAST} persons have several photos or clips, or "
-                "these are equal."
+                f"No ICC(1) in {condition}: under {LEAST_PERSONS} persons have several photos or "
+                "clips, or these are equal."
             )
     return lines

@@ -16,7 +16,7 @@ from fer_vit.comparison.series import (
     synchrony,
 )
 from fer_vit.comparison.statistics import (
-    LEAST,
+    LEAST_PERSONS,
     Missing,
     Test,
     compare_pair,
@@ -27,7 +27,7 @@ from fer_vit.comparison.statistics import (
 from fer_vit.comparison.study import Kind, Study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.scores import holm
-from fer_vit.evaluation.writer import Table
+from fer_vit.evaluation.writer import PageTable
 from fer_vit.geometry import Array
 from fer_vit.report.table import Interval
 
@@ -231,7 +231,7 @@ def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
     return {"differences": differences, "missing": missing}
 
 
-def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
+def course_tables(study: Study, courses: Courses) -> dict[str, PageTable]:
     """Returns files with the series of clips, their means, and the synchrony of each person."""
     tables = {"grid.csv": clip_rows(study, courses), "grid_means.csv": mean_rows(study, courses)}
     if courses.correlations:
@@ -239,7 +239,7 @@ def course_tables(study: Study, courses: Courses) -> dict[str, Table]:
     return tables
 
 
-def clip_rows(study: Study, courses: Courses) -> Table:
+def clip_rows(study: Study, courses: Courses) -> PageTable:
     """Returns a row for each bin of each clip up to its last face; empty where it has none."""
     columns: dict[str, type] = {"path": str, "condition": str, "person": str, "seconds": float}
     names = [f"p_{label}" for label in study.labels]
@@ -259,7 +259,7 @@ def clip_rows(study: Study, courses: Courses) -> Table:
             if filled[place]:
                 row |= dict(zip(names, series[place].tolist(), strict=True))
             rows.append(row)
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
 def _conditions(study: Study) -> list[str]:
@@ -269,7 +269,7 @@ def _conditions(study: Study) -> list[str]:
     return [names[index] for index in indices]
 
 
-def mean_rows(study: Study, courses: Courses) -> Table:
+def mean_rows(study: Study, courses: Courses) -> PageTable:
     """Returns the mean of each expression over persons with its interval, by condition and bin."""
     columns: dict[str, type] = {
         "condition": str,
@@ -296,10 +296,10 @@ def mean_rows(study: Study, courses: Courses) -> Table:
                         "persons": int(count[place]),
                     }
                 )
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
-def sync_rows(study: Study, courses: Courses) -> Table:
+def sync_rows(study: Study, courses: Courses) -> PageTable:
     """Returns the correlation of each person, expression and condition; empty if undefined."""
     columns: dict[str, type] = {
         "condition": str,
@@ -320,7 +320,7 @@ def sync_rows(study: Study, courses: Courses) -> Table:
                         "correlation": _number(values[person, index]),
                     }
                 )
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
 def _number(value: np.floating[Any]) -> float | None:
@@ -329,9 +329,9 @@ def _number(value: np.floating[Any]) -> float | None:
 
 
 def few_persons(study: Study) -> list[str]:
-    """Returns the conditions with fewer than `LEAST` persons, and their number."""
+    """Returns the conditions with fewer than `LEAST_PERSONS` persons, and their number."""
     texts = []
     for name, sizes in study.counts().items():
-        if sizes["persons"] < LEAST:
+        if sizes["persons"] < LEAST_PERSONS:
             texts.append(f"{name} ({sizes['persons']})")
     return texts

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.statistics import LEAST, interval
+from fer_vit.comparison.statistics import LEAST_PERSONS, interval
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
@@ -128,14 +128,14 @@ def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
     """Returns mean (T,), low (T,) and high (T,) over persons of series (P, T), and their number.
 
     Low and high are the 95 % t interval. Without a person the mean is NaN, and with fewer than
-    `LEAST` the bounds are.
+    `LEAST_PERSONS` the bounds are.
     """
     known = np.isfinite(series)
     count = known.sum(0)  # (T,)
     mean = average_series(series, np.zeros(len(series), int), 1)[0]  # (T,)
     squares = np.where(known, (series - mean) ** 2, 0.0).sum(0)
     reach = np.full(len(mean), np.nan)
-    enough = count >= LEAST
+    enough = count >= LEAST_PERSONS
     error = np.sqrt(squares[enough] / (count[enough] - 1) / count[enough])
     reach[enough] = stats.t.ppf(0.975, count[enough] - 1) * error
     return mean, mean - reach, mean + reach, count
@@ -175,7 +175,7 @@ def synchrony(correlations: Array) -> Interval:
         return interval(None, (np.nan, np.nan), 0)
     z = np.arctanh(known.clip(-1 + 1e-12, 1 - 1e-12))
     mean = float(np.tanh(z.mean()))
-    if len(known) < LEAST:
+    if len(known) < LEAST_PERSONS:
         return interval(mean, (np.nan, np.nan), len(known))
     draws = np.random.default_rng(0).integers(0, len(z), (RESAMPLES, len(z)))
     means = np.tanh(z[draws].mean(1))  # (RESAMPLES,)

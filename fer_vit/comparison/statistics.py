@@ -13,7 +13,7 @@ from scipy import stats
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
-LEAST = 6
+LEAST_PERSONS = 6
 """Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
 ALL_EQUAL = "the differences of all persons are equal"
 """Why there is no test."""
@@ -49,7 +49,7 @@ def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> 
     if not len(known):
         return interval(None, (np.nan, np.nan), 0)
     mean = float(known.mean())
-    if len(known) < LEAST or np.ptp(known) <= EQUAL:
+    if len(known) < LEAST_PERSONS or np.ptp(known) <= EQUAL:
         return interval(mean, (np.nan, np.nan), len(known))
     bounds = stats.ttest_1samp(known, 0).confidence_interval()
     return interval(mean, np.clip(bounds, least, most), len(known))
@@ -70,7 +70,7 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
     y = second[second_known]
 
     sizes = np.array([len(x), len(y)])
-    if sizes.min() < LEAST:
+    if sizes.min() < LEAST_PERSONS:
         return Missing(_too_few(sizes, paired))
     if paired and np.ptp(y - x) < EQUAL:
         return Missing(ALL_EQUAL)
@@ -103,20 +103,22 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
 def _too_few(sizes: IntArray, paired: bool) -> str:
     """Returns why two conditions with values of so many persons (2,) are not compared."""
     if paired:
-        return f"fewer than {LEAST} persons have values in both conditions ({sizes[0]})"
-    return f"fewer than {LEAST} persons have values in a condition ({sizes[0]} and {sizes[1]})"
+        return f"fewer than {LEAST_PERSONS} persons have values in both conditions ({sizes[0]})"
+    return (
+        f"fewer than {LEAST_PERSONS} persons have values in a condition ({sizes[0]} and {sizes[1]})"
+    )
 
 
 def intraclass_correlation(values: Array, person: IntArray) -> Interval:
     """Returns ICC(1) of values (O,) of persons (O,): the share of the variance between persons.
 
     Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer
-    than `LEAST` persons have several values, or the values of each person are equal.
+    than `LEAST_PERSONS` persons have several values, or the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
-    if (sizes > 1).sum() < LEAST or range_within < EQUAL:
+    if (sizes > 1).sum() < LEAST_PERSONS or range_within < EQUAL:
         return interval(None, (np.nan, np.nan), len(sizes))
 
     # degrees of freedom, the adjusted mean of the sizes, and F with its interval
@@ -164,14 +166,14 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
         return [Missing("every person has one value only")] * len(compared)
     if np.ptp(values) < EQUAL:
         return [Missing("no variance")] * len(compared)
-    if min(persons[0], max(persons[1:])) < LEAST:
+    if min(persons[0], max(persons[1:])) < LEAST_PERSONS:
         return [Missing(_few_persons(persons, index)) for index in compared]
 
     cells = average_cells(values, person, condition)
     covariance, scale = fit_variances(values, person, condition, cells)
     results = robust_tests(cells, covariance, scale)
     for index in compared:
-        if min(persons[0], persons[index]) < LEAST:
+        if min(persons[0], persons[index]) < LEAST_PERSONS:
             results[index - 1] = Missing(_few_persons(persons, index))
     return results
 
@@ -287,14 +289,14 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
     return results
 
 
-class Person(NamedTuple):
+class WeightedPerson(NamedTuple):
     """A person's R cells, divided by the root of their covariance."""
 
     design: Array  # (R, C)
     target: Array  # (R,)
 
 
-def _decorrelate(cells: Cells, covariance: Array, scale: float) -> list[Person]:
+def _decorrelate(cells: Cells, covariance: Array, scale: float) -> list[WeightedPerson]:
     """Divides each person's means and effects by the root of their covariance."""
     _, starts = np.unique(cells.person, return_index=True)
     persons = []
@@ -304,7 +306,7 @@ def _decorrelate(cells: Cells, covariance: Array, scale: float) -> list[Person]:
         root = np.linalg.cholesky(variance)
         design = np.linalg.solve(root, effects)
         target = np.linalg.solve(root, cells.mean[rows])
-        persons.append(Person(design, target))
+        persons.append(WeightedPerson(design, target))
     return persons
 
 

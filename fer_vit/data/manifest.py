@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from fer_vit.data.schema import (
-    GROUP,
+    ROW_GROUP,
     SCHEMA,
     SPLITS,
     Shard,
@@ -311,7 +311,7 @@ class Manifest:
         """Writes a copy of the manifest where `check_copy` allows it."""
         self.check_copy(path)
         with atomic_write(path) as file:
-            pq.write_table(self.table, file, compression="zstd", row_group_size=GROUP)
+            pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:

@@ -46,12 +46,12 @@ VOTES = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 # a path that is absolute or leads upwards, on any system
-OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
+OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 Embed = Literal["auto", "always"]
 # by default, images smaller than this many bytes are stored inside the manifest
 EMBED_BELOW = 32 * 1024
-GROUP = 2000  # rows that are written at once
+ROW_GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
 ARROW = {
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
@@ -227,7 +227,7 @@ def _find_wrong(
     path = pc.struct_field(image, "path")
     if allow_paths:
         yield "image", "image bytes or a path", pc.and_(no_bytes, pc.is_null(path))
-        outside = pc.match_substring_regex(path, OUTSIDE)
+        outside = pc.match_substring_regex(path, OUTSIDE_PATH)
         yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
     else:
         yield "image", "image bytes", no_bytes
@@ -438,13 +438,13 @@ def write_manifest(
     schema = schema.with_metadata({"fer_vit": json_text(meta)})
 
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for start in range(0, len(reading.rows), GROUP):
-            rows = reading.rows[start : start + GROUP]
+        for start in range(0, len(reading.rows), ROW_GROUP):
+            rows = reading.rows[start : start + ROW_GROUP]
             records = [_record(row, path.parent, source, embed) for row in rows]
             writer.write_table(pa.Table.from_pylist(records, schema))
         for table in more:
             tables = [schema.empty_table(), table]  # the empty one adds the missing columns
-            writer.write_table(pa.concat_tables(tables, promote_options="default"), GROUP)
+            writer.write_table(pa.concat_tables(tables, promote_options="default"), ROW_GROUP)
 
 
 def check_shards(reading: Reading, shards: int) -> None:
@@ -530,7 +530,7 @@ def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
     if embed == "always" or image.stat().st_size < EMBED_BELOW:
         return None
     path = Path(os.path.relpath(image, folder)).as_posix()
-    if re.search(OUTSIDE, path):
+    if re.search(OUTSIDE_PATH, path):
         remedy = "Write the manifest beside or above them, or store them inside: `--embed always`."
         raise FerVitError(
             f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. "

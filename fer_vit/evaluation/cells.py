@@ -41,7 +41,7 @@ _MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # a whole number as pandas writes it beside missing values
-WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0+")
+WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d*)\.0+")
 TRUTH = {
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
@@ -130,7 +130,7 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
             if name:
                 words[name] += count
             names.append(None)
-        elif WHOLE.fullmatch(name):
+        elif WHOLE_NUMBER.fullmatch(name):
             names.append(name.partition(".")[0])
         else:
             names.append(name)

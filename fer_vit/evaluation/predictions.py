@@ -28,7 +28,7 @@ from fer_vit.evaluation.cells import (
 )
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.evaluation.read import PATH, Table, is_table, metadata, read_table, readable
-from fer_vit.face.detectors import DEFAULT, DETECTORS
+from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import SEPARATOR, UNCERTAIN, are_uncertain
 from fer_vit.fields import BOX, FEATURE, ORIGIN, PROBABILITY, SMOOTHED
@@ -38,9 +38,9 @@ from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.predict.results import table_columns, table_labels
 from fer_vit.predict.tables import find_tables, format_counts, read_facts
 
-MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
+BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
 ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
-EXACT = 0.002  # probabilities as `predict` writes them sum to 1 within this
+EXACT_SUM = 0.002  # probabilities as `predict` writes them sum to 1 within this
 LARGEST = 1e12  # sums and ratios of larger numbers overflow
 FALL = 1.0  # seconds by which times may fall from a frame to the next
 CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
@@ -150,7 +150,7 @@ def find_uncertain(columns: Columns) -> Mask:
     named = [UNCERTAIN in str(cell).split(SEPARATOR) for cell in warnings]
     uncertain = np.array(named, bool)
     for name in {*detectors.tolist()}:
-        by_score = are_uncertain(score, sure_scores.get(name or DEFAULT))
+        by_score = are_uncertain(score, sure_scores.get(name or DEFAULT_DETECTOR))
         uncertain |= (detectors == name) & by_score
     return uncertain
 
@@ -223,7 +223,7 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
     mark = _find_mark(table, [PROBABILITY + label for label in sure])
     spread_of_all = _spread(table, candidates, mark)
     spread_of_sure = _spread(table, sure, mark)
-    if spread_of_all > EXACT and spread_of_sure <= ROUNDED:
+    if spread_of_all > EXACT_SUM and spread_of_sure <= ROUNDED:
         return sure
     return [label for label in candidates if label in sure or _occurs(table, label, mark)]
 
@@ -541,14 +541,14 @@ def _describe_rows(
 
 
 def cut_face(table: Columns, row: int) -> Image:
-    """Returns the face in a row of a table, cut out of its photo with `MARGIN`."""
+    """Returns the face in a row of a table, cut out of its photo with `BOX_MARGIN`."""
     image = read_image(Path(table[PATH][row]))
     box: list[Any] = [table[name][row] for name in BOX if name in table]
     if len(box) < len(BOX) or None in box:
         return image
     left, top, right, bottom = box
-    x = (right - left) * MARGIN
-    y = (bottom - top) * MARGIN
+    x = (right - left) * BOX_MARGIN
+    y = (bottom - top) * BOX_MARGIN
     edges = np.array([left - x, top - y, right + x, bottom + y])
     left, top, right, bottom = edges.round().astype(int).clip(0)
     face = image[top:bottom, left:right]

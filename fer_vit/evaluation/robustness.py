@@ -20,7 +20,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import cover_regions
 from fer_vit.face.detectors import (
-    DEFAULT,
+    DEFAULT_DETECTOR,
     DETECTORS,
     Detector,
     LandmarksOnly,
@@ -38,12 +38,13 @@ from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
-EYES = ("right_eye", "left_eye")
-MOUTH = ("mouth",)
+EYE_REGIONS = ("right_eye", "left_eye")
+MOUTH_REGIONS = ("mouth",)
 UNALTERED = "unaltered"
 MOST_TURNED = "heads turned most"
-TURNED = 0.1  # fraction of the faces that count as turned heads
-SIDE = 48  # blur and shifts of landmarks are given for a longer side of SIDE pixels, and scaled
+TURNED_SHARE = 0.1  # fraction of the faces that count as turned heads
+NOMINAL_SIDE = 48
+"""The longer side in pixels for which blur and shifts of landmarks are given; they are scaled."""
 
 Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
 
@@ -103,7 +104,7 @@ class CorruptedCrops:
         return self.change(image, points)
 
 
-def turn(image: Image, landmarks: Array, degrees: float) -> Image:
+def turn_image(image: Image, landmarks: Array, degrees: float) -> Image:
     """Turns an image about its middle, counter-clockwise; the border is repeated."""
     height, width = image.shape[:2]
     middle = ((width - 1) / 2, (height - 1) / 2)
@@ -112,13 +113,13 @@ def turn(image: Image, landmarks: Array, degrees: float) -> Image:
     return np.asarray(turned, np.uint8)
 
 
-def blur(image: Image, landmarks: Array, sigma: float) -> Image:
-    """Blurs an image by a Gaussian of `sigma` pixels of `SIDE`."""
-    pixels = sigma * max(image.shape[:2]) / SIDE
+def blur_image(image: Image, landmarks: Array, sigma: float) -> Image:
+    """Blurs an image by a Gaussian of `sigma` pixels of `NOMINAL_SIDE`."""
+    pixels = sigma * max(image.shape[:2]) / NOMINAL_SIDE
     return np.asarray(cv2.GaussianBlur(image, (0, 0), pixels), np.uint8)
 
 
-def shrink(image: Image, landmarks: Array, side: int) -> Image:
+def shrink_image(image: Image, landmarks: Array, side: int) -> Image:
     """Makes an image's longer side `side` pixels long."""
     return resized(image, side)
 
@@ -143,17 +144,17 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
     same = [Variant(None)]
     variants = {
         UNALTERED: same,
-        "eyes covered": [Variant(partial(cover_regions, regions=EYES))],
-        "mouth covered": [Variant(partial(cover_regions, regions=MOUTH))],
+        "eyes covered": [Variant(partial(cover_regions, regions=EYE_REGIONS))],
+        "mouth covered": [Variant(partial(cover_regions, regions=MOUTH_REGIONS))],
         "turned by 15 degrees": both_turns(15),
         "turned by 30 degrees": both_turns(30),
-        "blurred (sigma 1.5 px)": [Variant(partial(blur, sigma=1.5))],
-        "24 px": [Variant(partial(shrink, side=24))],
+        "blurred (sigma 1.5 px)": [Variant(partial(blur_image, sigma=1.5))],
+        "24 px": [Variant(partial(shrink_image, side=24))],
     }
     table = {name: Corruption(changes, detector) for name, changes in variants.items()}
     table["no detector"] = Corruption(same, LandmarksOnly())
-    table["landmarks 2 px off"] = Corruption(same, detector, shift=2 / SIDE)
-    table["landmarks 4 px off"] = Corruption(same, detector, shift=4 / SIDE)
+    table["landmarks 2 px off"] = Corruption(same, detector, shift=2 / NOMINAL_SIDE)
+    table["landmarks 4 px off"] = Corruption(same, detector, shift=4 / NOMINAL_SIDE)
     table["no landmarks"] = Corruption(same, NoDetector())
     return table
 
@@ -161,8 +162,8 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
 def both_turns(degrees: float) -> list[Variant]:
     """Returns the turns counter-clockwise and clockwise."""
     return [
-        Variant(partial(turn, degrees=degrees), turned=-degrees),
-        Variant(partial(turn, degrees=-degrees), turned=degrees),
+        Variant(partial(turn_image, degrees=degrees), turned=-degrees),
+        Variant(partial(turn_image, degrees=-degrees), turned=degrees),
     ]
 
 
@@ -220,7 +221,7 @@ def read_altered(
     matrix = None
     if merge is not None:
         _, matrix = merge_names(model.labels, merge)  # (C, M)
-    table = corruptions(DETECTORS[DEFAULT].load(DETECTORS[DEFAULT].crop_score))
+    table = corruptions(DETECTORS[DEFAULT_DETECTOR].load(DETECTORS[DEFAULT_DETECTOR].crop_score))
     names = [name for name in table if not only or name in only]
 
     readings: dict[str, Altered] = {}
@@ -265,7 +266,7 @@ def find_most_turned(landmarks: Array) -> Mask:
         yaw[row] = _yaw(landmarks[row])
     if np.isnan(yaw).all():
         return np.zeros(len(landmarks), bool)
-    return np.asarray(yaw >= np.nanquantile(yaw, 1 - TURNED))
+    return np.asarray(yaw >= np.nanquantile(yaw, 1 - TURNED_SHARE))
 
 
 def _yaw(landmarks: Array) -> float:

@@ -29,16 +29,20 @@ from fer_vit.report.intervals import IntervalChart, interval_chart
 from fer_vit.report.plots import Plot, calibration_plot
 from fer_vit.report.table import NOTHING, Interval, TableWriter, interval_text, markdown
 
-FILES = ("results.json", "results.md", "index.html")  # the page is written last
-KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
+EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last
+CARD_KINDS = {
+    "mistake": "mistakes",
+    "label": "likely wrong labels",
+    "differ": "where the two differ",
+}
 """Why a face is worth a look."""
-PICTURES = 500  # the largest number of faces on the page, so that it opens quickly
+MOST_CARDS = 500  # the largest number of faces on the page, so that it opens quickly
 LOSS_FORM = ".3f"
-NOTE = (
+LABELS_NOTE = (
     "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
     "not with a feeling."
 )
-SIDE = 96  # longer side of the pictures in pixels
+PICTURE_SIDE = 96  # longer side of the pictures in pixels
 
 
 class Section(NamedTuple):
@@ -54,7 +58,7 @@ class Section(NamedTuple):
     more: Sequence["Section"] = ()  # shown on request
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A file beside the page."""
 
     columns: dict[str, type]  # name and type, in order
@@ -69,7 +73,7 @@ class Card(NamedTuple):
     truth: int  # index of the label
     guess: int
     confidence: float
-    kinds: Sequence[str]  # which of `KINDS` it is
+    kinds: Sequence[str]  # which of `CARD_KINDS` it is
     lines: Sequence[str]  # further text
 
 
@@ -79,7 +83,7 @@ def write_files(
     results: Mapping[str, Any],
     cards: Sequence[Card] = (),
     confusion: IntArray | None = None,
-    tables: Mapping[str, Table] | None = None,
+    tables: Mapping[str, PageTable] | None = None,
     **page: Any,
 ) -> tuple[str, str]:
     """Writes Markdown, JSON and a page to a folder atomically.
@@ -101,7 +105,7 @@ def write_files(
     for card in cards:
         counts.update(card.kinds)
     kinds = {}
-    for kind, name in KINDS.items():
+    for kind, name in CARD_KINDS.items():
         if counts[kind] or kind == "mistake":
             kinds[kind] = name
 
@@ -130,7 +134,7 @@ def write_files(
             occurring=shown,
             **page,
         )
-    return text, f"Written to {folder}: {', '.join([*FILES, *tables])}"
+    return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
 
 
 def _markdown(heading: str, facts: Mapping[str, str], note: str, parts: Sequence[Section]) -> str:
@@ -160,7 +164,7 @@ def write_results(
     faces: EvaluatedFaces,
     against: Array | None = None,
 ) -> str:
-    """Writes `FILES` and returns text to print.
+    """Writes `EVALUATION_FILES` and returns text to print.
 
     `against`: another model's probabilities (N, C), NaN without a face.
     """
@@ -185,7 +189,7 @@ def write_results(
         page["cards"] = cards
         page["left_out"] = left_out
         page["labels"] = faces.labels
-        page["note"] = NOTE
+        page["note"] = LABELS_NOTE
         page["confusion"] = np.array(results["confusion"])
 
     content: dict[str, Any] = dict(facts)
@@ -225,18 +229,18 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
         Section("Result", lines=result_lines(results, confusion, faces.labels)),
         Section("Scores", text, table, more=[meanings]),
         class_section(results["all"], confusion, faces.labels),
-        Section("Calibration", CALIBRATION, plots=[calibration]),
+        Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
         *groups,
     ]
     if votes := results.get("by votes"):
         numbers = Section("Table", rows=score_table("votes", votes))
         parts.append(
-            Section("By votes for the label", VOTES, intervals=chart(votes), more=[numbers])
+            Section("By votes for the label", VOTES_TEXT, intervals=chart(votes), more=[numbers])
         )
     if robustness := results.get("robustness"):
         table = score_table("images", robustness)
-        parts.append(Section("Robustness", ROBUSTNESS, table, intervals=chart(robustness)))
+        parts.append(Section("Robustness", ROBUSTNESS_TEXT, table, intervals=chart(robustness)))
     return parts
 
 
@@ -303,8 +307,8 @@ MEANINGS_OF_SCORES = {
     "face found": "photos in which a face was found",
 }
 """Of scores after accuracy, in the order of tables."""
-VOTES = "The accuracy by the number of annotators who chose the label of the face."
-CALIBRATION = (
+VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
+CALIBRATION_TEXT = (
     "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
     "area of a dot grows with its number of faces; dots of few faces scatter."
 )
@@ -411,7 +415,7 @@ def altered_section(head: str, altered: AlteredHead) -> Section:
         further.append(Section(f"{HEADS[head].title} on altered images: {name}", rows=table))
     text = (
         "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
-        f"images have turned targets. {ROBUSTNESS}"
+        f"images have turned targets. {ROBUSTNESS_TEXT}"
     )
     errors = altered["errors"]
     return Section(
@@ -435,7 +439,7 @@ def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[li
     return table
 
 
-ROBUSTNESS = (
+ROBUSTNESS_TEXT = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
     "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "
     "p: of the difference from the other model on the same faces, by a t test over persons or "
@@ -614,7 +618,7 @@ def choose_cards(
     shown = shown[np.argsort(-loss[shown], kind="stable")]
 
     cards = []
-    for row in shown[:PICTURES].tolist():
+    for row in shown[:MOST_CARDS].tolist():
         kinds = []
         lines = []
         if guess[row] != truth[row]:
@@ -635,7 +639,7 @@ def choose_cards(
             lines=lines,
         )
         cards.append(card)
-    return cards, max(0, len(shown) - PICTURES)
+    return cards, max(0, len(shown) - MOST_CARDS)
 
 
 def thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
@@ -644,5 +648,5 @@ def thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
         picture = Pil.fromarray(faces.picture(int(faces.rows[row])))
     except FerVitError:
         return None
-    picture.thumbnail((SIDE, SIDE))
+    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
     return picture

@@ -31,7 +31,7 @@ from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
 
 NOTICE = landmarks.FILE.with_name("NOTICE")
-CALIBRATION = 512  # faces that calibrate the 8-bit scales
+CALIBRATION_FACES = 512  # faces that calibrate the 8-bit scales
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def find_format(output: Path) -> Format:
 # A folder: weights, settings and model card, with the networks that find faces and landmarks
 
 
-FACE_FILES = (yunet.NAME, landmarks.FILE.name, NOTICE.name)
+FACE_FILES = (yunet.YUNET_NAME, landmarks.FILE.name, NOTICE.name)
 
 
 def check_folder(options: ExportOptions) -> None:
@@ -168,7 +168,7 @@ def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
     graph.save(path)
 
     if options.quantize is not None:
-        batches, _ = labelled_batches(model, options.quantize, "train", max_faces=CALIBRATION)
+        batches, _ = labelled_batches(model, options.quantize, "train", max_faces=CALIBRATION_FACES)
         quantize_onnx(path, batches)
 
 

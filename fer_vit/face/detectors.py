@@ -17,7 +17,7 @@ from fer_vit.face.landmarks import (
     refine_landmarks,
     refine_points,
 )
-from fer_vit.face.yunet import find_faces, yunet_path
+from fer_vit.face.yunet import find_by_network, yunet_path
 from fer_vit.geometry import Array, Image, full_box
 
 MIN_SIDE, MAX_SIDE = 224, 1280
@@ -43,7 +43,7 @@ moving face stays inside."""
 SAME = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
-DEFAULT: DetectorName = "yunet"
+DEFAULT_DETECTOR: DetectorName = "yunet"
 
 
 class FindsFaces(Protocol):
@@ -135,7 +135,7 @@ class YuNet(Detector):
 
     def _detect(self, small: Image, image: Image) -> list[Detection]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
-        rows = find_faces(self.path or yunet_path(), small, self.min_score).astype(float)
+        rows = find_by_network(self.path or yunet_path(), small, self.min_score).astype(float)
         scale = _scale(small, image)
         # Mirrored images show no constant offset between the network's coordinates and ours, so no
         # half pixel is added.
@@ -207,7 +207,7 @@ def find_detector(detector: ChosenDetector) -> Detector:
         if detector not in DETECTORS:
             known = ", ".join(DETECTORS)
             raise FerVitError(
-                f"Expected detector {known}, but got {detector}. The default is {DEFAULT}."
+                f"Expected detector {known}, but got {detector}. The default is {DEFAULT_DETECTOR}."
             )
         return DETECTORS[detector]
     if not callable(getattr(detector, "find", None)):

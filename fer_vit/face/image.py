@@ -1,11 +1,11 @@
 """The image reader: decodes files to RGB uint8, or raises an error with the reason.
 
 The size is read from the header first, since a few bytes can claim more pixels than memory holds;
-`FORMATS` has the limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed
-when a process first imports cv2, applies to the user's images too, and counts the pixels of a JPEG
-after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as decoding
-a small PNG; `image_size` takes one or two. Formats that are not listed here reach no decoder, so
-that a hostile file cannot select a rarely used one.
+`IMAGE_FORMATS` has the limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is
+fixed when a process first imports cv2, applies to the user's images too, and counts the pixels of a
+JPEG after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as
+decoding a small PNG; `image_size` takes one or two. Formats that are not listed here reach no
+decoder, so that a hostile file cannot select a rarely used one.
 """
 
 import io
@@ -235,7 +235,7 @@ def _tiff(data: bytes) -> Size:
     return sides[WIDTH], sides[HEIGHT]
 
 
-class Format(NamedTuple):
+class ImageFormat(NamedTuple):
     """A format of images: how its files begin, its size, and the most pixels that are decoded."""
 
     signature: re.Pattern[bytes]
@@ -257,14 +257,14 @@ def _format_of(
     most: int,
     is_heavy: Callable[[bytes], bool] = _never,
     most_heavy: int = 0,
-) -> Format:
-    return Format(re.compile(signature, re.DOTALL), suffix, size, most, is_heavy, most_heavy)
+) -> ImageFormat:
+    return ImageFormat(re.compile(signature, re.DOTALL), suffix, size, most, is_heavy, most_heavy)
 
 
 MEGA = 1_000_000
 MAX_PIXELS = 16_384 * 12_288
 """The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295."""
-FORMATS = (
+IMAGE_FORMATS = (
     # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
     _format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
     # 6.1 bytes a pixel; 12.2 for an animation.
@@ -289,8 +289,8 @@ FORMATS = (
 )
 
 
-def _format(data: bytes) -> Format | None:
-    for known in FORMATS:
+def _format(data: bytes) -> ImageFormat | None:
+    for known in IMAGE_FORMATS:
         if known.signature.match(data):
             return known
     return None
@@ -307,11 +307,11 @@ MAX_FILE = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
-DEEP = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
+DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
 MAX_DEEP = (
     80 * MEGA
 )  # pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
-DARK = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
+DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
 AVIF = frozenset((b"avif", b"avis"))
 HEIC = frozenset(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
@@ -380,7 +380,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         orientation = _avif_orientation(data)
     image = _decode(data, flags)
     pixels = image.shape[0] * image.shape[1]
-    if data.startswith(DEEP) and pixels <= MAX_DEEP and image.max() < DARK:
+    if data.startswith(DEEP_SIGNATURES) and pixels <= MAX_DEEP and image.max() < DARK_LEVEL:
         del image  # memory is for one of both
         image = _decode(data, flags | cv2.IMREAD_ANYDEPTH)
         if image.dtype == np.uint16:

@@ -31,15 +31,18 @@ from fer_vit.geometry import (
 )
 
 FILE = Path(__file__).with_name("landmarks.onnx")
-SIDE = 64  # of the network's input in pixels
+INPUT_SIDE = 64  # of the network's input in pixels
 FILL = 0.98
 """Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500;
 half have 0.92 to 1.01.
 """
-MOST = 64  # faces that the network gets at once, so that a crowd needs no more memory than they do
+MOST_FACES = 64
+"""Faces that the network gets at once, so that a crowd needs no more memory than they do."""
 
 
-POINTS, FACE = "linear", "face"  # the network's outputs
+POINTS_OUTPUT = "linear"
+FACE_OUTPUT = "face"
+"""The network's outputs."""
 DOUBT = -1.5
 """Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md."""
 
@@ -52,19 +55,19 @@ class Look(NamedTuple):
 
 
 def look(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Looks at faces in squares of SIDE pixels, given by matrices (2, 3), and again upright."""
+    """Looks at faces in squares given by matrices (2, 3), and again at upright ones."""
     landmarks = _look_in_cuts(image, to_cuts).landmarks
-    return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks])
+    return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks])
 
 
 def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
-    """Finds landmarks (F, 5, 2) of faces in squares of SIDE pixels, given by matrices (2, 3)."""
+    """Finds the landmarks (F, 5, 2) of faces in squares given by matrices (2, 3)."""
     return look(image, to_cuts).landmarks
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
     """Refines approximate landmarks (F, 5, 2) in upright faces at their usual size and place."""
-    return _look_in_cuts(image, [crop_matrix(points, SIDE) for points in landmarks]).landmarks
+    return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks]).landmarks
 
 
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
@@ -97,7 +100,8 @@ def confirm_faces(
 def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
     """Looks at faces in cuts framed as in training."""
     return look(
-        image, [box_matrix(face.box, SIDE, FILL * SIDE / face.longer_side) for face in faces]
+        image,
+        [box_matrix(face.box, INPUT_SIDE, FILL * INPUT_SIDE / face.longer_side) for face in faces],
     )
 
 
@@ -106,12 +110,12 @@ def full_image_face(image: Image) -> Detection:
 
     Without a face, its landmarks are arbitrary.
     """
-    (landmarks,) = find_landmarks(image, [fit_matrix(image, SIDE)])
+    (landmarks,) = find_landmarks(image, [fit_matrix(image, INPUT_SIDE)])
     return Detection(full_box(image), landmarks, np.nan)
 
 
 def network_input(cut: Image) -> Float32Array:
-    """Returns the input (1, SIDE, SIDE) for a face (SIDE, SIDE, 3): grey, mean 0, deviation 1."""
+    """Returns the network's input (1, S, S) for a face (S, S, 3): grey, mean 0, deviation 1."""
     grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
@@ -123,13 +127,13 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
     """
     landmarks = np.empty((len(to_cuts), 5, 2))
     logits = np.empty(len(to_cuts))
-    for first in range(0, len(to_cuts), MOST):
-        matrices = to_cuts[first : first + MOST]
-        cuts = np.stack([network_input(warp(image, matrix, SIDE)) for matrix in matrices])
+    for first in range(0, len(to_cuts), MOST_FACES):
+        matrices = to_cuts[first : first + MOST_FACES]
+        cuts = np.stack([network_input(warp(image, matrix, INPUT_SIDE)) for matrix in matrices])
         points, faces = _run(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
         plain, mirrored = np.split(points, 2)
-        found = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [SIDE, 0.0]) / 2
-        logits[first : first + MOST] = faces.reshape(2, -1).mean(0)
+        found = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
+        logits[first : first + MOST_FACES] = faces.reshape(2, -1).mean(0)
         for row, matrix in enumerate(matrices):
             landmarks[first + row] = apply(invert(matrix), found[row])
     return Look(landmarks, logits)
@@ -141,6 +145,6 @@ def _network() -> Any:
 
 
 def _run(cuts: Float32Array) -> tuple[Array, Array]:
-    """Returns landmarks (B, 5, 2) in cuts (B, 1, SIDE, SIDE), and the logits (B,) of a face."""
-    points, faces = _network().run([POINTS, FACE], {"image": cuts})
-    return np.asarray(points.reshape(-1, 5, 2) * SIDE, float), np.asarray(faces[:, 0], float)
+    """Returns landmarks (B, 5, 2) in cuts (B, 1, S, S), and the logits (B,) of a face."""
+    points, faces = _network().run([POINTS_OUTPUT, FACE_OUTPUT], {"image": cuts})
+    return np.asarray(points.reshape(-1, 5, 2) * INPUT_SIDE, float), np.asarray(faces[:, 0], float)

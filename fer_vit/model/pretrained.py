@@ -10,7 +10,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, load_tensors
 
-PARTS = ("state_dict_ema", "model_ema", "state_dict", "model")
+WEIGHT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
 """Where timm looks for the weights in a checkpoint, in this order."""
 OPTION = "(`--model.network.pretrained`)"
 
@@ -43,7 +43,7 @@ def read_weights(file: str) -> dict[str, Tensor]:
 def _find_weights(content: Any) -> dict[Any, Any]:
     if not isinstance(content, dict):
         return {}
-    for name in PARTS:
+    for name in WEIGHT_KEYS:
         part = content.get(name)
         if part is not None:
             return part if isinstance(part, dict) else {}

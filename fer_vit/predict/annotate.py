@@ -33,11 +33,13 @@ LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
 BEFORE_ALL = -(2**63)  # a time before all others, in any unit
 X264 = {"tune": "zerolatency", "refs": "1"}
 """No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
-MOST = 4096 * 2304  # pixels of a frame in the copy, as most players show; larger frames are reduced
+MOST_PIXELS = (
+    4096 * 2304
+)  # pixels of a frame in the copy, as most players show; larger frames are reduced
 # seconds of sound before the first frame that are kept, because decoders may need them
 PRIMING = 0.1
 # otherwise colours become darker by up to 3 levels
-EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
+EXACT_COLOURS = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
 Packet: TypeAlias = "av.Packet[Any]"
 
 
@@ -116,9 +118,9 @@ def _add_video(
 
 
 def copy_size(image: Image) -> tuple[int, int]:
-    """Returns an image's height and width in the copy: even, and at most `MOST` pixels."""
+    """Returns an image's height and width in the copy: even, and at most `MOST_PIXELS` pixels."""
     height, width = image.shape[:2]
-    scale = math.sqrt(MOST / (height * width))
+    scale = math.sqrt(MOST_PIXELS / (height * width))
     if scale >= 1:
         return height + height % 2, width + width % 2
     even_height = int(height * scale) // 2 * 2
@@ -137,7 +139,10 @@ def _encode(
             image = draw_faces(image, marked)
         frame = av.VideoFrame.from_ndarray(_fit(image), format="rgb24")
         frame = frame.reformat(
-            format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT
+            format="yuv420p",
+            dst_colorspace=matrix,
+            dst_color_range="MPEG",
+            interpolation=EXACT_COLOURS,
         )
         ticks = max(round(seconds / TICK), ticks + 1)  # times rise
         if ticks > LAST_TICK:

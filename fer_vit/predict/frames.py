@@ -31,7 +31,7 @@ except ModuleNotFoundError as missing:
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
     ) from missing
 
-FORMATS = (
+CONTAINERS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe"
 )
@@ -39,23 +39,23 @@ FORMATS = (
 
 Others, such as playlists, may name files and addresses to open.
 """
-LIVE_FORMATS = "rtsp,hls,mpjpeg"
+LIVE_CONTAINERS = "rtsp,hls,mpjpeg"
 """Further formats for addresses."""
 PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 """Protocols for addresses, without `file`, because playlists could name files."""
-PATIENCE = 8.0  # seconds without data after which an address counts as lost
-UNREADABLE = "not a video that can be decoded"
+STREAM_PATIENCE = 8.0  # seconds without data after which an address counts as lost
+UNREADABLE_VIDEO = "not a video that can be decoded"
 NO_VIDEO = "no video in the file"
 WRONG_PICTURES = "frames may show wrong pictures"
-MAX_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
+MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
-MAX_BYTES = 108_000_000
+MAX_FRAME_BYTES = 108_000_000
 ABSOLUTE = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
-HEAD = 2**16  # bytes at the start of a file in which its size is looked for
+HEADER_BYTES = 2**16  # bytes at the start of a file in which its size is looked for
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
-DEEP = 16  # bits of a format of which infrared and depth cameras use 10 to 14
+DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
 # seconds by which times fall back where files were joined, beyond swapped frames; there they
 # continue
@@ -217,7 +217,7 @@ def _missing_bytes(path: Path, format_name: str) -> int:
     if format_name not in CLAIMED_SIZES:
         return 0
     with path.open("rb") as file:
-        head = file.read(HEAD) + bytes(HEAD)
+        head = file.read(HEADER_BYTES) + bytes(HEADER_BYTES)
     claimed = CLAIMED_SIZES[format_name](head)
     return max(0, claimed - path.stat().st_size)
 
@@ -305,12 +305,12 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
             raise ImageError("not a regular file")  # reading a pipe could block forever
         url = f"file:{os.path.abspath(source)}"
         patience = None
-        options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
     else:
         url = source
-        patience = PATIENCE
+        patience = STREAM_PATIENCE
         options = {
-            "format_whitelist": f"{FORMATS},{LIVE_FORMATS}",
+            "format_whitelist": f"{CONTAINERS},{LIVE_CONTAINERS}",
             "protocol_whitelist": PROTOCOLS,
             "rtsp_flags": "prefer_tcp",  # UDP loses parts of frames
         }
@@ -322,15 +322,15 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
             stream = _choose_stream(container.streams.video)
             codec = stream.codec_context
             if codec is None:  # PyAV's annotations exclude it
-                raise ImageError(UNREADABLE)
+                raise ImageError(UNREADABLE_VIDEO)
             check_frame((stream.width, stream.height), codec.format)
-            codec.options = {"max_pixels": str(MAX_PIXELS)}
+            codec.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
             yield container, stream
     except ExitError as error:
-        raise ImageError(f"no data for {PATIENCE:g} seconds") from error
+        raise ImageError(f"no data for {STREAM_PATIENCE:g} seconds") from error
     except FFmpegError as error:
         unreadable = isinstance(error, ValueError | EOFError)
-        reason = UNREADABLE if unreadable else str(error.strerror)
+        reason = UNREADABLE_VIDEO if unreadable else str(error.strerror)
         raise ImageError(reason) from error
 
 
@@ -347,15 +347,15 @@ def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
 
 def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
     """Raises ImageError for a size (width, height) and format that need too much memory."""
-    check_size(size, MAX_PIXELS)
+    check_size(size, MAX_FRAME_PIXELS)
     if form is None:
         return
     width, height = size
     taken = width * height * form.padded_bits_per_pixel // 8
-    if taken > MAX_BYTES:
+    if taken > MAX_FRAME_BYTES:
         raise ImageError(
             f"too large: {width:,} x {height:,} pixels ({form.name}) take {taken // 10**6:,} MB, "
-            f"the limit of a frame is {MAX_BYTES // 10**6} MB"
+            f"the limit of a frame is {MAX_FRAME_BYTES // 10**6} MB"
         )
 
 
@@ -370,10 +370,12 @@ class _Converter:
     def to_rgb(self, frame: av.VideoFrame) -> Image:
         """Returns a frame as RGB uint8 (H, W, 3)."""
         width = max(1, round(frame.width * (self.stream.sample_aspect_ratio or 1)))
-        check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
+        check_size(
+            (width, frame.height), MAX_FRAME_PIXELS
+        )  # a few bytes can claim pixels of any width
         if frame.colorspace == UNTAGGED and frame.height >= HD:
             frame.colorspace = Colorspace.ITU709
-        if frame.format.components[0].bits == DEEP:
+        if frame.format.components[0].bits == DEEP_BITS:
             image = self._reduce_depth(frame, width)
         else:
             shown = frame.to_ndarray(format="rgb24", width=width, height=frame.height)

@@ -12,10 +12,10 @@ from fer_vit.geometry import Array, Float32Array, Image
 
 PQ, HLG = 16, 18  # the transfers of a frame in HDR (ITU-T H.273)
 PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
-WHITE = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
+WHITE_NITS = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
 KNEE = 0.5  # of white: only brighter light is compressed
 GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
-ROWS = 32  # that are converted at a time, so that they stay in the processor's cache
+ROWS_AT_ONCE = 32  # that are converted at a time, so that they stay in the processor's cache
 
 BT2020_TO_BT709 = np.array(
     [
@@ -36,8 +36,8 @@ def to_sdr(image: Image, transfer: int) -> Image:
     if transfer not in (PQ, HLG):
         return image
     converted = np.empty_like(image)
-    for top in range(0, len(image), ROWS):
-        rows = slice(top, top + ROWS)
+    for top in range(0, len(image), ROWS_AT_ONCE):
+        rows = slice(top, top + ROWS_AT_ONCE)
         light = cv2.LUT(image[rows], _light_of_codes(transfer))  # (R, W, 3) float32, linear
         light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
         # The square root spreads dark light over 8 bits nearly as a screen's gamma does.
@@ -51,7 +51,7 @@ def _light_of_codes(transfer: int) -> Float32Array:
     """Returns the linear light (256,) of 8-bit codes, 1 for white in SDR, after the knee."""
     codes = np.arange(256) / 255
     nits = _pq_light(codes) if transfer == PQ else _hlg_light(codes)
-    return _compress(nits / WHITE).astype(np.float32)
+    return _compress(nits / WHITE_NITS).astype(np.float32)
 
 
 @cache
@@ -81,7 +81,7 @@ def _compress(light: Array) -> Array:
 
     The curve is "mobius" of FFmpeg's filter `tonemap`.
     """
-    peak = PEAK / WHITE
+    peak = PEAK / WHITE_NITS
     shift = -(KNEE**2) * (peak - 1) / (KNEE**2 - 2 * KNEE + peak)
     scale = (KNEE**2 - 2 * KNEE * peak + peak) / (peak - 1)
     factor = (scale + KNEE) ** 2 / (scale - shift)

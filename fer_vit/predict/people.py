@@ -37,7 +37,7 @@ class Episode:
 
 
 @dataclass
-class Mean:
+class TimeMean:
     """A mean over time; with a period of 360 degrees, -179 and 179 have the mean 180."""
 
     period: float | None = None
@@ -72,7 +72,7 @@ class Person:
     frames: int = 0
     intervals: list[Episode] = field(default_factory=list)
     label: str | None = None  # in its last frame; None below the least confidence
-    means: dict[str, Mean] = field(default_factory=dict)  # of outputs, by column
+    means: dict[str, TimeMean] = field(default_factory=dict)  # of outputs, by column
     moving: dict[str, Episode] = field(default_factory=dict)  # of movements above the threshold
     movements: list[Episode] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class Person:
 
         `above`: it is a movement above the threshold. `period`: of its values.
         """
-        self.means.setdefault(column, Mean(period)).add(value, step)
+        self.means.setdefault(column, TimeMean(period)).add(value, step)
         if not above:
             self.moving.pop(column, None)
             return

@@ -61,13 +61,13 @@ from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
 
 CHUNK = 64  # faces in one forward pass
-FEW = 8  # faces that one thread computes as fast as two: together about 60 ms
+FEW_FACES = 8  # faces that one thread computes as fast as two: together about 60 ms
 EXPLAINED = 8  # faces that are explained together
 FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
 """Photos or frames with their faces, and these in batches for the network."""
 
 
-SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
+BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 
@@ -540,7 +540,7 @@ def few_threads(faces: int) -> Iterator[None]:
     Threads that wait for each other on busy cores cost ten times the computation.
     """
     before = torch.get_num_threads()
-    if faces > FEW:
+    if faces > FEW_FACES:
         yield
         return
     torch.set_num_threads(1)
@@ -551,12 +551,14 @@ def few_threads(faces: int) -> Iterator[None]:
 
 
 def measure_blur(crops: Tensor) -> Tensor:
-    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
+    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
 
     The fourth root of the variance of grey levels over the variance of their Laplacian
     (Pech-Pacheco et al. 2000): a length that does not depend on contrast.
     """
-    grey = F.interpolate(crops.mean(1, keepdim=True), (SIDE, SIDE), mode="bilinear", antialias=True)
+    grey = F.interpolate(
+        crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True
+    )
     edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
     return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
 

@@ -35,7 +35,7 @@ from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import FACTS, TableWriter
 from fer_vit.version import __version__
 
-NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
+PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
 
 
@@ -173,7 +173,7 @@ def find_tables(folder: Path) -> tuple[list[Path], int]:
         return [], 0
     tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by total number and index
     for file_name in os.listdir(folder):
-        name = NAME.fullmatch(file_name)
+        name = PART_NAME.fullmatch(file_name)
         if name:
             tables[int(name[2])][int(name[1])] = folder / file_name
     if not tables:

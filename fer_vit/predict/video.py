@@ -98,11 +98,11 @@ def _find_in_frames(
             # all crops of a video show one person
             yield frame, replace(finder.find(frame.image), track=as_objects([0]))
         return
-    for frame, faces, tracks in find_faces(finder.detector, frames, detect_every, fill):
+    for frame, faces, tracks in find_in_frames(finder.detector, frames, detect_every, fill):
         yield frame, to_faces(IN_MEMORY, faces, tracks)
 
 
-def find_faces(
+def find_in_frames(
     detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool = False
 ) -> Iterator[Tracked]:
     """Yields each frame with its faces and their tracks.
@@ -170,7 +170,7 @@ def follow_back(
 
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
-MEMORY = 0.2  # seconds over which a track's speed is averaged
+SPEED_MEMORY = 0.2  # seconds over which a track's speed is averaged
 # between expected and found landmarks
 MAX_DISTANCE = 0.6  # in widths of the face
 MAX_SPEED = 1.5  # further widths per second
@@ -225,7 +225,7 @@ class Track:
         passed = seconds - self.seconds
         if passed > 0:
             speed = (face.landmarks - self.face.landmarks).mean(0) / passed
-            self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / MEMORY))
+            self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / SPEED_MEMORY))
         self.face = face
         self.seconds = seconds
 

@@ -35,15 +35,15 @@ BARS = 12  # probabilities beside a face, at most
 PANELS = 6  # side by side, at most
 ARCS = 12  # pairs of regions that are joined by an arc, at most
 DISCS = 6  # regions whose names stand beside attention
-NAMED = 3  # regions whose names stand beside a heat map
-MOVEMENTS = 8  # movements beside a face, at most
+NAMED_REGIONS = 3  # regions whose names stand beside a heat map
+SHOWN_MOVEMENTS = 8  # movements beside a face, at most
 WEAK_MOVEMENT = 0.1  # intensity below which a movement is not drawn
 SHADOW_COLOUR = "#000000aa"
 MINUS = "\u2212"
 FIGURE_WIDTH = 85 / 25.4  # of a figure of a face, in inches: a column of a journal
 MARGIN_WIDTH = 1.4  # of the names beside a face, in inches
 LINE_HEIGHT = 0.14  # of a line of text, in inches
-POINTS = 7  # size of text in figures of a face
+FONT_POINTS = 7  # size of text in figures of a face
 FIGURE_SIDE = 640  # longer side of the photo of a figure, in pixels
 FIGURE_DPI = 200
 
@@ -235,7 +235,7 @@ def face_figure(
     for label, y in zip(rows, heights, strict=True):
         _margin_label(axes, label, width, y, pixels_per_inch)
     figure.text(
-        0.01, 0.2 * LINE_HEIGHT / whole, text, fontsize=POINTS, va="bottom", parse_math=False
+        0.01, 0.2 * LINE_HEIGHT / whole, text, fontsize=FONT_POINTS, va="bottom", parse_math=False
     )
     return figure, axes, close
 
@@ -258,7 +258,7 @@ def wrap(text: str) -> str:
 def _width(line: str) -> float:
     """Returns the width in inches of a line in the text size of figures."""
     plain = line.replace("$", "S")  # two dollar signs are a formula for TextPath
-    points = TextPath((0, 0), plain, size=POINTS).get_extents().width
+    points = TextPath((0, 0), plain, size=FONT_POINTS).get_extents().width
     return float(points) / 72
 
 
@@ -290,7 +290,12 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
         path_effects=[withStroke(linewidth=1.5, foreground="white")],
     )
     axes.text(
-        left, y, draw.fitted(label.text, 14, 190), fontsize=POINTS, va="center", parse_math=False
+        left,
+        y,
+        draw.fitted(label.text, 14, 190),
+        fontsize=FONT_POINTS,
+        va="center",
+        parse_math=False,
     )
     if label.bar is None:
         return
@@ -305,7 +310,7 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
         rectangle.set_clip_on(False)
         axes.add_patch(rectangle)
     value = f"{label.bar:.2f}"
-    axes.text(left + 1.07 * full, middle, value, fontsize=POINTS, va="center")
+    axes.text(left + 1.07 * full, middle, value, fontsize=FONT_POINTS, va="center")
 
 
 def _centres(close: FaceView, regions: Sequence[str]) -> dict[int, Array]:
@@ -328,7 +333,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     """Draws what drives the prediction: a heat map, and the regions with the largest shares."""
     close = draw.zoom(view, FIGURE_SIDE)
     centres = _centres(close, regions)
-    named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:NAMED]
+    named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:NAMED_REGIONS]
     labels = []
     for index in named:
         share = signed_percent(float(target.shares[index]))
@@ -364,16 +369,16 @@ def shares_figure(target: Attributed, view: FaceView, regions: Sequence[str]) ->
     axes.axvline(0, color=ACCENT_COLOUR, linewidth=0.7)
     most = max([abs(share) for share in shares], default=0.0) or 1.0
     axes.set(xlim=(-1.05 * most, 1.05 * most), ylim=(len(shown) - 0.5, -0.5), xticks=[])
-    axes.set_yticks(rows, names, fontsize=POINTS, parse_math=False)
+    axes.set_yticks(rows, names, fontsize=FONT_POINTS, parse_math=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     values = axes.secondary_yaxis("right")
-    values.set_yticks(rows, [signed_percent(share) for share in shares], fontsize=POINTS)
+    values.set_yticks(rows, [signed_percent(share) for share in shares], fontsize=FONT_POINTS)
     values.tick_params(length=0)
     values.spines[:].set_visible(False)
     axes.set_title(
         f"{draw.fitted(target.name, 14, 250)}: contribution of regions",
-        fontsize=POINTS,
+        fontsize=FONT_POINTS,
         loc="left",
         parse_math=False,
     )
@@ -460,7 +465,7 @@ def movements_figure(
         place = places[index]
         if place is None or place not in centres or values[index] < WEAK_MOVEMENT:
             continue
-        if len(labels) < MOVEMENTS:
+        if len(labels) < SHOWN_MOVEMENTS:
             labels.append(Label(centres[place], names[index], values[index]))
     text = "The strongest movements, from 0 to 1."
     if not labels:

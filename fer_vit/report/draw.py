@@ -28,7 +28,7 @@ ACCENT_COLOUR = "#3a3a3c"
 FAINT_COLOUR = "#b4b4ba"
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 """Indices of the corners in a box (xyxy), clockwise from the upper left."""
-MARGIN = 0.06  # around a face in a close-up, as a fraction of its side
+CLOSE_UP_MARGIN = 0.06  # around a face in a close-up, as a fraction of its side
 EXPRESSION_COLOURS = {  # over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
@@ -94,7 +94,7 @@ def zoom(view: FaceView, size: int) -> FaceView:
 
     # A square: no more than the photo's longer side, and shifted into the photo as far as possible.
     extent = np.array(view.photo.shape[1::-1])  # (W, H)
-    side = np.clip((high - low).max() * (1 + 2 * MARGIN), 2, extent.max())
+    side = np.clip((high - low).max() * (1 + 2 * CLOSE_UP_MARGIN), 2, extent.max())
     start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
     left, top = np.floor(start).astype(int)
     right, bottom = np.minimum(np.ceil(start + side).astype(int), extent)

@@ -29,7 +29,7 @@ from fer_vit.report.table import Interval
 FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
 WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels
 HEAT_SIDE = 96  # side of a heat map for the page, in pixels
-QUALITY = 82  # of JPEG files
+JPEG_QUALITY = 82  # of JPEG files
 MOST_OPAQUE = 220  # of 255: the strongest colour of a heat map, through which the face is seen
 
 
@@ -76,7 +76,7 @@ def save_face(
     name = f"{number:06d}.jpg"
 
     close = zoom(view, FACE_SIDE)
-    photo = encode(Pil.fromarray(close.photo), "JPEG", quality=QUALITY)
+    photo = encode(Pil.fromarray(close.photo), "JPEG", quality=JPEG_QUALITY)
     maps = encode(heat_maps(evidence), "PNG", optimize=True)
     (photos / name).write_bytes(photo)
     (photos / name).with_suffix(".png").write_bytes(maps)
@@ -84,7 +84,7 @@ def save_face(
     if view.face.face == 1 and view.box is not None and view.face.track is None:
         whole = Pil.fromarray(view.photo)
         whole.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
-        whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=QUALITY)
+        whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=JPEG_QUALITY)
 
     data = face_data(close, evidence, regions)
     data["image"] = f"photos/{name}"

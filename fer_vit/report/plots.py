@@ -10,10 +10,10 @@ from fer_vit.geometry import Array, Mask
 from fer_vit.report.draw import percent
 
 UNITS = 1000  # of a drawing along each axis
-STEPS = 5  # between ticks, at most
-COLOURS = 6  # of curves; further ones have the same colours with dashes
+AXIS_STEPS = 5  # between ticks, at most
+CURVE_COLOURS = 6  # of curves; further ones have the same colours with dashes
 DASHES = 3  # kinds of lines, of which the first has no dashes
-BINS = 10  # of confidence
+PLOTTED_BINS = 10  # of confidence
 DOT = 6  # diameter of the smallest dot in pixels
 GROWTH = 16  # of the diameter of a dot that stands for all faces
 
@@ -54,7 +54,7 @@ class Dot(NamedTuple):
 class Curve(NamedTuple):
     """A line with the area between its bounds, as paths of SVG, and dots."""
 
-    colour: int  # in [0, COLOURS)
+    colour: int  # in [0, CURVE_COLOURS)
     dashes: int  # in [0, 2]; 0: none
     line: str
     area: str
@@ -89,8 +89,8 @@ def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Returns multiples of 1, 2 or 5 times a power of ten in a range, at most `STEPS` + 1."""
-    least = (high - low) / STEPS
+    """Returns multiples of 1, 2 or 5 times a power of ten in a range, at most `AXIS_STEPS` + 1."""
+    least = (high - low) / AXIS_STEPS
     power = 10.0 ** math.floor(math.log10(least))
     for factor in (1, 2, 5, 10):
         step = factor * power
@@ -138,8 +138,8 @@ def series_plots(
         curves = []
         for number, course in enumerate(by_condition.values()):
             curve = Curve(
-                colour=number % COLOURS,
-                dashes=number // COLOURS % DASHES,
+                colour=number % CURVE_COLOURS,
+                dashes=number // CURVE_COLOURS % DASHES,
                 line=line_path(right, y.places(course.mean)),
                 area=area_path(right, y.places(course.low), y.places(course.high)),
                 dots=(),
@@ -154,7 +154,7 @@ def calibration_plot(confidence: Array, right: Mask) -> Plot:
 
     The area of a dot grows with the number of its faces.
     """
-    edges = np.linspace(0, 1, BINS + 1)
+    edges = np.linspace(0, 1, PLOTTED_BINS + 1)
     faces, _ = np.histogram(confidence, edges)
     hits, _ = np.histogram(confidence[right], edges)
     total, _ = np.histogram(confidence, edges, weights=confidence)

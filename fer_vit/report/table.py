@@ -58,7 +58,7 @@ def interval_text(result: Interval, form: str) -> str:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """The columns of a table, and how their cells are written as text."""
 
     columns: Mapping[str, type]  # name and type (str, int, float or bool); any cell may be None
@@ -93,7 +93,7 @@ class RowFile(Protocol):
 class CsvFile:
     """CSV that R, pandas and spreadsheets read without options."""
 
-    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+    def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         self._layout = layout
         self._text = open_text(path, live)
         self._writer = csv.writer(self._text)
@@ -120,7 +120,7 @@ class CsvFile:
 class JsonLinesFile:
     """One JSON object for each row."""
 
-    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+    def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         self._layout = layout
         self._text = open_text(path, live)
 
@@ -138,7 +138,7 @@ class JsonLinesFile:
 class ParquetFile:
     """Parquet with unrounded numbers; rows are held in memory until there are `ROW_GROUP`."""
 
-    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+    def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         # pandas reads integers with empty cells as Int64.
         columns = []
         for name, kind in layout.columns.items():
@@ -180,7 +180,7 @@ class ParquetFile:
 class ExcelFile:
     """A workbook with one sheet of typed cells; text that begins with "=" stays text."""
 
-    def __init__(self, path: Path, layout: Layout, live: bool) -> None:
+    def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         try:
             from openpyxl import Workbook  # only here: the extra may not be installed
         except ImportError as error:
@@ -221,14 +221,14 @@ class ExcelFile:
             self._book.save(self._path)
 
 
-FORMATS: dict[str, Callable[[Path, Layout, bool], RowFile]] = {
+TABLE_FORMATS: dict[str, Callable[[Path, TableLayout, bool], RowFile]] = {
     ".csv": CsvFile,
     ".parquet": ParquetFile,
     ".jsonl": JsonLinesFile,
     ".xlsx": ExcelFile,
 }
 """The formats of tables by lower-case suffix. The last argument: each row is flushed at once."""
-SUFFIXES = tuple(FORMATS)
+SUFFIXES = tuple(TABLE_FORMATS)
 
 
 @dataclass
@@ -243,7 +243,9 @@ class TableWriter:
     live: bool = False  # whether every row is written at once; only for .csv and .jsonl
     overwrite: bool = True  # whether it may replace a file that was written in the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
-    formats: Mapping[str, str] = field(default_factory=dict)  # of numbers, by column; see `Layout`
+    formats: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of numbers, by column; see `TableLayout`
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None."""
@@ -261,13 +263,13 @@ class TableWriter:
             raise cannot_write(self.path, error) from error
 
     def __enter__(self) -> "TableWriter":
-        layout = Layout(self.columns, self.formats, self.facts)
+        layout = TableLayout(self.columns, self.formats, self.facts)
         with ExitStack() as stack:
             path = self.path
             if not self.live:
                 path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             with self._errors_with_path():
-                self._file = FORMATS[self.path.suffix.lower()](path, layout, self.live)
+                self._file = TABLE_FORMATS[self.path.suffix.lower()](path, layout, self.live)
             self._open = stack.pop_all()
         return self
 
@@ -338,10 +340,10 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
 
 # What a formula begins with: = + - @, in full width and in small forms as well.
 RUNS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-SPLITS = r";,|\t\r\n"  # what programs may take for the end of a cell
+CELL_ENDS = r";,|\t\r\n"  # what programs may take for the end of a cell
 SKIPPED = "[ \"']*"  # what may precede a formula
-FORMULA = re.compile(rf"^(?={SKIPPED}[{RUNS}\t\r\n])|[{SPLITS}](?={SKIPPED}[{RUNS}])")
-ESCAPED = re.compile(rf"^'(?={SKIPPED}[{RUNS}\t\r\n])|(?<=[{SPLITS}])'(?={SKIPPED}[{RUNS}])")
+FORMULA = re.compile(rf"^(?={SKIPPED}[{RUNS}\t\r\n])|[{CELL_ENDS}](?={SKIPPED}[{RUNS}])")
+ESCAPED = re.compile(rf"^'(?={SKIPPED}[{RUNS}\t\r\n])|(?<=[{CELL_ENDS}])'(?={SKIPPED}[{RUNS}])")
 
 
 def csv_text(text: str) -> str:

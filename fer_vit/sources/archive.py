@@ -26,18 +26,18 @@ UTF_8 = 0x800
 """The flag of a zip's entry whose name is in UTF-8."""
 ENCRYPTED = 0x1
 """The flag of a zip's entry that needs a password."""
-CHUNK = 1_000_000
+READ_AT_ONCE = 1_000_000
 """Bytes that are read at once."""
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MAX_DEPTH = 100
 """Deepest folder that is unpacked."""
-TOO_LONG = "the name in the archive is too long"
+NAME_TOO_LONG = "the name in the archive is too long"
 SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
 OUTSIDE = "a name in the archive that leads outside"
 NO_NAME = "an entry of the archive without a name"
 BAD_NAMES = {
-    ENAMETOOLONG: TOO_LONG,
+    ENAMETOOLONG: NAME_TOO_LONG,
     EILSEQ: "the name in the archive is not possible here",
     EISDIR: SAME_NAME,
     ENOTDIR: SAME_NAME,
@@ -141,7 +141,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
                 elif not entry.filename:
                     left_out[NO_NAME] += 1
                 elif entry.filename.count("/") > MAX_DEPTH:
-                    left_out[TOO_LONG] += 1
+                    left_out[NAME_TOO_LONG] += 1
                 else:
                     wanted.append(entry)
             _check_room(sum(entry.file_size for entry in wanted), archive, folder, out)
@@ -191,7 +191,9 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
     try:
         with _open_tar(archive) as opened:
             _check_room(sum(_sizes(opened)), archive, folder, out)
-            while opened.fileobj and opened.fileobj.read(CHUNK):  # to the checksum at the end
+            while opened.fileobj and opened.fileobj.read(
+                READ_AT_ONCE
+            ):  # to the checksum at the end
                 pass
         with _open_tar(archive) as opened:
             for entry in _entries(opened):
@@ -230,7 +232,7 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
     if _is_large(entry.name, entry.size):
         return TOO_LARGE
     if entry.name.count("/") > MAX_DEPTH:
-        return TOO_LONG
+        return NAME_TOO_LONG
     try:
         opened.extract(entry, folder, set_attrs=False, filter="data")
     except tarfile.FilterError:

@@ -73,7 +73,7 @@ def _unit(row: Row) -> str:
     return row.extra.get(PERSON, row.name)
 
 
-def read_table(
+def read_text_table(
     path: Path, columns: tuple[str, ...], header: bool = True, separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number (from 1) and the cells by column of each line that is not blank.
@@ -137,7 +137,7 @@ def missing_splits(rows: list[Row], root: Path) -> list[str]:
     return [f"No {split} split in {root}." for split in SPLITS if split in missing]
 
 
-CHUNK = 100  # images for which a further worker process is worth its start
+IMAGES_PER_WORKER = 100  # images for which a further worker process is worth its start
 
 
 def add_landmarks(
@@ -151,7 +151,7 @@ def add_landmarks(
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
-    processes = min(workers or cores(), math.ceil(count / CHUNK))
+    processes = min(workers or cores(), math.ceil(count / IMAGES_PER_WORKER))
     results = work_in_processes(detect, reading.rows, processes)
     rows: list[Row] = []
     dropped = Counter[str]()

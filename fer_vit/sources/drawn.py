@@ -127,8 +127,8 @@ GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue
 ANGLE = np.linspace(0, 2 * np.pi, 49)
 COS = np.cos(ANGLE)
 SIN = np.sin(ANGLE)
-T = np.linspace(-1, 1, 25)
-BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)  # width along a stroke
+STROKE = np.linspace(-1, 1, 25)
+BRUSH = 0.3 + 0.7 * np.sqrt(1 - STROKE**2)  # width along a stroke
 
 
 def differing_regions(first: str, second: str) -> frozenset[str]:
@@ -206,7 +206,7 @@ def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Dr
 
 
 YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
-MOVEMENTS = (
+DRAWN_MOVEMENTS = (
     "browRaise",
     "browLower",
     "browSqueeze",
@@ -220,8 +220,8 @@ MOVEMENTS = (
     "mouthCornerUpRight",
 )
 """Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves."""
-OUTPUTS = {
-    "movements": list(MOVEMENTS),
+DRAWN_OUTPUTS = {
+    "movements": list(DRAWN_MOVEMENTS),
     "pose": ["yaw", "roll"],
     "affect": ["valence", "arousal"],
 }
@@ -250,7 +250,7 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
         corner: moved.mouth_asymmetry,
     }
     targets = {}
-    for name in MOVEMENTS:
+    for name in DRAWN_MOVEMENTS:
         intensity = float(np.clip(intensities.get(name, 0.0), 0, 1))
         targets[target_column("movements", name)] = intensity
     targets["yaw"] = YAW_DEGREES * look["yaw"]
@@ -347,9 +347,9 @@ def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
         fill(cheek, _blend(skin, LIP, look["blush"]))
 
     crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
-    hairline = look["hairline"] + look["fringe"] * np.abs(T - look["parting"])
-    hairline += (0.4 - hairline) * T**6  # down to the temples
-    fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * T, hairline), hair)
+    hairline = look["hairline"] + look["fringe"] * np.abs(STROKE - look["parting"])
+    hairline += (0.4 - hairline) * STROKE**6  # down to the temples
+    fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
 
 
 def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris: Array) -> Point:
@@ -378,10 +378,15 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
 
 def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
     x = 0.5 + 0.8 * look["yaw"]
-    # T runs from the inner end to the outer.
-    away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
+    # STROKE runs from the inner end to the outer.
+    away = (
+        look["eye_x"]
+        + 0.008
+        + look["brow_length"] * STROKE
+        - 0.009 * moved.brow_squeeze * (1 - STROKE)
+    )
     middle = look["brow_y"] - BROW_RISE * moved.brow_raise
-    y = middle - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
+    y = middle - 0.032 * moved.brow_slope * STROKE - look["brow_arch"] * (1 - STROKE**2)
     for side in (-1, 1):
         fill(_stroke(x + side * away, y, look["brow_width"]), colour)
 
@@ -393,19 +398,19 @@ def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
     tip = _oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03)
     fill(tip, _blend(skin, WHITE, 0.15))
 
-    wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * T
-    wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * T**4
+    wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * STROKE
+    wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * STROKE**4
     fill(_stroke(wings_x, wings_y, 0.014), skin * 0.55)
 
     shade = _blend(skin, skin * 0.35, wrinkle)
     for side in (-1, 1):
         for start in (-0.115, -0.080):  # two folds beside the bridge
-            fold_x = x + side * (0.040 + 0.028 * T)
-            fold_y = y + start + 0.016 * T**2
+            fold_x = x + side * (0.040 + 0.028 * STROKE)
+            fold_y = y + start + 0.016 * STROKE**2
             fill(_stroke(fold_x, fold_y, 0.012), shade)
         # from the wing down to the mouth
-        fold_x = x + side * (0.082 + 0.028 * T - 0.012 * T**2)
-        fold_y = y + 0.010 + 0.045 * T
+        fold_x = x + side * (0.082 + 0.028 * STROKE - 0.012 * STROKE**2)
+        fold_y = y + 0.010 + 0.045 * STROKE
         fill(_stroke(fold_x, fold_y, 0.014), shade)
     return x, y
 
@@ -456,7 +461,7 @@ def read(
 
     reading = Reading(EXPRESSIONS, [])
     if heads:
-        reading.outputs = OUTPUTS
+        reading.outputs = DRAWN_OUTPUTS
     exists = root.is_file() or any(root.glob("*"))  # drawn by an earlier run
     with nullcontext(root) if exists else atomic_write(root) as folder:
         numbers = range(count)

@@ -45,7 +45,7 @@ size, blurred, darker). Of the pairs of drawn faces that differ only in their ex
 correlate, 87 % have more.
 """
 BLOCK = 256  # images that are compared with all others at once
-SHOWN = 3  # pairs with different labels that are named
+SHOWN_PAIRS = 3  # pairs with different labels that are named
 MOST_WITHIN = 50_000
 """Up to this many training images, each is compared with each. That takes a minute, and grows with
 the square.
@@ -215,11 +215,11 @@ def _notes(
         notes.append(f"Near-duplicates of val or test images, {done}: {classes}.")
     count = len(result.conflicts)
     if count:
-        shown = result.conflicts[:SHOWN]
+        shown = result.conflicts[:SHOWN_PAIRS]
         pairs = [f"{_described(rows[i])} and {_described(rows[j])}" for i, j in shown]
         text = "; ".join(pairs)
-        if count > SHOWN:
-            text += f", and {count - SHOWN:,} more"
+        if count > SHOWN_PAIRS:
+            text += f", and {count - SHOWN_PAIRS:,} more"
         pairs_text = counted(count, "pair")
         notes.append(f"The same picture has different labels in {pairs_text}: {text}.")
     if not result.complete:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import not_found, read_table
+from fer_vit.sources.common import not_found, read_text_table
 
 # by the annotators: an age group, female or male, one of seven races
 ATTRIBUTES = ("age", "gender", "race")
@@ -46,7 +46,7 @@ def read(root: Path) -> Reading:
         existing |= {path.relative_to(base).as_posix() for path in (base / folder).glob("*")}
 
     for table, column in TABLES.items():
-        for _, cells in read_table(base / table, (column, *ATTRIBUTES)):
+        for _, cells in read_text_table(base / table, (column, *ATTRIBUTES)):
             name = cells[column]
             if name not in existing:
                 reading.dropped["image missing"] += 1

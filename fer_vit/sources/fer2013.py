@@ -16,7 +16,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
-from fer_vit.sources.common import bad_line, missing_splits, not_found, read_table
+from fer_vit.sources.common import bad_line, missing_splits, not_found, read_text_table
 
 # the labels 0 to 6 of the table
 NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
@@ -52,7 +52,7 @@ def read(root: Path) -> Reading:
 
 def _read_table(path: Path) -> Reading:
     rows = []
-    for line, cell in read_table(path, ("emotion", "pixels", "Usage")):
+    for line, cell in read_text_table(path, ("emotion", "pixels", "Usage")):
         label = LABELS.get(cell["emotion"])
         split = USAGE.get(cell["usage"])
         if label is None:

@@ -22,7 +22,7 @@ import numpy as np
 from fer_vit.data.schema import VOTES, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import bad_line, not_found, read_table
+from fer_vit.sources.common import bad_line, not_found, read_text_table
 
 # the columns of votes
 NAMES = EXPRESSIONS
@@ -62,7 +62,9 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     is_soft = labels == "soft"
     folder = table.parent
     existing = set(os.listdir(folder))  # listed once, which is faster than a check of every file
-    for line, cells in read_table(table, ("name", "box", *NAMES, *NO_EXPRESSION), header=False):
+    for line, cells in read_text_table(
+        table, ("name", "box", *NAMES, *NO_EXPRESSION), header=False
+    ):
         name, _, *texts = cells.values()
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
             came = ",".join(cells.values())

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.sources.common import bad_line, hold_out, not_found, read_table
+from fer_vit.sources.common import bad_line, hold_out, not_found, read_text_table
 
 NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABELS = {str(number): name for number, name in enumerate(NAMES, 1)}
@@ -40,7 +40,7 @@ def read(root: Path) -> Reading:
     if annotations.is_dir():
         reading.extra = tuple(ATTRIBUTES)
     existing = set(os.listdir(images)) if images.is_dir() else set()
-    for line, cells in read_table(table, ("name", "label"), header=False, separator=" "):
+    for line, cells in read_text_table(table, ("name", "label"), header=False, separator=" "):
         stem = cells["name"].removesuffix(".jpg")
         label = LABELS.get(cells["label"])
         split = SPLITS.get(stem.partition("_")[0])

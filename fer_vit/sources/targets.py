@@ -50,7 +50,7 @@ ACTION_UNIT = re.compile(
 """A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity
 and an occurrence.
 """
-SIDES = {"l": "Left", "r": "Right"}
+SIDE_WORDS = {"l": "Left", "r": "Right"}
 
 MOVEMENTS = "movements"
 MOST_INTENSE = 5.0
@@ -181,7 +181,7 @@ def read_column(name: str) -> Column | None:
     """Returns what the name of a column means; None if it is not of targets."""
     unit = ACTION_UNIT.fullmatch(name)
     if unit:
-        side = SIDES.get((unit["side"] or "").lower()[:1], "")
+        side = SIDE_WORDS.get((unit["side"] or "").lower()[:1], "")
         output = f"AU{int(unit['number']):02d}{side}"
         scale = OPENFACE.get(unit["kind"])
         return Column(name, MOVEMENTS, output, action_unit=True, scale=scale)

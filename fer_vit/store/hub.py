@@ -18,9 +18,9 @@ DEFAULT = "ferplus-fairface"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD_FILE = "README.md"
-FILES = [CONFIG, WEIGHTS, CARD_FILE]
+MODEL_FILES = [CONFIG, WEIGHTS, CARD_FILE]
 """The files on the hub."""
-MAX_BYTES = 10_000_000_000
+MAX_MODEL_BYTES = 10_000_000_000
 """Largest download from the hub; timm's largest models have 8 GB."""
 
 
@@ -57,15 +57,15 @@ def _download(name: str, **hub: Any) -> Path:
     if not hub.get("local_files_only"):
         _check_endpoint()
         with suppress(DryRunError):  # without an answer the cache may have the model
-            files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
+            files = snapshot_download(name, allow_patterns=MODEL_FILES, dry_run=True, **hub)
             size = sum(file.file_size or 0 for file in files)
-            if size > MAX_BYTES:
+            if size > MAX_MODEL_BYTES:
                 raise ModelError(
-                    f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, "
+                    f"Expected at most {MAX_MODEL_BYTES:,} bytes of {name} on the hub, "
                     f"but it has {size:,}."
                 )
 
-    folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
+    folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, **hub))
     blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
@@ -112,7 +112,9 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     api = HfApi(token=token)
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
-        commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
+        commit = api.upload_folder(
+            repo_id=repo.repo_id, folder_path=folder, allow_patterns=MODEL_FILES
+        )
     except Exception as error:  # as above
         raise FerVitError(
             f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in."

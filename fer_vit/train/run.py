@@ -37,7 +37,7 @@ def multiply_adds(net: RegionViT) -> int:
     return int(counter.get_total_flops() // 2)
 
 
-def describe(net: RegionViT) -> str:
+def describe_network(net: RegionViT) -> str:
     """Describes in one line how large a model is and what a face costs."""
     parameters = with_prefix(sum(parameter.numel() for parameter in net.parameters()))
     work = with_prefix(multiply_adds(net))
@@ -64,7 +64,7 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         SystemExit: A signal has ended the run.
     """
     if verb == "fit":
-        log_once(f"RegionViT: {describe(model.net)}.")
+        log_once(f"RegionViT: {describe_network(model.net)}.")
     try:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:

@@ -22,8 +22,8 @@ from fer_vit.store.hub import DEFAULT
 Freeze = Literal["none", "stem", "encoder"]
 """The part of a network that is not trained."""
 CLASSIFIER = ("pool", "vit.head")
-HEAD = (*CLASSIFIER, "heads.")
-ROWS = ("vit.head.weight", "vit.head.bias")
+HEAD_PARTS = (*CLASSIFIER, "heads.")
+LABEL_ROWS = ("vit.head.weight", "vit.head.bias")
 """Tensors with a row for each label, besides the pooling's."""
 
 
@@ -69,7 +69,7 @@ def take_weights(
     if rows:
         copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
     _check_finite(copied, state, name)
-    by_label = {*ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
+    by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
         _copy_outputs(net.heads[head], head, outputs, settings, state)
@@ -200,7 +200,7 @@ def _describe_differences(
 
 def in_encoder(name: str) -> bool:
     """Returns whether a tensor or module lies before the heads."""
-    return not name.startswith(HEAD)
+    return not name.startswith(HEAD_PARTS)
 
 
 def is_frozen(name: str, freeze: Freeze) -> bool:

@@ -20,11 +20,11 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 
-SIDES = {".right_": ".left_", ".left_": ".right_"}
+OPPOSITE_SIDES = {".right_": ".left_", ".left_": ".right_"}
 """Parts of the names of tensors of a region on one side, and of the region opposite it."""
 TOLERANCE = 2e-5
 """Largest `asymmetry` of a network that can be symmetric; rounding causes up to 3e-6."""
-COLOURS = 3
+IMAGE_CHANNELS = 3
 """Most input channels of a kernel that reads the image."""
 
 
@@ -104,7 +104,7 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Te
 
 def opposite_name(name: str) -> str:
     """Returns the name of the tensor of the region on the other side, or the same name."""
-    for side, opposite in SIDES.items():
+    for side, opposite in OPPOSITE_SIDES.items():
         if side in name:
             return name.replace(side, opposite)
     return name
@@ -164,7 +164,7 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule(lambda name, x: ".qkv." in name, mirror_attention),
-    Rule(lambda name, x: x.ndim == 4 and x.shape[1] <= COLOURS, mirror_image_kernel),
+    Rule(lambda name, x: x.ndim == 4 and x.shape[1] <= IMAGE_CHANNELS, mirror_image_kernel),
     Rule(lambda name, x: x.ndim == 4, mirror_kernel),
     Rule(lambda name, x: name.startswith("heads."), mirror_head),
     Rule(lambda name, x: name.endswith("pos_embed"), mirror_positions),

@@ -22,7 +22,7 @@ from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.report.table import Interval, TableWriter
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
-OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
+POOLED_OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
 INTERVAL_COLUMNS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
 
 
@@ -157,7 +157,7 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
     Values that no face has are left out.
     """
     # The names of the values of a row of `Average.rows`, after the shares.
-    pairs = list(product([OUTPUT, *regions], regions))  # who takes, from whom
+    pairs = list(product([POOLED_OUTPUT, *regions], regions))  # who takes, from whom
 
     shares = []
     relations = []

@@ -39,7 +39,8 @@ from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts, fixed_charts
 from fer_vit.visualization.people import Shown
 
-MEMORY = 2_000_000_000  # bytes for the faces that are explained together, unless options differ
+EXPLAINED_BYTES = 2_000_000_000
+"""For the faces that are explained together, unless options differ."""
 VECTORS = 16  # values of a token in a block, in vectors of its width
 VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
 LabelChoice = Literal["predicted", "all"]
@@ -59,7 +60,7 @@ class ExplainOptions:
     method: str = "pixels"
     labels: LabelChoice = "predicted"
     targets: Sequence[str] = ()
-    memory: int = MEMORY
+    memory: int = EXPLAINED_BYTES
 
 
 def explain_faces(

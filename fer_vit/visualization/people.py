@@ -25,7 +25,7 @@ PICTURES = 120
 
 All people in one video have at most four times as many, but at least one each.
 """
-POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
+CURVE_POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
 FRAMES_AT_ONCE = 8  # frames that are explained together
 Shown: TypeAlias = tuple[Face, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
@@ -123,7 +123,9 @@ class Video:
             shares = np.array(person.shares)[order]  # (T, C)
 
             # Means over equal spans of the video.
-            span = np.floor((times - self.start) * POINTS / duration).clip(max=POINTS - 1)
+            span = np.floor((times - self.start) * CURVE_POINTS / duration).clip(
+                max=CURVE_POINTS - 1
+            )
             _, first, count = np.unique(span, return_index=True, return_counts=True)
             mean_times = np.add.reduceat(times, first) / count  # (points,)
             mean_shares = np.add.reduceat(shares, first) / count[:, None]  # (points, C)
@@ -195,7 +197,7 @@ class Watched:
             person.add(face, info.seconds, frame)
 
 
-def watch(frames: Iterable[Faces]) -> Watched:
+def watch_people(frames: Iterable[Faces]) -> Watched:
     """Follows the people in videos."""
     watched = Watched()
     for faces in frames:

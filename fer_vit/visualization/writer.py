@@ -37,14 +37,14 @@ from fer_vit.visualization.evidence import (
     find_targets,
 )
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.people import Shown, Video, Watched, limit, pictures, watch
+from fer_vit.visualization.people import Shown, Video, Watched, limit, pictures, watch_people
 
 LOGGER = logging.getLogger("fer_vit")
 
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
-GROUP = 32  # photos whose faces are explained together, at most
+GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
 GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
 EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
 NAMED = 20  # photos, people or frames in a line
@@ -177,7 +177,7 @@ def _watch_films(model: Recognizer, films: Sequence[Path], options: PhotoOptions
     """Finds the people in videos."""
     if not films:
         return Watched()
-    return watch(model.recognize(films, options))
+    return watch_people(model.recognize(films, options))
 
 
 def _left_out_of_videos(
@@ -262,7 +262,7 @@ def _known_parts(
 def _group_photos(
     photos: Iterable[tuple[Faces, Image | None]],
 ) -> Iterator[list[tuple[Faces, Image | None]]]:
-    """Yields photos in groups of at most `GROUP`, and at most `GROUP_PIXELS` or one larger photo.
+    """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
 
     The faces of a group are explained together, which is faster than one by one.
     """
@@ -270,7 +270,7 @@ def _group_photos(
     held = 0  # pixels of the group
     for faces, image in photos:
         pixels = 0 if image is None else image.shape[0] * image.shape[1]
-        if group and (len(group) == GROUP or held + pixels > GROUP_PIXELS):
+        if group and (len(group) == GROUP_PHOTOS or held + pixels > GROUP_PIXELS):
             yield group
             group = []
             held = 0

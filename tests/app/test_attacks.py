@@ -42,7 +42,7 @@ REQUESTS = 1000  # made from the schema
 @pytest.fixture
 def port(address: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """A server on a socket that waits half a second for its clients."""
-    monkeypatch.setattr(guard, "PATIENCE", 0.5)
+    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.5)
     return int(address.rpartition(":")[2])
 
 

@@ -213,7 +213,7 @@ def test_limits_of_a_request(
         answer = client.post("/api/predict", files=PHOTO)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 0
-    monkeypatch.setattr(guard, "MAX_BYTES", 1000)
+    monkeypatch.setattr(guard, "MAX_REQUEST_BYTES", 1000)
     assert refused(413, "0 MB", {"files": ("a.jpg", bytes(2000))})
     monkeypatch.setattr(guard, "SPARE", 10**18)
     assert refused(413, "disk")
@@ -235,7 +235,7 @@ def test_a_full_disk_is_no_server_error(
 def test_an_upload_of_unknown_length_stops_at_the_limit(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "MAX_BYTES", 300_000)
+    monkeypatch.setattr(guard, "MAX_REQUEST_BYTES", 300_000)
     head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
     parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in (head, *[bytes(100_000)] * 4)]
     with connect(address, *parts, form="Transfer-Encoding: chunked") as client:
@@ -243,7 +243,7 @@ def test_an_upload_of_unknown_length_stops_at_the_limit(
 
 
 def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "PATIENCE", 0.1)
+    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.1)
     with connect(address, b"--b", form="Content-Length: 100") as client:
         assert b" 408 " in client.recv(4096)
 
@@ -538,7 +538,7 @@ def test_a_refusal_names_both_headers_and_the_remedy(client: TestClient) -> None
 def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "PATIENCE", 0.3)
+    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.3)
     part = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
     with connect(address, part, bytes(10**7), form="Content-Length: 20000000") as client:
         assert b" 408 " in client.recv(4096)
@@ -547,7 +547,7 @@ def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(
 def test_a_client_that_reads_steadily_gets_everything(
     address: str, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "PATIENCE", 1.5)  # the client reads for three times as long
+    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 1.5)  # the client reads for three times as long
     worker.table = bytes(5_000_000)
     body = EMPTY_FORM
     head = (

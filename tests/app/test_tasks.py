@@ -227,11 +227,11 @@ def test_clips_have_a_limit_of_pixels_together(
     for name in ("a.mp4", "b.mp4"):
         write_video(uploads / name, black, [number / 10 for number in range(20)])
     names = ["a.mp4", "group.jpg", "b.mp4"]
-    monkeypatch.setattr(tasks, "MAX_PIXELS", 30 * 64 * 64)
+    monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 30 * 64 * 64)
     run(uploads, names)
     frames = Counter(path for path, _ in statuses(uploads))
     assert frames == {"a.mp4": 20, "group.jpg": 1, "b.mp4": 1}
-    assert dict(statuses(uploads))["b.mp4"] == tasks.TOO_LONG
+    assert dict(statuses(uploads))["b.mp4"] == tasks.CLIP_TOO_LONG
     run(uploads, names, end=1.0)
     frames = Counter(path for path, _ in statuses(uploads))
     assert frames == {"a.mp4": 10, "group.jpg": 1, "b.mp4": 10}
@@ -243,12 +243,12 @@ def test_a_report_names_refused_files_and_explains_the_others(
     (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
     (uploads / "notes.txt").write_text("Hello")
     write_video(uploads / "clip.mp4", [astronaut()] * 3, [0, 0.1, 0.2])
-    monkeypatch.setattr(tasks, "MAX_PIXELS", 0)
+    monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 0)
     found, *_, done = run(uploads, ["bomb.jpg", "clip.mp4", "notes.txt", "group.jpg"], report=True)
     bombed, clip, notes, group = found["messages"]
     assert "bomb.jpg" in bombed
     assert "67 megapixels" in bombed
-    assert tasks.TOO_LONG in clip
+    assert tasks.CLIP_TOO_LONG in clip
     assert "notes.txt" in notes
     assert "1 happiness" in group
     assert [photo["name"] for photo in done["photos"]] == ["group.jpg"]

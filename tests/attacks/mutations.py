@@ -240,7 +240,7 @@ MUTATIONS = [
     Mutation(
         "impossible names in archives are left out and counted",
         "fer_vit/sources/archive.py",
-        "    ENAMETOOLONG: TOO_LONG,\n",
+        "    ENAMETOOLONG: NAME_TOO_LONG,\n",
         "",
         "tests/sources/test_archive.py::test_one_bad_name_is_counted_and_the_others_are_read",
     ),
@@ -557,14 +557,14 @@ MUTATIONS = [
     Mutation(
         "a frame has at most 36 megapixels",
         "fer_vit/predict/frames.py",
-        "    check_size(size, MAX_PIXELS)\n    if form",
+        "    check_size(size, MAX_FRAME_PIXELS)\n    if form",
         "    if form",
         "tests/predict/test_frames.py::test_the_size_of_a_frame_is_limited",
     ),
     Mutation(
         "a frame has at most 108 MB",
         "fer_vit/predict/frames.py",
-        "    if taken > MAX_BYTES:",
+        "    if taken > MAX_FRAME_BYTES:",
         "    if False:",
         "tests/predict/test_frames.py::test_frames_of_many_bytes_are_not_decoded",
     ),
@@ -600,7 +600,7 @@ MUTATIONS = [
     Mutation(
         "three files come from the hub",
         "fer_vit/store/hub.py",
-        "snapshot_download(name, allow_patterns=FILES, **hub)",
+        "snapshot_download(name, allow_patterns=MODEL_FILES, **hub)",
         "snapshot_download(name, **hub)",
         "tests/store/test_folder.py::test_hub_models_come_out_of_its_cache",
     ),
@@ -615,8 +615,8 @@ MUTATIONS = [
     Mutation(
         "SIGHUP ends a command",
         "fer_vit/signals.py",
-        'NAMES = ("SIGTERM", "SIGHUP")',
-        'NAMES = ("SIGTERM",)',
+        'SIGNAL_NAMES = ("SIGTERM", "SIGHUP")',
+        'SIGNAL_NAMES = ("SIGTERM",)',
         "tests/test_crashes.py::test_signals_leave_no_file_even_two_of_them",
     ),
     Mutation(
@@ -883,7 +883,7 @@ MUTATIONS = [
     Mutation(
         "results of more than 50 kB are sent from files",
         "fer_vit/app/api.py",
-        "        if path.stat().st_size > SMALL:",
+        "        if path.stat().st_size > SMALL_TABLE:",
         "        if False:",
         "tests/app/test_server.py::test_a_large_table_is_sent_from_its_file",
     ),
@@ -904,7 +904,7 @@ MUTATIONS = [
     Mutation(
         "a request has at most 200 MB",
         "fer_vit/app/guard.py",
-        "        if max(self._seen, self._expected) > MAX_BYTES:",
+        "        if max(self._seen, self._expected) > MAX_REQUEST_BYTES:",
         "        if False:",
         "tests/app/test_server.py::test_an_upload_of_unknown_length_stops_at_the_limit",
     ),

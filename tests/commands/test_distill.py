@@ -104,9 +104,9 @@ def test_folds_of_the_teachers(
     for index, teacher in enumerate(teachers):
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
-        (line,) = (line for line in out.splitlines() if line.startswith(f"{teacher}: agrees"))
-        assert f"{agrees:.1%} of {rows.sum()} faces" in line
-        assert f"{index}/3" in line
+        lines = [line for line in out.splitlines() if line.startswith(teacher)]
+        figures = f"{agrees:.1%} of {rows.sum()} faces"
+        assert any(figures in line and f"{index}/3" in line for line in lines)
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
     main(

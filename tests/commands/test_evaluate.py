@@ -14,7 +14,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import scores, writer
 from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.read import read_table
-from fer_vit.evaluation.writer import FILES
+from fer_vit.evaluation.writer import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
@@ -121,7 +121,7 @@ def test_a_manifest(
     assert re.search(f"neutral .*{confusion.sum(1).max() / count:.1%}", text)
     # The other split is another result; nothing else lies in the folder.
     assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
-    assert {path.name for path in (tmp_path / "t").iterdir()} == set(FILES)
+    assert {path.name for path in (tmp_path / "t").iterdir()} == set(EVALUATION_FILES)
 
 
 def test_a_table_beside_labels(
@@ -142,7 +142,7 @@ def test_a_table_beside_labels(
     assert wrong == others
     # Photos that can no longer be read
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
-    monkeypatch.setattr(writer, "PICTURES", 3)
+    monkeypatch.setattr(writer, "MOST_CARDS", 3)
     run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3

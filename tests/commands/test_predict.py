@@ -274,7 +274,7 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert {row["status"] for row in good} == {"ok"}
     assert str(end["status"]).startswith("damaged: ")
     assert end["frame"] is end["face"] is end["label"] is None
-    assert [row["status"] for row in by_name["e.mp4"]] == [frames.UNREADABLE]
+    assert [row["status"] for row in by_name["e.mp4"]] == [frames.UNREADABLE_VIDEO]
     for name in ("a.png", "d.png"):
         (row,) = by_name[name]
         assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None

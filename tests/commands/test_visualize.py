@@ -140,7 +140,7 @@ def test_a_report_of_videos(
     assert np.allclose(np.abs(shares).sum(1), 1)
     assert np.allclose(shares[1:5], shares[5:], atol=1e-5)  # the same video
     assert "<dt>Photos</dt><dd>1 ok</dd>" in page
-    assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE}</dd>" in page
+    assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE_VIDEO}</dd>" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
     assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [
         (0, 4, 0.2, 0.9)

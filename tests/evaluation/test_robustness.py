@@ -43,20 +43,23 @@ def crop(
 def test_a_turn_goes_about_the_middle() -> None:
     image = np.zeros((65, 65, 3), np.uint8)
     image[28:37, 48:57] = 255  # to the right of the middle
-    rows, columns = np.nonzero(module.turn(image, LANDMARKS, 90)[..., 0] > 128)
+    rows, columns = np.nonzero(module.turn_image(image, LANDMARKS, 90)[..., 0] > 128)
     assert (rows.mean(), columns.mean()) == pytest.approx(
         (12, 32), abs=0.5
     )  # above it: counter-clockwise
 
 
 def test_blur_and_shrink_keep_the_mean() -> None:
-    assert module.shrink(IMAGE[:48], LANDMARKS, 24).shape == (12, 24, 3)
-    for changed in (module.blur(IMAGE, LANDMARKS, 1.5), module.shrink(IMAGE, LANDMARKS, 24)):
+    assert module.shrink_image(IMAGE[:48], LANDMARKS, 24).shape == (12, 24, 3)
+    for changed in (
+        module.blur_image(IMAGE, LANDMARKS, 1.5),
+        module.shrink_image(IMAGE, LANDMARKS, 24),
+    ):
         assert changed.mean() == pytest.approx(IMAGE.mean(), abs=1)
         assert changed.std() < IMAGE.std()
     large = np.repeat(np.repeat(IMAGE, 2, 0), 2, 1)  # the blur is relative to the size
-    halved = module.blur(large, LANDMARKS, 1.5)[::2, ::2].astype(float)
-    assert np.abs(halved - module.blur(IMAGE, LANDMARKS, 1.5)).mean() < 2
+    halved = module.blur_image(large, LANDMARKS, 1.5)[::2, ::2].astype(float)
+    assert np.abs(halved - module.blur_image(IMAGE, LANDMARKS, 1.5)).mean() < 2
 
 
 def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
@@ -73,10 +76,12 @@ def test_turns_go_both_ways() -> None:
     variants = module.corruptions(LandmarksOnly())["turned by 30 degrees"].variants
     one, other = (variant.change(IMAGE, LANDMARKS) for variant in variants)
     assert (
-        np.abs(one[:, ::-1].astype(float) - module.turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean()
+        np.abs(
+            one[:, ::-1].astype(float) - module.turn_image(IMAGE[:, ::-1], LANDMARKS, -30)
+        ).mean()
         < 0.1
     )
-    assert (other == module.turn(IMAGE, LANDMARKS, -30)).all()
+    assert (other == module.turn_image(IMAGE, LANDMARKS, -30)).all()
     assert (one != other).any()
 
 
@@ -172,7 +177,7 @@ def test_robustness_of_merged_labels(drawn: Path, checkpoint: Path) -> None:
 
 
 def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(tmp_path: Path) -> None:
-    cover = partial(cover_regions, regions=module.EYES)
+    cover = partial(cover_regions, regions=module.EYE_REGIONS)
     covered = crop(tmp_path, cover).changed_image(0)
-    assert (covered == cover_regions(IMAGE, np.array(TEMPLATE) * 96, module.EYES)).all()
+    assert (covered == cover_regions(IMAGE, np.array(TEMPLATE) * 96, module.EYE_REGIONS)).all()
     assert (crop(tmp_path).changed_image(0) == IMAGE).all()

@@ -15,7 +15,7 @@ from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import SURE, YuNet
-from fer_vit.face.landmarks import DOUBT, FACE, FILE, Look, confirm_faces, find_landmarks
+from fer_vit.face.landmarks import DOUBT, FACE_OUTPUT, FILE, Look, confirm_faces, find_landmarks
 from fer_vit.geometry import (
     MIRRORED,
     TEMPLATE,
@@ -35,7 +35,7 @@ from tests.helpers.photos import ASTRONAUT, error
 BEFORE = "c10c01316df1e5b654354b4d148d736e73fd0579ef1404f1d75076ea2c6722d5"
 """The sha256 of the landmark network of 0.1."""
 EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])
-FRAME = crop_matrix(ASTRONAUT, module.SIDE)
+FRAME = crop_matrix(ASTRONAUT, module.INPUT_SIDE)
 
 
 def about_the_nose(degrees: float, scale: float = 1.0, right: float = 0.0) -> Array:
@@ -61,7 +61,7 @@ def test_landmarks_of_drawn_faces_beat_the_template() -> None:
     found, usual = [], []
     for seed in range(40):
         image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
-        to_cut = fit_matrix(image, module.SIDE)
+        to_cut = fit_matrix(image, module.INPUT_SIDE)
         found.append(error(find_landmarks(image, [to_cut])[0], landmarks))
         usual.append(error(np.array(TEMPLATE) * 96, landmarks))
     assert np.median(found) < 0.8 * np.median(usual)
@@ -72,20 +72,20 @@ def test_opencv_agrees(astronaut: Image) -> None:
     network = cv2.dnn.readNetFromONNX(str(module.FILE))
 
     def predict(image: Image, to_cut: Array) -> Array:
-        network.setInput(module.network_input(warp(image, to_cut, module.SIDE))[None])
-        return apply(invert(to_cut), network.forward("linear").reshape(5, 2) * module.SIDE)
+        network.setInput(module.network_input(warp(image, to_cut, module.INPUT_SIDE))[None])
+        return apply(invert(to_cut), network.forward("linear").reshape(5, 2) * module.INPUT_SIDE)
 
     def both(to_cut: Array) -> Array:
-        mirrored = warp(astronaut, to_cut, module.SIDE)[:, ::-1]
-        points = predict(mirrored, np.eye(2, 3))[list(MIRRORED)] * [-1, 1] + [module.SIDE, 0]
+        mirrored = warp(astronaut, to_cut, module.INPUT_SIDE)[:, ::-1]
+        points = predict(mirrored, np.eye(2, 3))[list(MIRRORED)] * [-1, 1] + [module.INPUT_SIDE, 0]
         return (predict(astronaut, to_cut) + apply(invert(to_cut), points)) / 2
 
     first = compose(about_the_nose(0), FRAME)
-    expected = both(crop_matrix(both(first), module.SIDE))
+    expected = both(crop_matrix(both(first), module.INPUT_SIDE))
     np.testing.assert_allclose(find_landmarks(astronaut, [first])[0], expected, atol=1e-2)
 
 
-@pytest.mark.parametrize("count", [0, 1, module.MOST, module.MOST + 1])
+@pytest.mark.parametrize("count", [0, 1, module.MOST_FACES, module.MOST_FACES + 1])
 def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: int) -> None:
     rng = np.random.default_rng(0)
     cuts = [
@@ -102,7 +102,7 @@ def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: i
 
 def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
     image, landmarks = mirror(astronaut, find_landmarks(astronaut, [FRAME])[0])
-    frame = crop_matrix(mirror(astronaut, ASTRONAUT)[1], module.SIDE)
+    frame = crop_matrix(mirror(astronaut, ASTRONAUT)[1], module.INPUT_SIDE)
     np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
 
 
@@ -137,7 +137,7 @@ def test_the_second_look_leaves_the_landmark_network_equal() -> None:
     onnx = pytest.importorskip("onnx")
     model = onnx.load(FILE)
     for items in (model.graph.node, model.graph.initializer, model.graph.output):
-        for item in [item for item in items if item.name.startswith(FACE)]:
+        for item in [item for item in items if item.name.startswith(FACE_OUTPUT)]:
             items.remove(item)
     assert hashlib.sha256(model.SerializeToString()).hexdigest() == BEFORE
 

@@ -6,7 +6,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from fer_vit.face.landmarks import full_image_face
-from fer_vit.face.pose import DISTANCE, HEAD, head_pose
+from fer_vit.face.pose import DISTANCE, MEAN_HEAD, head_pose
 from fer_vit.geometry import Array, Image
 from fer_vit.sources.drawn import draw_face
 
@@ -74,7 +74,7 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
     "pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)]
 )
 def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
-    assert head_pose(project(HEAD, *pose)) == pytest.approx(
+    assert head_pose(project(MEAN_HEAD, *pose)) == pytest.approx(
         pose, abs=1
     )  # seen from slightly other points
 
@@ -106,7 +106,7 @@ def test_a_single_point_has_no_pose(points: Array) -> None:
 
 @pytest.mark.parametrize("scale", [1e-100, 1e-31, 1.0, 1e31, 1e100])
 def test_a_pose_does_not_depend_on_the_scale(scale: float) -> None:
-    points = project(HEAD, 20, -10, 5)
+    points = project(MEAN_HEAD, 20, -10, 5)
     assert head_pose(points * scale) == pytest.approx(head_pose(points), abs=1e-6)
 
 

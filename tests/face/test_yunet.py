@@ -17,7 +17,7 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.face import yunet as module
 from fer_vit.face.image import decode_image
-from fer_vit.face.yunet import find_faces, yunet_path
+from fer_vit.face.yunet import find_by_network, yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import draw_face
@@ -33,7 +33,7 @@ def reference(path: Path, image: Image, min_score: float) -> Array:
 
 def assert_same_faces(path: Path, image: Image, min_score: float) -> int:
     expected = reference(path, image, min_score)
-    found = find_faces(path, image, min_score)
+    found = find_by_network(path, image, min_score)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found[:, :14], expected[:, :14], atol=0.01)
     np.testing.assert_allclose(found[:, 14], expected[:, 14], atol=1e-4)
@@ -79,7 +79,7 @@ def test_extreme_shapes_have_finite_boxes(
     yunet: Path, shape: tuple[int, int], rng: np.random.Generator
 ) -> None:
     for image in (np.full((*shape, 3), 90, np.uint8), rng.integers(0, 255, (*shape, 3), np.uint8)):
-        faces = find_faces(yunet, image, 0.05)
+        faces = find_by_network(yunet, image, 0.05)
         assert np.abs(faces).max(initial=0) < 1e4
 
 
@@ -118,9 +118,9 @@ def test_the_network_prints_nothing_and_starts_no_thread(yunet: Path) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_find_the_same_faces(yunet: Path, astronaut: Image, method: str) -> None:
     """Also where the parent process has used the network before."""
-    here = find_faces(yunet, astronaut, 0.5)
+    here = find_by_network(yunet, astronaut, 0.5)
     with multiprocessing.get_context(method).Pool(1) as pool:
-        np.testing.assert_array_equal(pool.apply(find_faces, (yunet, astronaut, 0.5)), here)
+        np.testing.assert_array_equal(pool.apply(find_by_network, (yunet, astronaut, 0.5)), here)
     assert active_count() < 20
 
 
@@ -136,7 +136,7 @@ def test_the_file_comes_with_a_package_that_is_not_imported(
     monkeypatch.chdir(tmp_path)
     path = yunet_path()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == module.SHA256
-    assert path.name == module.NAME
+    assert path.name == module.YUNET_NAME
 
 
 def test_a_named_file_counts_by_its_hash(

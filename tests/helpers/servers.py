@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fer_vit.app.jobs import MAX_GROWTH, Event, Task, resident_memory
+from fer_vit.app.jobs import MAX_WORKER_GROWTH, Event, Task, resident_memory
 from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
         if order == "hang":
             time.sleep(600)
         if order == "eat":
-            pages = bytearray(4 * MAX_GROWTH)
+            pages = bytearray(4 * MAX_WORKER_GROWTH)
             for at in range(0, len(pages), 4096):
                 pages[at] = 1
         pipe.send({"state": "done"})

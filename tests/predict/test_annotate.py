@@ -268,7 +268,7 @@ def test_the_encoder_holds_no_frames(tmp_path: Path) -> None:
 def test_large_frames_are_reduced_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(annotate, "MOST", 80 * 60)
+    monkeypatch.setattr(annotate, "MOST_PIXELS", 80 * 60)
     source = write_numbered(tmp_path / "a.mp4", EVEN[:2])
     annotate_all(source, tmp_path / "b.mp4")
     assert [frame.image.shape for frame in read_frames(tmp_path / "b.mp4")] == [(60, 80, 3)] * 2

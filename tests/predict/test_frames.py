@@ -208,7 +208,7 @@ def test_frames_of_many_bytes_are_not_decoded(
 ) -> None:
     path = write_numbered(tmp_path / "a.mp4", EVEN[:2], pixels="yuv444p10le")
     assert len(read(path)[0]) == 2
-    monkeypatch.setattr(video, "MAX_BYTES", 160 * 120 * 6 - 1)
+    monkeypatch.setattr(video, "MAX_FRAME_BYTES", 160 * 120 * 6 - 1)
     found, end = read(path)
     assert found == []
     assert end.startswith("too large: 160 x 120 pixels (yuv444p10le)")
@@ -461,16 +461,19 @@ def concatenation(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda path: path.write_text("hello\n" * 100), video.UNREADABLE),
-        (lambda path: path.write_bytes(np.random.default_rng(0).bytes(50_000)), video.UNREADABLE),
-        (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE),
+        (lambda path: path.write_text("hello\n" * 100), video.UNREADABLE_VIDEO),
+        (
+            lambda path: path.write_bytes(np.random.default_rng(0).bytes(50_000)),
+            video.UNREADABLE_VIDEO,
+        ),
+        (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE_VIDEO),
         (lambda path: None, "No such file or directory"),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (only_sound, video.NO_VIDEO),
-        (without_frames, video.UNREADABLE),
-        (playlist, video.UNREADABLE),
-        (concatenation, video.UNREADABLE),
+        (without_frames, video.UNREADABLE_VIDEO),
+        (playlist, video.UNREADABLE_VIDEO),
+        (concatenation, video.UNREADABLE_VIDEO),
     ],
     ids=[
         "text",

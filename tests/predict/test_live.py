@@ -160,11 +160,11 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
     [
         ("http", b"HTTP/1.0 404 no\r\n\r\n", "404"),
         ("http", b"HTTP/1.0 401 no\r\n\r\n", "401"),
-        ("http", b"", reader.UNREADABLE),
+        ("http", b"", reader.UNREADABLE_VIDEO),
         ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "not a video|error"),
         ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
         *slow(
-            ("rtsp", None, reader.UNREADABLE),
+            ("rtsp", None, reader.UNREADABLE_VIDEO),
             ("http", None, "no data for 0.5 seconds"),
         ),
         *slow(("file", b"", "not a video|Protocol")),
@@ -177,7 +177,7 @@ def test_a_wrong_address_is_one_line_soon(
     no_model: Recognizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader, "PATIENCE", 0.5 if answer is None else 10)
+    monkeypatch.setattr(reader, "STREAM_PATIENCE", 0.5 if answer is None else 10)
     port = serve(silent=True) if answer is None else serve(answer)
     with pytest.raises(FerVitError, match=rf"^{scheme}://127.0.0.1:{port}/x: .*({reason})"):
         next(watch(no_model, f"{scheme}://user:secret@127.0.0.1:{port}/x"))

@@ -21,7 +21,7 @@ from fer_vit import FerVitError, ImageError, ModelError, load, table
 from fer_vit.face import image
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
-from fer_vit.predict.recognizer import FEW, Recognizer, few_threads
+from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
 from fer_vit.predict.results import FaceResults
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT
@@ -204,9 +204,9 @@ def test_predict_restores_the_threads_of_the_process(model: Recognizer, folder: 
         with pytest.raises(ImageError):
             model.predict(folder / "b.png", workers=0)
         assert (cv2.getNumThreads(), torch.get_num_threads()) == (3, 3)
-        with few_threads(FEW):
+        with few_threads(FEW_FACES):
             assert torch.get_num_threads() == 1
-        with few_threads(FEW + 1):
+        with few_threads(FEW_FACES + 1):
             assert torch.get_num_threads() == 3
     finally:
         cv2.setNumThreads(before[0])

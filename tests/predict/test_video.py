@@ -226,7 +226,7 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
         *((1, n, OK, [0]) for n in (0, 2, 4)),
         (1, 6, NO_FACE, []),
-        (2, None, frames.UNREADABLE, []),
+        (2, None, frames.UNREADABLE_VIDEO, []),
     ]
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]

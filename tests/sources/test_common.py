@@ -17,7 +17,7 @@ from fer_vit.sources.common import (
     class_notes,
     hold_out,
     not_found,
-    read_table,
+    read_text_table,
     similar_names,
 )
 
@@ -74,7 +74,7 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
 def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
-    found = list(read_table(path, ("x", "y"), header=False))
+    found = list(read_text_table(path, ("x", "y"), header=False))
     assert found == [(1, {"x": "a", "y": "(0, 1)"}), (3, {"x": "b", "y": "2"})]
     for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
@@ -86,7 +86,7 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
-            list(read_table(path, ("file", "Age")))
+            list(read_text_table(path, ("file", "Age")))
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_not_found_lists_the_content(tmp_path: Path) -> None:
 def test_worker_processes_keep_the_order_and_count_what_they_drop(
     astronaut: Image, yunet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
+    monkeypatch.setattr("fer_vit.sources.common.IMAGES_PER_WORKER", 4)
     crop = astronaut[58:176, 166:284]
     rows = []
     for index in range(22):

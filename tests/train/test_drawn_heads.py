@@ -23,7 +23,7 @@ from tests.train.test_heads import validate
 pytestmark = pytest.mark.slow  # a model is trained
 FACES = 2000
 FEATURES = ("brow", "eye", "nose", "mouth")
-STRONG = {name: 0.3 if name == "browLower" else 0.5 for name in drawn.MOVEMENTS}
+STRONG = {name: 0.3 if name == "browLower" else 0.5 for name in drawn.DRAWN_MOVEMENTS}
 """A movement from this intensity on; lowered brows are never stronger than 0.6."""
 EPOCHS = 12
 """Fewer than in the config: a minute and a half on one core."""
@@ -49,7 +49,7 @@ def learn(manifest: Path, folder: Path, seed: int) -> Learned:
     checkpoint = fit(manifest, folder, "--config=drawn_heads", *options, "--data.num_workers=0")
     logs = validate(checkpoint, manifest, folder)
     agreement = {}
-    for head in drawn.OUTPUTS:
+    for head in drawn.DRAWN_OUTPUTS:
         for row in csv.DictReader((logs / f"val_{head}.csv").open()):
             agreement[row["output"]] = float(row.get("r") or row["CCC"])
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import has_bf16
-from fer_vit.train.run import describe, multiply_adds, run, with_prefix
+from fer_vit.train.run import describe_network, multiply_adds, run, with_prefix
 from tests.helpers.models import small_model
 
 
@@ -89,7 +89,7 @@ def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expec
     assert multiply_adds(net.train()) == expected + 5 * D
     assert all(block.attn.fused_attn for block in net.vit.blocks)
     assert net.training
-    assert describe(net).endswith(f"{with_prefix(expected + 5 * D)} multiply-adds a face")
+    assert describe_network(net).endswith(f"{with_prefix(expected + 5 * D)} multiply-adds a face")
 
 
 @pytest.mark.parametrize(

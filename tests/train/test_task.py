@@ -546,5 +546,5 @@ def test_fit_trains_the_heads_of_a_manifest(heads: bool, tmp_path: Path) -> None
     reading = drawn_source.read(tmp_path / "faces", count=40, size=32, heads=heads)
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     net = load_network(fit(tmp_path / "faces.parquet", tmp_path / "runs", *TINY))
-    assert net.settings.outputs == (drawn_source.OUTPUTS if heads else {})
+    assert net.settings.outputs == (drawn_source.DRAWN_OUTPUTS if heads else {})
     assert [*net.heads] == [*net.settings.outputs]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fer_vit import load
-from fer_vit.app.jobs import MAX_GROWTH
+from fer_vit.app.jobs import MAX_WORKER_GROWTH
 from fer_vit.app.tasks import EXPLAIN_MEMORY
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
@@ -27,7 +27,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
 from fer_vit.visualization.evidence import (
-    MEMORY,
+    EXPLAINED_BYTES,
     ExplainOptions,
     LabelChoice,
     explain_faces,
@@ -36,7 +36,7 @@ from fer_vit.visualization.evidence import (
     find_targets,
     head_terms,
 )
-from fer_vit.visualization.people import PICTURES, Watched, limit, pictures, watch
+from fer_vit.visualization.people import PICTURES, Watched, limit, pictures, watch_people
 from tests.helpers.faces import make_faces
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
@@ -211,7 +211,7 @@ def frames(
 
 def test_every_frame_counts_and_absences_are_known() -> None:
     tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
-    watched = watch(
+    watched = watch_people(
         [*frames("a.mp4", tracks), no_faces([PhotoInfo("a.mp4", "damaged: 3 packets")])]
     )
     videos = watched.videos
@@ -245,7 +245,7 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
-    (line,) = watch(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].lines("a.mp4")
+    (line,) = watch_people(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].lines("a.mp4")
     times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
     span = (times * 1000 / times[-1]).astype(int).clip(max=999)
     expected = [shares[span == n].mean() * 1000 for n in range(1000)]
@@ -258,7 +258,9 @@ def test_a_long_curve_has_means_of_equal_spans() -> None:
 def test_pictures_are_spread_evenly(count: int) -> None:
     numbers = [
         face.frame
-        for face in watch(frames("a.mp4", [[0]] * count, period=400)).videos["a.mp4"].pictures()
+        for face in watch_people(frames("a.mp4", [[0]] * count, period=400))
+        .videos["a.mp4"]
+        .pictures()
     ]
     assert len(numbers) == min(count, PICTURES)
     steps = np.diff(np.array(numbers, float))
@@ -269,7 +271,8 @@ def test_pictures_are_spread_evenly(count: int) -> None:
 
 def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
     numbers = [
-        face.frame for face in watch(frames("a.mp4", [[0]] * 5000)).videos["a.mp4"].pictures()
+        face.frame
+        for face in watch_people(frames("a.mp4", [[0]] * 5000)).videos["a.mp4"].pictures()
     ]
     assert len(numbers) == PICTURES
     assert numbers == sorted(numbers)
@@ -290,7 +293,7 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
     assert {face.score for faces in found for face in faces} == {None}
     again = [
         row
-        for _, chunks in pictures(model, watch(found).videos, options)
+        for _, chunks in pictures(model, watch_people(found).videos, options)
         for one in chunks
         for row in one.to_crop
     ]
@@ -301,16 +304,16 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
 
 def test_in_a_crowd_everyone_has_a_picture() -> None:
     tracks = [[*range(40)]] * 30 + [[*range(700)]]
-    (video,) = watch(frames("a.mp4", tracks)).videos.values()
+    (video,) = watch_people(frames("a.mp4", tracks)).videos.values()
     shown = [face.track for face in video.pictures()]
     assert sorted(shown) == [*range(700)]
-    (few,) = watch(frames("a.mp4", tracks[:30])).videos.values()
+    (few,) = watch_people(frames("a.mp4", tracks[:30])).videos.values()
     assert len(list(few.pictures())) == 4 * PICTURES
 
 
 def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     both = [*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)]
-    videos = watch(both).videos
+    videos = watch_people(both).videos
     assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
     fewer, left_out = limit(videos, 15)
     assert left_out == {}
@@ -337,7 +340,7 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
 
 
 def test_a_person_alone_has_no_more_pictures_without_a_limit() -> None:
-    videos = watch(frames("a.mp4", [[0]] * 600)).videos
+    videos = watch_people(frames("a.mp4", [[0]] * 600)).videos
     for most in (sys.maxsize, 10_000):
         limited, left_out = limit(videos, most)
         assert len(list(limited["a.mp4"].pictures())) == PICTURES
@@ -369,16 +372,16 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
 def test_additive_attention_is_explained_in_small_batches() -> None:
     many = small_model(regions=("mouth",))
     few = small_model(regions=("mouth",), attention="additive")
-    assert faces_at_once(many, MEMORY) > faces_at_once(few, MEMORY) > 1
+    assert faces_at_once(many, EXPLAINED_BYTES) > faces_at_once(few, EXPLAINED_BYTES) > 1
     large = RegionViTConfig(attention="additive", regions=("mouth",))
-    assert faces_at_once(build_model(large, ["a", "b"]), MEMORY) == 1
+    assert faces_at_once(build_model(large, ["a", "b"]), EXPLAINED_BYTES) == 1
 
 
 def test_faces_are_explained_in_batches_that_fit_into_the_memory() -> None:
     net = small_model(regions=("mouth",))
-    most = faces_at_once(net, MEMORY)
-    assert faces_at_once(net, MEMORY // 4) == pytest.approx(most / 4, abs=1)
+    most = faces_at_once(net, EXPLAINED_BYTES)
+    assert faces_at_once(net, EXPLAINED_BYTES // 4) == pytest.approx(most / 4, abs=1)
     # The default model, in the app: the job may take more for photos and results.
     shipped = load("ferplus-fairface", "cpu").net
     assert 1 < faces_at_once(shipped, EXPLAIN_MEMORY) <= 10
-    assert EXPLAIN_MEMORY <= MAX_GROWTH / 4
+    assert EXPLAIN_MEMORY <= MAX_WORKER_GROWTH / 4
