@@ -365,7 +365,7 @@ MOST_VOTES = 10  # the row of faces with this many votes, or more
 VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
 
 
-def describe_faces(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
+def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
     """Returns how many faces were found or are ambiguous, and scores.
 
     Without labels: confidence and the share of each expression instead of scores. `votes`: as for
@@ -416,14 +416,14 @@ def evaluate_faces(
         The results; with labels also `labels`, the `confusion` (C, C) and `likely wrong labels`.
     """
     votes = None if faces.targets is None else have_votes(faces.targets)
-    results: dict[str, Any] = {"all": describe_faces(faces, votes)}
+    results: dict[str, Any] = {"all": describe_results(faces, votes)}
 
     cells: Iterable[object] = faces.columns.get("near_duplicate", [])
     marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
     if marks.any():
         results["near-duplicates of train"] = int(marks.sum())
         if not marks.all():
-            results["without near-duplicates"] = describe_faces(faces.take(~marks), votes)
+            results["without near-duplicates"] = describe_results(faces.take(~marks), votes)
 
     if by:
         results["by"] = {column: compare_groups(faces, column) for column in by}
@@ -488,7 +488,7 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     """Describes the groups of a column and, with labels, compares their accuracy.
 
     Returns:
-        `groups`: the number of faces and the results of `describe_faces`, by name; with labels the
+        `groups`: the number of faces and results of `describe_results`, by name; with labels the
         `difference` and `p` of `group_tests`. `few`: the sizes of groups that are too small to
         compare. `unknown`: the number of faces without a value. With labels also `worst` and `best`
         by accuracy, and the `gap` between them.
@@ -507,7 +507,7 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
         if persons >= FEW:
             groups[name] = {
                 "faces": sizes[name],
-                **describe_faces(faces.take(names == name), votes),
+                **describe_results(faces.take(names == name), votes),
             }
         else:
             few[name] = sizes[name]

@@ -36,7 +36,7 @@ from fer_vit.evaluation.cells import (
 from fer_vit.evaluation.join import refuse_twice
 from fer_vit.evaluation.read import PATH, Table, read_table
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, outputs_of, target_column
+from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.listing import counted, name_text
 
 DESCRIBING = ("split", "label", "person")
@@ -52,7 +52,6 @@ and an occurrence.
 """
 SIDE_WORDS = {"l": "Left", "r": "Right"}
 
-MOVEMENTS = "movements"
 MOST_INTENSE = 5.0
 """The intensity E of an action unit, the largest."""
 INTENSITIES = f"intensities from 0 to {MOST_INTENSE:g}, and divided by that"

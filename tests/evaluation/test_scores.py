@@ -28,7 +28,7 @@ from fer_vit.evaluation.scores import (
     compare_groups,
     compare_models,
     confusion_matrix,
-    describe_faces,
+    describe_results,
     evaluate_faces,
     group_tests,
     holm,
@@ -412,7 +412,7 @@ def test_abstentions_by_group(labelled: bool) -> None:
             )
         else:
             assert "accuracy where unambiguous" not in groups[name]
-    assert "ambiguous" not in describe_faces(faces(right, labelled))
+    assert "ambiguous" not in describe_results(faces(right, labelled))
 
 
 def test_small_and_single_groups() -> None:
