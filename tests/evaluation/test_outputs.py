@@ -211,7 +211,7 @@ def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> N
     words = ["--checkpoint", tmp_path / "one"]
     results = evaluate(tmp_path / "e", folder / "faces.parquet", *words)
     assert [*results["heads"]] == ["movements"]
-    lacking = len(drawn.MOVEMENTS) - 1
+    lacking = len(drawn.DRAWN_MOVEMENTS) - 1
     assert any(f"movements ({lacking}), pose (2), affect (2)" in note for note in results["notes"])
 
 

@@ -188,7 +188,7 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
         (["path,yaw", "a.jpg,left"], "row 1 .*a number in `yaw`, but got `left`"),
         (["path,yaw", "a.jpg,inf"], "row 1 .*finite.*`yaw`"),
         (["path,age", "a.jpg,3"], "columns of targets.*but got path, age"),
-        (["path,yaw", "a.jpg,"], "empty"),
+        (["path,yaw", "a.jpg,"], "none of their cells"),
         (["image,yaw", "a.jpg,3"], "column path"),
         (["path,yaw", "a.jpg,3", ",4"], "row 2 .*path.*empty"),
         (["path,yaw", "a.jpg,3", "./a.jpg,4"], "row 2 .*has several"),
