@@ -2,6 +2,7 @@
 
 from argparse import ArgumentError
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import timm
@@ -137,8 +138,7 @@ class ModelSettings:
 
 def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
     """Converts the plain values of the file `name`; raises FerVitError for a wrong type."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
+    parser = _settings_parser(kind)  # type: ignore[arg-type] # mypy takes a class as not hashable
     try:
         return kind(**parser.parse_object(values).as_dict())
     except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
@@ -146,6 +146,14 @@ def read_settings(kind: type[Settings], values: dict[str, Any], name: object) ->
         raise FerVitError(
             f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit."
         ) from error
+
+
+@cache
+def _settings_parser(kind: type) -> ArgumentParser:
+    """Returns a parser of the fields of a class; jsonargparse takes long to build it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    return parser
 
 
 def check_config(c: RegionViTConfig) -> None:

@@ -311,19 +311,22 @@ def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
     return -strength * torch.tensor(prior).log()
 
 
-def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
+def build_model(
+    config: RegionViTConfig, labels: Sequence[str], *, initialize: bool = True, **settings: Any
+) -> RegionViT:
     """Builds a RegionViT from its parts.
 
     Args:
         config: The architecture.
         labels: The C expressions in the order of the logits; none: an encoder without classifier.
+        initialize: Whether timm draws weights for its blocks; not needed for weights of a file.
         **settings: Other arguments of `ModelSettings`.
 
     Raises:
         FerVitError: As for `create_backbone`.
     """
     model_settings = ModelSettings(list(labels), **settings)
-    vit = create_backbone(config, len(labels))
+    vit = create_backbone(config, len(labels), initialize)
     normalize = Normalize(
         mean=vit.pretrained_cfg["mean"],
         std=vit.pretrained_cfg["std"],
@@ -404,7 +407,9 @@ def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
         vit.pos_embed = nn.Parameter(kept, vit.pos_embed.requires_grad)
 
 
-def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
+def create_backbone(
+    config: RegionViTConfig, num_classes: int, initialize: bool = True
+) -> VisionTransformer:
     """Creates timm's vision transformer with the configured attention, blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels for another image or patch size.
@@ -418,6 +423,8 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         )
     state = read_weights(config.pretrained) if isinstance(config.pretrained, str) else None
     options = _timm_options(config, state)
+    if not initialize:
+        options["weight_init"] = "skip"
     try:
         vit = timm.create_model(config.backbone, num_classes=num_classes, **options)
     except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:

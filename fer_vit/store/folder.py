@@ -203,11 +203,11 @@ def build_network(
     """
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            expected = build_model(**settings).state_dict()
+            expected = build_model(**settings, initialize=False).state_dict()
         for key, required, came in differing(expected, state):
             raise ValueError(f"weights `{short(key)}`: {came}, but its settings require {required}")
         check_finite(state, name)
-        net = build_model(**settings)
+        net = build_model(**settings, initialize=False)
         net.load_state_dict(state)  # from any precision, to float32
     # settings of a file can be anything
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
