@@ -2,15 +2,18 @@
 so that a test imports only what it uses.
 """
 
+import gc
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
+
+from fer_vit.imports import collector_off
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
@@ -65,6 +68,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports all test files without Python's garbage collector, which would scan the libraries
+    again and again; afterwards it leaves them out.
+    """
+    with collector_off():
+        result = yield
+    gc.freeze()
+    return result
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Moves the tests of long files to the front."""
     if gone := [name for name in LONG if not (TESTS / name).is_file()]:
@@ -90,15 +104,19 @@ def environment() -> Iterator[None]:
     """
     before = dict(os.environ)
     yield
-    os.environ.clear()
-    os.environ.update(before)
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Draws the same random numbers after any earlier tests."""
+    """Draws the same random numbers after any earlier tests.
+
+    `torch.manual_seed` would also note the stack for every device that is not initialized.
+    """
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

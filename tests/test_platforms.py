@@ -9,7 +9,7 @@ import multiprocessing
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +27,7 @@ from fer_vit import cli
 from fer_vit.errors import FerVitError
 from fer_vit.files import atomic_write
 from tests.helpers.commands import CROPS, run
+from tests.helpers.processes import squares
 
 LACKING = {
     "darwin": {
@@ -194,10 +195,6 @@ def test_a_worker_ends_with_the_signal_of_the_main_process(system: str) -> None:
     assert receiver.recv() == [signal.SIG_DFL, signal.SIG_IGN]
     process.join()
     assert process.exitcode == 0
-
-
-def squares(number: int) -> Iterator[int]:
-    yield number**2
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

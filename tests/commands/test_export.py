@@ -96,7 +96,7 @@ Export = Callable[[str], Path]
 def model_of_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny network with all heads, whose weights are random."""
     torch.manual_seed(0)
-    config = replace(SMALL, regions=DEFAULT_REGIONS)
+    config = replace(SMALL, depth=1, regions=DEFAULT_REGIONS)
     net = build_model(config, "abc", outputs=OUTPUTS, temperature=1.3)
     for value in net.heads.parameters():
         torch.nn.init.normal_(value, std=0.3)

@@ -30,7 +30,12 @@ TINY += [
 ]
 TINY += [
     f"--trainer.{word}"
-    for word in ("limit_train_batches=2", "limit_val_batches=2", "enable_progress_bar=false")
+    for word in (
+        "limit_train_batches=2",
+        "limit_val_batches=2",
+        "num_sanity_val_steps=0",
+        "enable_progress_bar=false",
+    )
 ]
 """Options that make a run of fit last about a second."""
 CROPS = ("--face=crop", "--detector=none")

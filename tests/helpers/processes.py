@@ -1,7 +1,7 @@
 """Processes that tests start, end and wait for."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 PATIENCE = 300.0
 """Seconds to wait for what must happen: far more than it takes,
@@ -19,3 +19,8 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, f"still not so after {PATIENCE:.0f} seconds"
         time.sleep(0.01)
+
+
+def squares(number: int) -> Iterator[int]:
+    """A task for a worker, which imports this file alone."""
+    yield number**2

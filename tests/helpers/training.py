@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from fer_vit.geometry import Float32Array, Image
+from fer_vit.model import embedding
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.embedding import crop_image
 from fer_vit.model.region_vit import RegionViT, build_model
 
 
@@ -44,23 +48,33 @@ class Schedule:
 def train_on_faces(
     config: RegionViTConfig, names: Sequence[str], faces: Faces, schedule: Schedule, seed: int
 ) -> RegionViT:
-    """Trains a model that predicts `names`, with regions hidden at random."""
+    """Trains a model of regions that predicts `names`, with regions hidden at random.
+
+    Each region is cut from each face once, not again in each step.
+    """
     torch.manual_seed(seed)
     net = build_model(config, names)
     steps = schedule.epochs * len(faces.label) // schedule.batch
     optimizer = torch.optim.AdamW(net.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, schedule.lr, total_steps=steps)
 
-    for _ in range(schedule.epochs):
-        for rows in torch.randperm(len(faces.label)).split(schedule.batch):
-            valid = torch.rand(len(rows), faces.boxes.shape[1]) >= schedule.hidden
-            valid[:, list(schedule.shown)] = True
-            logits = net.logits(faces.image[rows], faces.boxes[rows], valid)
-            loss = nn.functional.cross_entropy(logits, faces.label[rows])
+    source = net.normalize(faces.image)
+    cut = crop_image(source, faces.boxes, net.region_embed.side)  # (B R, C, side, side)
+    cut = cut.unflatten(0, faces.boxes.shape[:2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(net, "normalize", nn.Identity())
+        for _ in range(schedule.epochs):
+            for rows in torch.randperm(len(faces.label)).split(schedule.batch):
+                regions = cut[rows].flatten(0, 1)
+                patch.setattr(embedding, "crop_image", Mock(return_value=regions))
+                valid = torch.rand(len(rows), faces.boxes.shape[1]) >= schedule.hidden
+                valid[:, list(schedule.shown)] = True
+                logits = net.logits(faces.image[rows], faces.boxes[rows], valid)
+                loss = nn.functional.cross_entropy(logits, faces.label[rows])
 
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            one_cycle.step()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+                one_cycle.step()
     return net.eval()
