@@ -186,14 +186,24 @@ def score_terms(
         predicted = agreement(terms, changes)  # (B, K) each
         control = agreement(shuffled, changes)
         columns = [predicted.rank, control.rank, predicted.first, control.first]
-        means = np.column_stack([column.mean(1) for column in columns])  # (B, 4)
+        means = np.column_stack([known_mean(column, 1) for column in columns])  # (B, 4)
         row: dict[str, Any] = dict(zip(TERMS, mean_intervals(means), strict=True))
         row["outputs"] = {}
         for place, name in enumerate(model.net.settings.outputs[head]):
-            of_output = [float(column[:, place].mean()) for column in columns]
+            of_output = [float(known_mean(column[:, place], 0)) for column in columns]
             row["outputs"][name] = dict(zip(TERMS, of_output, strict=True))
         scores[hidden] = row
     return scores
+
+
+def known_mean(values: Array, axis: int) -> Array:
+    """Returns the mean of values along an axis without NaN; NaN where there is no value."""
+    known = np.isfinite(values)
+    count = known.sum(axis)
+    missing = np.full(count.shape, np.nan)
+    return np.asarray(
+        np.divide(np.where(known, values, 0).sum(axis), count, out=missing, where=count > 0)
+    )
 
 
 def gather(batches: Sequence[Tensor]) -> Array:

@@ -7,7 +7,7 @@ from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
 from fer_vit.comparison.series import LEAST_BINS, RESAMPLES
 from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Kind, Study
-from fer_vit.errors import printable
+from fer_vit.errors import printable, short
 from fer_vit.version import __version__
 
 ALPHA = 0.05
@@ -162,6 +162,7 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
             f"or clips: {listed(study.without_rest)}."
         )
+    lines += _late_lines(study, results)
     if results.mixed is None:
         lines.append(INSTALL)
     lines += _repeated_lines(results)
@@ -169,11 +170,23 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     return [printable(line) for line in lines]
 
 
+def _late_lines(study: Study, results: Results) -> list[str]:
+    """Returns a line if times matter, and some clips begin later than 0 s."""
+    times_matter = study.rest is not None or results.courses is not None
+    if not study.late or not times_matter:
+        return []
+    path, start = next(iter(study.late.items()))
+    return [
+        f"Clips whose times begin after 0 s: {len(study.late):,}, for example {short(path)} at "
+        f"{start:g} s. Rest and grid count from 0 s in the table."
+    ]
+
+
 def _course_methods(courses: Courses) -> str:
     """Returns how series were computed."""
     text = (
-        f"Series are means in bins of {courses.step:g} s from the start of each clip; bins without "
-        "a face stay empty"
+        f"Series are means in bins of {courses.step:g} s from 0 s of each clip; bins without a "
+        "face stay empty"
     )
     if courses.synchrony:
         text += (

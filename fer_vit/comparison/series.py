@@ -20,7 +20,10 @@ RESAMPLES = 2000  # of the bootstrap
 
 
 class Rest(NamedTuple):
-    """An interval in a clip, in seconds: from `start` up to but not including `end`."""
+    """An interval in a clip, in seconds: from `start` up to but not including `end`.
+
+    One that starts at 0 also has the frames before: the times of some videos begin below 0.
+    """
 
     start: float
     end: float
@@ -30,7 +33,8 @@ class Rest(NamedTuple):
 
     def contains(self, seconds: Array) -> Mask:
         """Returns which times (N,) lie in the interval."""
-        return np.asarray((seconds >= self.start) & (seconds < self.end))
+        least = self.start if self.start > 0 else -math.inf
+        return np.asarray((seconds >= least) & (seconds < self.end))
 
 
 def parse_rest(text: str) -> Rest:
@@ -96,13 +100,14 @@ def check_grid(seconds: Array, clips: int, step: float) -> int:
 def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
     """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
 
-    Bin t has the values from `t * step` up to `(t + 1) * step`. A bin without values is NaN.
+    Bin t has the values from `t * step` up to `(t + 1) * step`, the first one those before 0 as
+    well. A bin without values is NaN.
     `seconds` (N,) are the times, NaN for a photo, and `clip` (N,) the indices of the clips.
     """
     clips = int(clip.max()) + 1
     bins = check_grid(seconds, clips, step)
-    timed = seconds >= 0
-    place = np.floor(seconds[timed] / step + EDGE).astype(int)
+    timed = np.isfinite(seconds)
+    place = np.floor(seconds[timed] / step + EDGE).astype(int).clip(min=0)
     cell = clip[timed] * bins + place  # index into all bins of all clips
     count = np.bincount(cell, minlength=clips * bins)
     sums = np.zeros((clips * bins, values.shape[1]))

@@ -1,7 +1,7 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs
 # seconds of clips below which nothing per minute is measured: a clip of one frame has no length
 BRIEFEST = 1e-3
+LATE = 0.5  # seconds; a clip whose times begin later is named where times matter
 
 
 class Kind(NamedTuple):
@@ -69,6 +70,7 @@ class Study:
     rest: Rest | None = None  # the interval that was subtracted
     without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
     notes: tuple[str, ...] = ()  # what was assumed and left out in reading
+    late: dict[str, float] = field(default_factory=dict)  # by clip, see `find_late`
 
     @property
     def heads(self) -> list[str]:
@@ -200,7 +202,21 @@ def make_study(
         rest=rest,
         without_rest=selected.without_rest,
         notes=(*faces.notes, *describe_groups(faces, (by, person))),
+        late=find_late(faces.paths, _seconds(faces)),
     )
+
+
+def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
+    """Returns the first time of each clip that begins later than `LATE`.
+
+    The times of recordings (.mts, .ts) often begin above 0, and the times of a part at its start.
+    `paths` and `seconds` (N,) are of all rows, also without a face; NaN in a photo.
+    """
+    first: dict[str, float] = {}
+    for path, time in zip(paths, seconds, strict=True):
+        if np.isfinite(time):
+            first[str(path)] = min(first.get(str(path), np.inf), float(time))
+    return {path: time for path, time in first.items() if time > LATE}
 
 
 class Selected(NamedTuple):

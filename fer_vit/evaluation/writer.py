@@ -301,7 +301,10 @@ MEANINGS_OF_SCORES = {
         "how often the prediction equals the label of one annotator, who is drawn at random from "
         "the votes. Where rare votes were dropped (FERPlus), people agree less than this"
     ),
-    "agreement of two annotators": "the same for two annotators",
+    "agreement of two annotators": (
+        "the same for two annotators. The second draw may be the same annotator, so that two "
+        "different ones agree less"
+    ),
     "accuracy where unambiguous": "the accuracy on the faces that are not ambiguous",
     "ambiguous": "faces for which several expressions are possible",
     "face found": "photos in which a face was found",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from fer_vit.explain.methods import blur
@@ -78,7 +79,7 @@ def inside(boxes: Tensor, size: int) -> Tensor:
 
 
 class Agreement(NamedTuple):
-    """How well terms predict effects, for each face and output (B, K)."""
+    """How well terms predict effects, for each face and output (B, K); NaN where all are equal."""
 
     rank: Array  # Spearman's correlation over the regions of a face
     first: Array  # whether the region with the largest term has the largest effect, by size
@@ -86,11 +87,16 @@ class Agreement(NamedTuple):
 
 def agreement(terms: Array, effects: Array) -> Agreement:
     """Compares terms with effects (B, R, K), both signed, of two regions or more."""
-    order = terms.argsort(1).argsort(1).astype(float)
-    other = effects.argsort(1).argsort(1).astype(float)
+    order = rankdata(terms, axis=1)
+    other = rankdata(effects, axis=1)
     order -= order.mean(1, keepdims=True)
     other -= other.mean(1, keepdims=True)
     norm = np.sqrt((order**2).sum(1) * (other**2).sum(1))  # (B, K)
-    rank = (order * other).sum(1) / norm
-    first = np.abs(terms).argmax(1) == np.abs(effects).argmax(1)
-    return Agreement(rank, first.astype(float))
+    unknown = np.full(norm.shape, np.nan)
+    rank = np.divide((order * other).sum(1), norm, out=unknown, where=norm > 0)
+
+    size = np.abs(terms)
+    other_size = np.abs(effects)
+    first = (size.argmax(1) == other_size.argmax(1)).astype(float)
+    first[(np.ptp(size, axis=1) == 0) | (np.ptp(other_size, axis=1) == 0)] = np.nan
+    return Agreement(rank, first)

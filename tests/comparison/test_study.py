@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_ind
 
-from fer_vit.comparison.prose import sentences
-from fer_vit.comparison.results import compare_kind
-from fer_vit.comparison.series import Rest
+from fer_vit.comparison.prose import methods, sentences
+from fer_vit.comparison.results import compare_kind, compute_results
+from fer_vit.comparison.series import Rest, resample
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import (
     SHARE,
@@ -297,6 +297,40 @@ def test_the_change_of_an_angle_is_the_shorter_way(tmp_path: Path) -> None:
     found = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
     (kind,) = [kind for kind in found.kinds if kind.title.startswith("Head pose")]
     assert kind.values["roll"] == pytest.approx([4, 4])
+
+
+def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
+    """The times of some videos begin below 0: these frames are rest, and in the first bin."""
+    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
+    table["seconds"] -= 0.25
+    table["valence"] = np.where(table["seconds"] < 0.2, 0.0, 0.5)  # two frames
+    path = tmp_path / "faces.csv"
+    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
+    faces = read_predictions(path, videos=True)
+    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.2))
+    assert found.faces.tolist() == [6, 6]
+    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Valence")]
+    assert kind.values["valence"] == pytest.approx([0.5, 0.5])
+
+    whole = make_study(faces, "condition", "subject")
+    series = resample(whole.probabilities, whole.seconds, whole.observation, 0.5)
+    expected = table["p_happy"].to_numpy()[:3].mean()
+    assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
+
+
+def test_clips_that_begin_late_are_named_where_times_matter(tmp_path: Path) -> None:
+    late = clip("b.mts", "cccchhhh", "y")
+    late["seconds"] += 1.4
+    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), late])
+    path = tmp_path / "faces.csv"
+    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
+    faces = read_predictions(path, videos=True)
+    plain = make_study(faces, "condition", "subject")
+    assert [*plain.late.values()] == [1.4]
+    assert not any("1.4 s" in line for line in methods({}, plain, compute_results(plain)))
+    rested = make_study(faces, "condition", "subject", rest=Rest(0, 1.5))
+    lines = methods({}, rested, compute_results(rested))
+    assert sum("1.4 s" in line and "b.mts" in line for line in lines) == 1
 
 
 def test_episodes_touch_but_for_rounding() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 
 from fer_vit.explain.terms import agreement, inside, region_effects
 from fer_vit.model.config import RegionViTConfig
@@ -56,6 +57,23 @@ def test_agreement_of_opposite_and_of_random_order() -> None:
     random = agreement(terms, rng.normal(size=terms.shape))
     assert random.rank.mean(0) == pytest.approx([0, 0], abs=0.05)
     assert random.first.mean(0) == pytest.approx([0.2, 0.2], abs=0.05)
+
+
+def test_ranks_of_equal_terms_are_scipys_and_none_where_all_are_equal() -> None:
+    rng = np.random.default_rng(0)
+    terms = rng.integers(0, 3, (50, 5, 2)).astype(float)
+    effects = rng.integers(0, 3, (50, 5, 2)).astype(float)
+    terms[0, :, 0] = 0
+    effects[1, :, 1] = 0.5
+    found = agreement(terms, effects)
+    for face, output in np.ndindex(50, 2):
+        x = terms[face, :, output]
+        y = effects[face, :, output]
+        expected = np.nan
+        if np.ptp(x) and np.ptp(y):
+            expected = spearmanr(x, y).statistic
+        assert found.rank[face, output] == pytest.approx(expected, nan_ok=True)
+    assert np.isnan(found.first[[0, 1], [0, 1]]).all()
 
 
 def test_pixels_inside_of_a_box() -> None:
