@@ -132,7 +132,8 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     missing = (~chosen.any(0)).sum()
     if missing:
         raise FerVitError(
-            f"These teachers have learned {missing:,} of the faces. Add teachers with other folds."
+            f"{missing:,} faces were seen by every teacher in training. Add teachers of the other "
+            "folds."
         )
 
     total = np.zeros((len(faces), len(faces.names)))  # (M, C)

@@ -66,7 +66,7 @@ def evaluate(
             predict`.
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface.
+            the model that `fer-vit models` marks.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
             class.
         labels: For a table: the truth, in a manifest or a table with the column path, and label or

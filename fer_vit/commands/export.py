@@ -58,9 +58,9 @@ def export(
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: ferplus-fairface. Repeated: the
-            weights are averaged, for models of one configuration and the same initial weights;
-            `standardize` is the first model's.
+            "user/name" on the Hugging Face hub. Default: the model that `fer-vit models` marks.
+            Repeated: the weights are averaged, for models of one configuration and the same initial
+            weights; `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
             accuracy, and the thresholds of `predict`'s column `prediction_set`.
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times

@@ -78,7 +78,7 @@ def faithfulness(
             and glob patterns without labels.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface.
+            the model that `fer-vit models` marks.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
             class.
         output: The folder to write.

@@ -65,7 +65,7 @@ def finetune(
             (the logs).
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit
             export`, a name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface.
+            the model that `fer-vit models` marks.
         duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones,
             `keep` keeps them.
         overwrite: Whether existing results may be replaced.

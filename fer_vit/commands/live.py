@@ -51,7 +51,7 @@ def live(
             in real time. Default: camera 0.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface.
+            the model that `fer-vit models` marks.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
         host: The address to serve (default: localhost), then host names that browsers may use.
             Everyone who reaches this address can watch and stop the program.

@@ -67,7 +67,7 @@ def predict(
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            ferplus-fairface.
+            the model that `fer-vit models` marks.
         model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
             class.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.

@@ -87,7 +87,7 @@ def load(
 
     Args:
         model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a
-            folder, or "user/name" on the Hugging Face hub. None: ferplus-fairface. Or a network in
+            folder, or "user/name" on the Hugging Face hub. None: the default model. Or a network in
             memory.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple
             GPU if there is one.
