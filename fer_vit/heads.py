@@ -92,6 +92,18 @@ def values_near(values: Array, targets: Array, period: float) -> Array:
     return np.asarray(values + period * np.nan_to_num(turns))
 
 
+def join_directions(values: Array, period: float) -> Array:
+    """Returns values (M, K) with a period, each output near its mean direction.
+
+    Correlations need it: of 179 and -179 degrees, the second becomes 181.
+    """
+    angles = 2 * np.pi / period * values
+    sine = np.nansum(np.sin(angles), axis=0)  # (K,)
+    cosine = np.nansum(np.cos(angles), axis=0)
+    directions = period / (2 * np.pi) * np.arctan2(sine, cosine)
+    return values_near(values, np.broadcast_to(directions, values.shape), period)
+
+
 def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -> Array:
     """Returns values of a head (M, K) in the picture, from those in crops.
 

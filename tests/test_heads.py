@@ -11,6 +11,7 @@ from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_outputs,
+    join_directions,
     merge_outputs,
     nearest_to,
     other_side,
@@ -181,6 +182,14 @@ def test_turn_roll_stays_within_half_a_turn(roll: float, degrees: float, expecte
     values = np.array([[175.0, roll]])
     turned = turn_roll(values, ["yaw", "roll"], np.array([degrees]))
     np.testing.assert_array_equal(turned, [[175.0, expected]])
+
+
+@pytest.mark.parametrize("turn", [0.0, 90.0, 180.0, -179.0])
+def test_joined_directions_differ_as_upright_angles_do(turn: float) -> None:
+    upright = np.array([[-20.0, 5.0], [np.nan, 3.0], [30.0, -4.0], [8.0, np.nan]])
+    joined = join_directions((upright + turn + 180) % 360 - 180, 360)
+    np.testing.assert_allclose(joined - joined[:1], upright - upright[:1])
+    assert (np.abs(joined[np.isfinite(joined)]) <= 360).all()
 
 
 def test_nearest_to_compares_angles_across_half_a_turn() -> None:

@@ -89,7 +89,7 @@ def compute_results(study: Study, grid: float | None = None, sync: bool = False)
     expressions = study.kinds[0].values
     mixed = None
     if find_spec("statsmodels"):
-        mixed = mixed_tests(study, expressions)
+        mixed = mixed_tests(study, study.kinds[0])
     return Results(
         outcomes=[compare_kind(study, kind) for kind in study.kinds],
         repeated=repeated_measures(study, expressions),
@@ -122,20 +122,31 @@ def compare_kind(study: Study, kind: Kind) -> Outcome:
         for (first, second), design in zip(study.pairs, designs, strict=True):
             x = np.where(design.persons, cells[first], np.nan)
             y = np.where(design.persons, cells[second], np.nan)
-            test = compare_pair(x, y, design.paired)
+            test = limit(compare_pair(x, y, design.paired), kind)
             comparisons.append(Comparison(measure, first, second, test))
     return Outcome(kind, means, correct(comparisons))
 
 
-def mixed_tests(study: Study, measures: Mapping[str, Array]) -> list[Comparison]:
-    """Returns the differences of measures (O,) from the first condition by the mixed model."""
+def limit(test: Test | Missing, kind: Kind) -> Test | Missing:
+    """Returns a test whose interval of the difference has no value that the measure cannot have."""
+    if isinstance(test, Missing):
+        return test
+    most = kind.most - kind.least
+    difference = test["difference"]
+    low = max(difference["low"], -most)
+    high = min(difference["high"], most)
+    return test | {"difference": difference | {"low": low, "high": high}}
+
+
+def mixed_tests(study: Study, kind: Kind) -> list[Comparison]:
+    """Returns the differences of measures from the first condition by the mixed model."""
     baseline, *compared = study.conditions
     condition = np.array([*study.conditions.values()]).argmax(0)  # (O,)
     comparisons = []
-    for measure, values in measures.items():
+    for measure, values in kind.values.items():
         tests = mixed_model(values, study.person, condition)
         for second, test in zip(compared, tests, strict=True):
-            comparisons.append(Comparison(measure, baseline, second, test))
+            comparisons.append(Comparison(measure, baseline, second, limit(test, kind)))
     return correct(comparisons)
 
 

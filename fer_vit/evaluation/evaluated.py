@@ -16,7 +16,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
-from fer_vit.heads import nearest_to, outputs_of, target_column
+from fer_vit.heads import HEADS, join_directions, nearest_to, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 
@@ -63,6 +63,9 @@ def pair_outputs(
         columns = [target_column(head, name) for name in names]
         head_values = np.column_stack([values[column] for column in columns])  # (N, K)
         head_targets = np.column_stack([targets[column] for column in columns])  # (N, K)
+        period = HEADS[head].period
+        if period is not None:
+            head_targets = join_directions(head_targets, period)
         heads[head] = HeadOutputs(
             head=head,
             names=names,

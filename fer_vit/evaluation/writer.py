@@ -584,6 +584,8 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     scored = any("accuracy" in group for group in groups.values())
     if scored:
         text = f"{text.strip()} The chart has the accuracy."
+    if not groups:
+        return Section(f"By {column}", text.strip())
     drawn = chart(groups, "accuracy" if scored else FOUND)
     return Section(f"By {column}", text.strip(), score_table(column, groups), intervals=drawn)
 

@@ -11,6 +11,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from fer_vit.geometry import Array
+from fer_vit.heads import join_directions, values_near
 from fer_vit.measures import measure
 
 
@@ -21,10 +22,18 @@ class OutputMetrics(Metric):
     preds: list[Tensor]
     target: list[Tensor]
 
-    def __init__(self, outputs: int, figures: Sequence[str]) -> None:
+    def __init__(self, outputs: int, figures: Sequence[str], period: float | None = None) -> None:
+        """Starts without values.
+
+        Args:
+            outputs: The number K of outputs.
+            figures: The names of the measures.
+            period: Difference of values that mean the same, such as 360 degrees.
+        """
         super().__init__()
         self.outputs = outputs
         self.figures = tuple(figures)
+        self.period = period
         self.add_state("preds", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
@@ -34,12 +43,17 @@ class OutputMetrics(Metric):
         self.target.append(target.float())
 
     def collected(self) -> tuple[Array, Array]:
-        """Returns all predictions and targets (M, K)."""
+        """Returns all predictions and targets (M, K); with a period, near one another."""
         if not len(self.preds):  # a list, or a tensor after the processes have shared states
             return _empty(self.outputs), _empty(self.outputs)
         preds = dim_zero_cat(self.preds)
         target = dim_zero_cat(self.target)
-        return preds.double().cpu().numpy(), target.double().cpu().numpy()
+        values = preds.double().cpu().numpy()
+        truth = target.double().cpu().numpy()
+        if self.period is not None:
+            truth = join_directions(truth, self.period)
+            values = values_near(values, truth, self.period)
+        return values, truth
 
     def compute(self) -> dict[str, Tensor]:
         """Returns the measures (K,) by name; NaN for an output without known targets."""

@@ -167,7 +167,8 @@ def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.M
     """Returns the metrics of the trained heads, by head."""
     metrics = nn.ModuleDict()
     for head in trained:
-        metrics[head] = OutputMetrics(len(shared[head].names), HEADS[head].figures)
+        entry = HEADS[head]
+        metrics[head] = OutputMetrics(len(shared[head].names), entry.figures, entry.period)
     return metrics
 
 

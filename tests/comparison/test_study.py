@@ -252,6 +252,23 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
     assert comparison.measure == "jawOpen"
 
 
+def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
+    """Six of seven persons differ: the t interval alone would end at 121 percentage points."""
+    table = photos(np.random.default_rng(0))
+    table = table[table["subject"] < 7].copy()
+    happy = (table["condition"] == "film") & (table["subject"] != 3)
+    table["label"] = np.where(happy, "happy", "calm")
+    found = study(table, tmp_path, baseline="rest")
+    (kind,) = [kind for kind in found.kinds if kind.title == SHARE]
+    tests = {each.measure: each.test for each in compare_kind(found, kind).comparisons}
+    for label, sign in (("happy", 1), ("calm", -1)):
+        test = tests[label]
+        assert not isinstance(test, Missing)
+        assert test["difference"]["mean"] == pytest.approx(sign * 6 / 7)
+        bounds = sorted(abs(test["difference"][name]) for name in ("low", "high"))
+        assert bounds == pytest.approx([0.5075, 1], abs=1e-3)
+
+
 def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["roll"] = np.where(table["seconds"] < 1, 5.0, 12.0)

@@ -16,7 +16,12 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import scores
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
+from fer_vit.evaluation.evaluated import (
+    EvaluatedFaces,
+    HeadOutputs,
+    pair_outputs,
+    predict_manifest,
+)
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
@@ -83,6 +88,20 @@ def test_the_targets_of_one_person_have_no_interval() -> None:
     assert measured["a"]["CCC"]["faces"] == 5
     assert (measured["a"]["CCC"]["low"], measured["a"]["CCC"]["high"]) == (None, None)
     assert measured["b"]["CCC"]["low"] < measured["b"]["CCC"]["high"]
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_measures_of_a_roll_do_not_depend_on_the_camera(agree: bool) -> None:
+    """Upside down, angles lie on both sides of 180 degrees: r was 1 for any prediction."""
+    rng = np.random.default_rng(0)
+    target = rng.normal(0, 10, 60)
+    value = rng.normal(0, 10, 60) + target * agree
+    for turn in (0, 170, 180):
+        turned = [(angle + turn + 180) % 360 - 180 for angle in (value, target)]
+        heads = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})
+        measured = score_head("pose", heads["pose"], np.arange(60))["roll"]
+        for name in ("r", "MAE"):
+            assert measured[name]["mean"] == pytest.approx(measure(name, value, target))
 
 
 def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:

@@ -37,7 +37,7 @@ from fer_vit.evaluation.scores import (
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluation.writer import write_results
+from fer_vit.evaluation.writer import group_section, write_results
 from fer_vit.faces import as_objects
 
 LABELS = ("a", "b", "c", "d")
@@ -560,6 +560,13 @@ def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) 
     written = json.loads((tmp_path / "photos" / "results.json").read_text())
     assert written["photos"] == 5
     assert "persons" not in written
+
+
+def test_groups_that_are_all_too_small_have_no_table() -> None:
+    results = compare_groups(faces(np.ones(9, bool), age=["old"] * 4 + ["young"] * 5), "age")
+    section = group_section("age", results)
+    assert section.rows == ()
+    assert "old (4), young (5)" in section.text
 
 
 @pytest.mark.parametrize(("count", "warned"), [(FEW - 1, True), (FEW, False)])

@@ -42,6 +42,20 @@ def test_an_output_without_known_targets_is_nan() -> None:
     assert collected.compute()["MAE"].isnan().all()
 
 
+def test_measures_of_angles_do_not_depend_on_a_turn() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(0, 10, (40, 1))
+    preds = rng.normal(0, 10, (40, 1))
+    collected = OutputMetrics(1, ("r", "MAE"), period=360)
+    for rows in (slice(0, 20), slice(20, 40)):
+        turned = [(angle[rows] + 360) % 360 - 180 for angle in (preds, target)]
+        collected.update(*map(torch.from_numpy, turned))
+    figures = collected.compute()
+    for name in ("r", "MAE"):
+        expected = measure(name, preds[:, 0], target[:, 0])
+        assert figures[name].item() == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("head", [*HEADS])
 def test_every_head_has_measures_that_exist(head: str) -> None:
     assert set(HEADS[head].figures) <= set(MEASURES) == set(MEANINGS)
