@@ -218,7 +218,7 @@ def face_figure(
     whole = above + photo_height + below
     figure = Figure(figsize=(FIGURE_WIDTH, whole), dpi=FIGURE_DPI)
     axes = figure.add_axes((0, below / whole, photo_width / FIGURE_WIDTH, photo_height / whole))
-    axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
+    axes.imshow(close.photo.mean(2), cmap="gray", vmin=-130, vmax=255, extent=(0, width, height, 0))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
 
