@@ -218,8 +218,15 @@ def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]
     table = score_table("", rows)
     meanings = meanings_section(table[0])
     heads = []
-    for head in results.get("heads", {}):
-        heads += head_sections(results, head)
+    unknown = []
+    for head, measured in results.get("heads", {}).items():
+        if has_targets(head, measured):
+            heads += head_sections(results, head)
+        else:
+            unknown.append(head)
+    if unknown:
+        text = f"No face has a target of {' or '.join(unknown)}."
+        heads.append(Section("Heads without targets", text))
     if faces.targets is None:
         return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
 
@@ -323,13 +330,15 @@ def meanings_section(names: Sequence[str]) -> Section:
     return Section("What the scores mean", lines=lines)
 
 
+def has_targets(head: str, measured: Measured) -> bool:
+    """Returns whether any face has a target of an output of a head."""
+    first = HEADS[head].figures[0]
+    return any(row[first]["faces"] for row in measured.values())
+
+
 def head_sections(results: Mapping[str, Any], head: str) -> list[Section]:
     """Returns the parts of a head: its measures, by group, of two models, on altered images."""
-    measured = results["heads"][head]
-    first = HEADS[head].figures[0]
-    if not any(row[first]["faces"] for row in measured.values()):
-        return [Section(HEADS[head].title, f"No face has a target of {head}.")]
-    parts = [head_section(head, measured)]
+    parts = [head_section(head, results["heads"][head])]
     for column, by_head in results.get("heads by", {}).items():
         if by_head[head]:
             parts.append(head_groups_section(head, column, by_head[head]))

@@ -9,6 +9,7 @@ quickly.
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def _printable_text(value: Any) -> Any:
     return printable(value) if type(value) is str else value
 
 
+def name_parts(name: str) -> list[str]:
+    """Returns the parts of a name between which a line may be broken: `mouth`, `Smile`, `Left`."""
+    return re.split("(?<=[a-z])(?=[A-Z])", name)
+
+
 _LOADER = PackageLoader("fer_vit", "report")
 _ENVIRONMENT = Environment(
     loader=_LOADER,
@@ -45,7 +51,7 @@ _ENVIRONMENT = Environment(
     undefined=StrictUndefined,
 )
 _ENVIRONMENT.policies["json.dumps_function"] = json_text  # of the filter `tojson`
-_ENVIRONMENT.filters |= {"data_uri": data_uri, "printable": printable}
+_ENVIRONMENT.filters |= {"data_uri": data_uri, "printable": printable, "name_parts": name_parts}
 _ENVIRONMENT.filters |= {"probability": probability_text, "colour": expression_colour}
 
 

@@ -45,6 +45,7 @@ function makeInline(face) {
 
 gallery.classList.toggle('inline', inline);
 form.hidden = inline;
+document.querySelector('#faces > .note').hidden = inline;
 const cards = faces.map(inline ? makeInline : makeCard);
 const ranks = {found: () => 0, most: (a, b) => b.sure - a.sure, least: (a, b) => a.sure - b.sure};
 let ordered = 'found';

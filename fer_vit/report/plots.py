@@ -175,9 +175,9 @@ def calibration_plot(confidence: Array, right: Mask) -> Plot:
     y = np.array([dot.y for dot in dots])
     curve = Curve(colour=0, dashes=0, line=line_path(x, y), area="", dots=dots)
     return Plot(
-        title="Calibration",
+        title="Accuracy by confidence",
         x=make_axis("confidence", 0, 1, ".0%"),
-        y=make_axis("accuracy", 0, 1, ".0%"),
+        y=make_axis("", 0, 1, ".0%"),
         curves=[curve],
         diagonal=True,
     )

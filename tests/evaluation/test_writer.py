@@ -7,7 +7,14 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from fer_vit.evaluation.writer import Card, Section, class_table, head_sections, write_files
+from fer_vit.evaluation.writer import (
+    Card,
+    Section,
+    class_table,
+    has_targets,
+    head_sections,
+    write_files,
+)
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
 from tests.helpers.browser import chromium, loaded, opened
@@ -123,11 +130,9 @@ def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
 def test_a_head_without_targets_has_no_table_of_zeros() -> None:
     empty = Interval(mean=None, low=None, high=None, faces=0)
     known = Interval(mean=0.5, low=0.4, high=0.6, faces=9)
-    unmeasured = {"yaw": {"r": empty, "MAE": empty}}
-    results = {"heads": {"pose": unmeasured}, "heads by": {"age": {"pose": {"old": unmeasured}}}}
-    (section,) = head_sections(results, "pose")
-    assert section.rows == ()
+    assert not has_targets("pose", {"yaw": {"r": empty, "MAE": empty}})
     measured = {"yaw": {"r": known, "MAE": known}, "roll": {"r": empty, "MAE": empty}}
+    assert has_targets("pose", measured)
     (section,) = head_sections({"heads": {"pose": measured}}, "pose")
     rows = section.more[0].rows
     assert [row[:2] for row in rows] == [["output", "faces"], ["yaw", "9"], ["roll", "0"]]

@@ -1,5 +1,6 @@
 import pytest
 
+from fer_vit.report.html import name_parts
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.table import Interval, interval_text
 
@@ -46,3 +47,9 @@ def test_a_number_that_is_rounded_to_0_is_not_negative() -> None:
     assert interval_text(result, ".3f") == "0.000 (0.000 to 0.000)"
     assert interval_text(result, "+.3f") == "+0.000 (+0.000 to +0.000)"
     assert interval_text(result, "+.1%") == "+0.0% (+0.0% to +0.0%)"
+
+
+def test_a_name_may_be_broken_before_capitals() -> None:
+    assert name_parts("mouthSmileLeft") == ["mouth", "Smile", "Left"]
+    assert name_parts("happiness") == ["happiness"]
+    assert "".join(name_parts("<b>aB c, AU12_r")) == "<b>aB c, AU12_r"
