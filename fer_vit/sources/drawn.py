@@ -62,11 +62,27 @@ TABLE = {
     "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
+RANGES = {
+    "brow_raise": (-0.6, 1.0),  # brows do not reach the eyes
+    "brow_slope": (-1.0, 1.0),
+    "brow_squeeze": (0.0, 3.0),
+    "eye_opening": (0.0, 1.0),
+    "nose_wrinkle": (0.0, 1.0),
+    "mouth_curve": (-1.0, 1.0),
+    "mouth_opening": (0.0, 1.0),
+    "mouth_width": (-1.0, 0.3),
+    "mouth_asymmetry": (0.0, 1.0),
+    "mouth_sneer": (0.0, 1.0),
+}
+"""Smallest and largest movements of faces without an expression. The ends have intensity 1."""
 # largest shift of a person's parameters from the table's, the same in all expressions of that
 # person
 JITTER = 0.18
 BROW_RISE = 0.055  # of raised brows
 EYE_OPENING = 0.65  # growth of the height of opened eyes
+# how far the upper and the lower lip move away from the line between them
+OPENED_LIPS = (0.065, 0.080)
+SNEERING_LIPS = (0.045, 0.010)
 LOOKS = {
     # How the face's frame lies in the image.
     "roll": (-12.0, 12.0),  # degrees
@@ -164,8 +180,12 @@ class Drawing(NamedTuple):
     targets: dict[str, float]  # of heads, by column
 
 
-def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Drawing:
-    """Draws a face as `draw_face` does, with its targets."""
+def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False) -> Drawing:
+    """Draws a face as `draw_face` does, with its targets.
+
+    A face without an expression has movements that do not depend on one another, anywhere in
+    `RANGES`.
+    """
     rng = np.random.default_rng(seed)
 
     # the person, the background and the movements
@@ -176,8 +196,12 @@ def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Dr
     hair = rng.choice(HAIRS) * (1 - 0.6 * look["skin"])
     iris = rng.choice(IRISES)
     background = rng.uniform(60, 230, 3)
-    full = _values(expression)  # (10,)
-    values = look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)
+    if expression is None:
+        lowest, highest = np.array([RANGES[name] for name in Parameters._fields]).T  # (10,) each
+        values = rng.uniform(lowest, highest)
+    else:
+        full = _values(expression)  # (10,)
+        values = look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)
     moved = Parameters._make(values.tolist())
 
     # the drawing, at twice the size
@@ -205,6 +229,7 @@ def draw(expression: str, seed: int, size: int = 96, colour: bool = False) -> Dr
     return Drawing(lit, landmarks, draw_targets(look, moved))
 
 
+UNLABELLED = "unlabelled"  # the folder of faces without an expression
 YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
 DRAWN_MOVEMENTS = (
     "browRaise",
@@ -215,11 +240,14 @@ DRAWN_MOVEMENTS = (
     "mouthSmile",
     "mouthFrown",
     "mouthOpen",
-    "mouthSneer",
     "mouthCornerUpLeft",
     "mouthCornerUpRight",
 )
-"""Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves."""
+"""Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
+
+A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
+lip looks like a mouth that is curved and open.
+"""
 DRAWN_OUTPUTS = {
     "movements": list(DRAWN_MOVEMENTS),
     "pose": ["yaw", "roll"],
@@ -232,27 +260,28 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
 
     They are the parameters of the drawing, as a picture shows them.
 
-    A movement is the part of a parameter above 0 (or below), at most 1. Valence is the curve of the
-    mouth, less the sneer. Arousal is the mean of opened eyes and mouth, from -1 for neutral ones.
+    A movement is the part of a parameter above 0 (or below), as a part of its range, at most 1.
+    Valence is the curve of the mouth, less the sneer. Arousal is the mean of opened eyes and mouth,
+    from -1 for neutral ones.
     """
     moved = shown_movements(look, moved)
     corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
-    intensities = {
-        "browRaise": moved.brow_raise,
-        "browLower": -moved.brow_raise,
-        "browSqueeze": moved.brow_squeeze,
-        "eyeWide": moved.eye_opening,
-        "noseWrinkle": moved.nose_wrinkle,
-        "mouthSmile": moved.mouth_curve,
-        "mouthFrown": -moved.mouth_curve,
-        "mouthOpen": moved.mouth_opening,
-        "mouthSneer": moved.mouth_sneer,
-        corner: moved.mouth_asymmetry,
+    sources = {
+        # the parameter, and the end of its range
+        "browRaise": ("brow_raise", 1),
+        "browLower": ("brow_raise", 0),
+        "browSqueeze": ("brow_squeeze", 1),
+        "eyeWide": ("eye_opening", 1),
+        "noseWrinkle": ("nose_wrinkle", 1),
+        "mouthSmile": ("mouth_curve", 1),
+        "mouthFrown": ("mouth_curve", 0),
+        "mouthOpen": ("mouth_opening", 1),
+        corner: ("mouth_asymmetry", 1),
     }
-    targets = {}
-    for name in DRAWN_MOVEMENTS:
-        intensity = float(np.clip(intensities.get(name, 0.0), 0, 1))
-        targets[target_column("movements", name)] = intensity
+    targets = {target_column("movements", name): 0.0 for name in DRAWN_MOVEMENTS}
+    for name, (parameter, end) in sources.items():
+        intensity = getattr(moved, parameter) / RANGES[parameter][end]
+        targets[target_column("movements", name)] = float(np.clip(intensity, 0, 1))
     targets["yaw"] = YAW_DEGREES * look["yaw"]
     targets["roll"] = look["roll"]
     targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
@@ -264,15 +293,19 @@ def shown_movements(look: Look, moved: Parameters) -> Parameters:
     """Returns the movements that a picture shows.
 
     It does not show how high the brows of a person are at rest, and how open the eyes: both are
-    measured from the mean person's.
+    measured from the mean person's. An open mouth is the gap between the lips, to which a sneer
+    adds.
     """
     usual_y = float(np.mean(LOOKS["brow_y"]))
     usual_height = float(np.mean(LOOKS["eye_height"]))
     higher = (usual_y - look["brow_y"]) / BROW_RISE
     height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
+    gap = sum(OPENED_LIPS) * max(moved.mouth_opening, 0.0)
+    gap += sum(SNEERING_LIPS) * max(moved.mouth_sneer, 0.0)
     return moved._replace(
         brow_raise=moved.brow_raise + higher,
         eye_opening=(height / usual_height - 1) / EYE_OPENING,
+        mouth_opening=gap / sum(OPENED_LIPS),
     )
 
 
@@ -423,8 +456,8 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
     line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
     opening = max(moved.mouth_opening, 0.0)
     sneer = max(moved.mouth_sneer, 0.0)
-    upper = line - (0.003 + 0.065 * opening + 0.045 * sneer) * bow
-    lower = line + (0.003 + 0.080 * opening + 0.010 * sneer) * bow
+    upper = line - (0.003 + OPENED_LIPS[0] * opening + SNEERING_LIPS[0] * sneer) * bow
+    lower = line + (0.003 + OPENED_LIPS[1] * opening + SNEERING_LIPS[1] * sneer) * bow
     for edge in (upper, lower):
         fill(_stroke(x, edge, look["lip"]), _blend(skin * 0.75, LIP, 0.6))
     fill(_between(x, upper, x, lower), DARK)
@@ -443,8 +476,9 @@ def read(
 ) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15 %.
 
-    Classes are balanced. Each image shows a different person. Raises FerVitError when the folder
-    holds other files or cannot be written.
+    Classes are balanced. Each image shows a different person. With `heads`, half of the faces are
+    in `<split>/unlabelled`: they have no expression, and movements that do not depend on one
+    another. Raises FerVitError when the folder holds other files or cannot be written.
 
     Args:
         root: The folder.
@@ -452,7 +486,8 @@ def read(
         seed: For drawn: the same seed draws the same faces.
         size: For drawn: side of the images in pixels.
         colour: For drawn: in colour rather than grey.
-        heads: For drawn: add the targets of movements, pose and affect.
+        heads: For drawn: add the targets of movements, pose and affect. Half of the faces then have
+            no expression, and movements that do not depend on one another.
     """
     check_number("count", count, 1)
     check_number("seed", seed, 0)
@@ -467,12 +502,12 @@ def read(
         numbers = range(count)
         for number in tqdm(numbers, "draw", unit="face", disable=None, leave=False, delay=1):
             split = _split_of(number, count)
-            label = EXPRESSIONS[number % len(EXPRESSIONS)]
+            label = label_of(number, heads)
             drawing = draw(label, seed * count + number, size, colour)
             pixels = drawing.image if colour else drawing.image[..., 0]
             data = encode_png(pixels)
 
-            name = f"{split}/{label}/{number:05d}.png"
+            name = f"{split}/{label or UNLABELLED}/{number:05d}.png"
             path = folder / name
             if not exists:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -485,6 +520,12 @@ def read(
                 row.targets = drawing.targets
             reading.rows.append(row)
     return reading
+
+
+def label_of(number: int, heads: bool) -> str | None:
+    """Returns the expression of a face; with heads, every second round has none."""
+    turn, place = divmod(number, len(EXPRESSIONS))
+    return None if heads and turn % 2 else EXPRESSIONS[place]
 
 
 def _split_of(number: int, count: int) -> Split:

@@ -104,6 +104,60 @@ def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> N
                 assert change[box_mask(box, size, margin=0)].max() > 20, (a, b, name)
 
 
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("movement", drawn.Parameters._fields)
+def test_the_largest_movements_stay_inside_their_regions(
+    movement: str, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "JITTER", 0.0)
+    monkeypatch.setitem(drawn.LOOKS, "intensity", (1.0, 1.0))
+    feature = movement.split("_")[0]
+    names = [name for name in REGIONS if name.endswith(feature)]
+    still = draw_face("neutral", 3, 96)
+    moved = drawn.Parameters(**{movement: drawn.RANGES[movement][end]})
+    monkeypatch.setitem(drawn.TABLE, "neutral", moved)
+    face = draw_face("neutral", 3, 96)
+    change = np.abs(face[0].astype(int) - still[0]).max(2)
+    for landmarks in (face[1], still[1]):
+        boxes = region_boxes(landmarks, names)
+        allowed = np.any([box_mask(box, 96, margin=1) for box in boxes], axis=0)
+        assert not change[~allowed].any()
+    assert change.any() == any(moved)
+
+
+def test_half_of_the_faces_with_heads_have_independent_movements(tmp_path: Path) -> None:
+    reading = read(tmp_path / "faces", count=160, size=32, heads=True)
+    free = [row for row in reading.rows if row.label is None]
+    assert len(free) == 80
+    assert {row.image.parent.name for row in free} == {"unlabelled"}
+    assert {row.split for row in free} == set(SPLITS)
+    columns = [f"move_{name}" for name in reading.outputs["movements"]]
+    values = np.array([[row.targets[name] for name in columns] for row in free])
+    assert values.min() == 0
+    assert (values.max(0) > 0.8).all()
+    r = np.corrcoef(values.T)
+    sides = {"browRaise", "mouthSmile", "mouthCornerUpLeft"}  # each excludes the one after it
+    for a, b in combinations(range(len(columns)), 2):
+        if b > a + 1 or columns[a].removeprefix("move_") not in sides:
+            assert abs(r[a, b]) < 0.4, (columns[a], columns[b])
+
+
+def test_faces_with_an_expression_are_the_same_with_heads(tmp_path: Path) -> None:
+    plain = read(tmp_path / "plain", count=24, size=32).rows
+    heads = read(tmp_path / "heads", count=24, size=32, heads=True).rows
+    for first, second in zip(plain, heads, strict=True):
+        same = first.image.read_bytes() == second.image.read_bytes()
+        assert same == (second.label is not None)
+
+
+def test_a_gap_between_the_lips_is_an_open_mouth() -> None:
+    look = {name: (low + high) / 2 for name, (low, high) in drawn.LOOKS.items()}
+    sneer = drawn.Parameters(mouth_sneer=1.0)
+    opened = drawn.Parameters(mouth_opening=0.055 / 0.145)
+    gaps = [drawn.draw_targets(look, moved)["move_mouthOpen"] for moved in (sneer, opened)]
+    assert gaps == pytest.approx([0.055 / 0.145] * 2)
+
+
 def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
     """Aligned by their landmarks, the mean of many faces has pupils and mouth corners
     at the template's points.

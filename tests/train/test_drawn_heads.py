@@ -23,16 +23,9 @@ from tests.train.test_heads import validate
 pytestmark = pytest.mark.slow  # a model is trained
 FACES = 2000
 FEATURES = ("brow", "eye", "nose", "mouth")
-STRONG = {name: 0.3 if name == "browLower" else 0.5 for name in drawn.DRAWN_MOVEMENTS}
-"""A movement from this intensity on; lowered brows are never stronger than 0.6."""
-EPOCHS = 12
-"""Fewer than in the config: a minute and a half on one core."""
-LEAST = {"browLower": 0.88}
-"""Least agreement of outputs if it is not 0.95. Brows are lowered by a third of a pixel mostly."""
-LOCAL = ("browLower", "noseWrinkle", "mouthSmile")
-"""Movements whose first region is their own with every seed that was tried. The others occur
-together in an expression, such as a raised lip with a wrinkled nose, or move a landmark, which
-turns the whole aligned crop: a model may read them from several regions.
+LEAST = {"yaw": 0.9}
+"""Least agreement of outputs if it is not 0.95. The boxes of regions hardly show the outline of the
+head, against which features move with the yaw.
 """
 
 
@@ -45,8 +38,8 @@ class Learned(NamedTuple):
 
 def learn(manifest: Path, folder: Path, seed: int) -> Learned:
     """Trains a model with the config `drawn_heads`."""
-    options = [f"--trainer.max_epochs={EPOCHS}", f"--seed_everything={seed}"]
-    checkpoint = fit(manifest, folder, "--config=drawn_heads", *options, "--data.num_workers=0")
+    options = [f"--seed_everything={seed}", "--data.num_workers=0"]
+    checkpoint = fit(manifest, folder, "--config=drawn_heads", *options)
     logs = validate(checkpoint, manifest, folder)
     agreement = {}
     for head in drawn.DRAWN_OUTPUTS:
@@ -71,13 +64,17 @@ def region_terms(net: RegionViT, faces: Manifest) -> tuple[Array, Array]:
 
 def own_first(terms: Array, targets: Array, regions: Sequence[str]) -> dict[str, float]:
     """Returns for each movement the share of the faces with a strong one whose first region is one
-    in which it is drawn. The first region has the largest term, less the mean over all faces.
+    in which it is drawn.
+
+    A strong one is a standard deviation above the mean. The first region has the largest term, less
+    the mean over all faces.
     """
     terms = terms - terms.mean(0)
+    least = targets.mean(0) + targets.std(0)  # (K,)
     shares = {}
-    for index, (name, least) in enumerate(STRONG.items()):
+    for index, name in enumerate(drawn.DRAWN_MOVEMENTS):
         feature = next(part for part in FEATURES if name.startswith(part))
-        first = terms[targets[:, index] >= least, :, index].argmax(1)
+        first = terms[targets[:, index] >= least[index], :, index].argmax(1)
         shares[name] = float(np.mean([regions[region].endswith(feature) for region in first]))
     return shares
 
@@ -94,5 +91,5 @@ def test_all_heads_learn_drawn_faces(tmp_path: Path) -> None:
     learned = learn(draw_faces(tmp_path), tmp_path, seed=0)
     for name, value in learned.agreement.items():
         assert value >= LEAST.get(name, 0.95), name
-    for name in LOCAL:
-        assert learned.own_first[name] >= 0.95, name
+    for name, share in learned.own_first.items():
+        assert share >= 0.95, name
