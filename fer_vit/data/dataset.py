@@ -183,8 +183,8 @@ class ShardDataset(Dataset[Sample]):
 
     A process reads its shards one after the other, prefetching the next one, and passes their rows,
     images still encoded, to its workers: each row is read once, and at most three shards are in
-    memory. Raises FerVitError when there are none, one cannot be read, one has other labels than
-    `names`, or they are from different runs of `prepare`.
+    memory. `partial` is as for `FaceDataset`. Raises FerVitError when there are none, one cannot be
+    read, one has other labels than `names`, or they are from different runs of `prepare`.
     """
 
     def __init__(
@@ -194,11 +194,13 @@ class ShardDataset(Dataset[Sample]):
         spec: CropSpec,
         augment: Cropping | None,
         unlabelled: bool,
+        partial: bool = False,
     ) -> None:
         self.names = names
         self.spec = spec
         self.augment = augment
         self.unlabelled = unlabelled
+        self.partial = partial
 
         self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
         if not self.shards:
@@ -224,7 +226,8 @@ class ShardDataset(Dataset[Sample]):
     def read(self, index: int) -> FaceDataset:
         """Reads a shard; raises FerVitError if it is invalid, has changed or lacks labels."""
         shard = self.shards[index]
-        faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
+        rows = Manifest.read_shard(shard, self.names)
+        faces = FaceDataset(rows, self.spec, partial=self.partial)
         if len(faces) != self.sizes[index]:
             raise FerVitError(
                 f"{shard.location} has changed. Resume when nothing writes to the shards."

@@ -317,17 +317,17 @@ class Manifest:
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     """Counts the training images of every class (C,) in shards, votes by their share.
 
-    Raises FerVitError when a row has no label.
+    Raises FerVitError when no row of a shard has a label.
     """
     counts = np.zeros(len(names))
     for shard in find_shards(path):
         if shard.split != "train":
             continue
         table = shard.read(["label", "votes"])
-        targets = Manifest(shard.location, table, names).targets()
-        if targets is None:
+        targets = Manifest(shard.location, table, names).targets(partial=True)
+        if targets is None or not np.isfinite(targets).any():
             raise no_label(shard.location, "train")
-        counts += targets.sum(0)
+        counts += np.nansum(targets, axis=0)
     return counts
 
 

@@ -98,7 +98,7 @@ class FaceDataModule(L.LightningDataModule):
                 f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`."
             )
         self.spec = wanted
-        self.partial = getattr(task, "accepts_unlabelled", False) and not self.streamed
+        self.partial = getattr(task, "accepts_unlabelled", False)
         labels = getattr(task, "labels", self.labels)
         if labels != self.labels:
             raise FerVitError(
@@ -197,7 +197,9 @@ class FaceDataModule(L.LightningDataModule):
     def _shards(self) -> ShardDataset:
         path = self.manifest.path
         augment = Augment(self.augment)
-        dataset = ShardDataset(path, self.manifest.names, self.spec, augment, self.unlabelled)
+        dataset = ShardDataset(
+            path, self.manifest.names, self.spec, augment, self.unlabelled, self.partial
+        )
         if len(dataset) < self.batch_size * _processes():
             raise FerVitError(
                 f"{path} has fewer training rows than one batch of {self.batch_size} for every "

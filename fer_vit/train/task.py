@@ -301,8 +301,10 @@ class FERTask(RegionViTModule):
         """Checks that there is something to learn; computes the logit adjustment."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         manifest = getattr(data, "manifest", None)
-        if manifest is not None and not data.streamed:
-            self._check_targets(manifest)
+        if manifest is not None:
+            if not data.streamed:
+                self._check_targets(manifest)
+            self._check_monitored(manifest)
         strength = self.hparams["logit_adjust"]
         if strength:
             if not hasattr(data, "class_counts"):
@@ -318,7 +320,7 @@ class FERTask(RegionViTModule):
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def _check_targets(self, manifest: Manifest) -> None:
-        """Raises FerVitError when a head cannot learn, or the best epoch cannot be chosen."""
+        """Raises FerVitError when a head or the expression cannot learn."""
         train = manifest.split("train")
         targets = train.head_targets()
         for head in self.head_weights:
@@ -339,6 +341,9 @@ class FERTask(RegionViTModule):
                 "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
                 "by `--model.teachers`."
             )
+
+    def _check_monitored(self, manifest: Manifest) -> None:
+        """Raises FerVitError when the best epoch cannot be chosen."""
         monitored = {callback.monitor for callback in self.trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
         for name in monitored:
             head = str(name).removeprefix("val/").partition("_")[0]

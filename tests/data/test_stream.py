@@ -227,3 +227,20 @@ def test_an_object_store_equals_the_folder(bucket: str, shards: Path) -> None:
     assert there.manifest.table.equals(here.manifest.table)
     assert torch.equal(there.class_counts(), here.class_counts())
     assert rows(there.train_dataloader()) == rows(here.train_dataloader())
+
+
+def test_streamed_faces_may_lack_a_label_where_the_task_allows(tmp_path: Path) -> None:
+    place = tmp_path / "shards"
+    words = ["--count=48", "--size=32", "--detector=none", "--shards=2", "--workers=1"]
+    main(["prepare", "drawn", str(tmp_path / "faces"), str(place), "--heads=true", *words])
+    data = module(place)
+    with pytest.raises(FerVitError, match="label"):
+        list(data.train_dataloader())
+    data.partial = True
+    batches = [*data.train_dataloader(), *data.val_dataloader()]
+    known = torch.cat([batch.target.isfinite().all(1) for batch in batches])
+    assert 0 < known.sum() < len(known)
+    for batch in batches:
+        assert batch.targets["movements"].isfinite().all()
+    labels = Manifest.read(place, ["train"]).table["label"]
+    assert data.class_counts().sum() == len(labels) - labels.null_count
