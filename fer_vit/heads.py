@@ -42,9 +42,9 @@ def swap_sides(names: Sequence[str]) -> Mirror:
 
 def other_side(name: str) -> str:
     """Returns the name of the part on the other side of the face: `left_eye`, `mouthSmileLeft`."""
-    for side, other in SIDES.items():
+    for side, opposite in SIDES.items():
         if side in name:
-            return name.replace(side, other)
+            return name.replace(side, opposite)
     return name
 
 

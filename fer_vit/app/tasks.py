@@ -197,13 +197,13 @@ def make_report(
     intervals = Path("../intervals.csv") if clips else None
     copy = Path("../marked.mp4") if len(clips) == 1 else None
     messages: list[str] = []
-    found: dict[str, FileFaces] = {}
+    by_path: dict[str, FileFaces] = {}
 
     watched = Watched()
 
     def collect(faces: Faces) -> None:
         (info,) = faces.infos
-        found.setdefault(info.path, FileFaces()).add(faces)
+        by_path.setdefault(info.path, FileFaces()).add(faces)
         if Path(info.path) in clips:
             watched.add(faces)
 
@@ -216,11 +216,11 @@ def make_report(
         messages.append(
             "There is no marked copy: the clip cannot be read, or the copy cannot be written."
         )
-    for name, file in found.items():
+    for name, file in by_path.items():
         messages += describe_file(name, file)
     send({"state": "found", "messages": messages})
 
-    photos = {str(path): found[str(path)].faces for path in paths if path not in clips}
+    photos = {str(path): by_path[str(path)].faces for path in paths if path not in clips}
     files = name_pictures(photos)
     decoded = draw_photos(photos, files)
     if task.explain:

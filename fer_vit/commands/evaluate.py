@@ -102,19 +102,19 @@ def evaluate(
     faces = everything.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
-    other: EvaluatedFaces | None = None
+    second: EvaluatedFaces | None = None
     other_model = None
     other_probabilities = None
     if against:
-        other, other_model = read_other(against, rows, conditions)
+        second, other_model = read_other(against, rows, conditions)
         facts["against"] = against
         if faces.targets is not None:
-            other_probabilities = align_probabilities(faces, other, against)  # (N, C)
+            other_probabilities = align_probabilities(faces, second, against)  # (N, C)
 
     notes = [*faces.notes, *describe_groups(everything, by)]
     results = evaluate_faces(faces, by, other_probabilities)
     if everything.heads:
-        results |= evaluate_heads(everything, by, other, against)
+        results |= evaluate_heads(everything, by, second, against)
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes

@@ -171,12 +171,12 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             options[option] = values.pop(name)
 
-    for other, read in SOURCES.items():
+    for owner, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
-            spelling = _spelling(other, option)
+            spelling = _spelling(owner, option)
             if values.get(spelling, parameter.default) != parameter.default:
                 raise FerVitError(
-                    f"`--{spelling}` belongs to the source {other}, not to {source}. Leave it out."
+                    f"`--{spelling}` belongs to the source {owner}, not to {source}. Leave it out."
                 )
     return options
 

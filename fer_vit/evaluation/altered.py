@@ -25,14 +25,14 @@ class AlteredHead(TypedDict):
 
 
 def score_altered(
-    faces: EvaluatedFaces, altered: AlteredFaces, other: AlteredFaces | None = None
+    faces: EvaluatedFaces, altered: AlteredFaces, against: AlteredFaces | None = None
 ) -> dict[str, Any]:
     """Returns scores of what a model reads from altered images of N faces.
 
     Args:
         faces: The faces. Those without a label count for further heads alone.
         altered: What the model reads from them.
-        other: What another model reads from them.
+        against: What another model reads from them.
 
     Returns:
         `robustness` of the expression, if there are labels, and `heads robustness`, if there are
@@ -44,18 +44,18 @@ def score_altered(
         assert labelled.targets is not None
         truth = labelled.targets.argmax(1)
         hits = altered.hits(truth, faces.labelled)
-        other_hits = None if other is None else other.hits(truth, faces.labelled)
+        other_hits = None if against is None else against.hits(truth, faces.labelled)
         results["robustness"] = summarize_robustness(hits, labelled.units, other_hits)
     if faces.heads:
         heads = {}
         for head in faces.heads:
-            heads[head] = score_altered_head(faces, head, altered, other)
+            heads[head] = score_altered_head(faces, head, altered, against)
         results["heads robustness"] = heads
     return results
 
 
 def score_altered_head(
-    faces: EvaluatedFaces, head: str, altered: AlteredFaces, other: AlteredFaces | None
+    faces: EvaluatedFaces, head: str, altered: AlteredFaces, against: AlteredFaces | None
 ) -> AlteredHead:
     """Returns how well a further head is read from altered images.
 
@@ -70,9 +70,9 @@ def score_altered_head(
 
     shared = outputs
     other_errors = None
-    if other is not None:
-        shared = outputs.take_columns([name in other.columns for name in outputs.columns])
-        other_errors = face_errors(shared, other)
+    if against is not None:
+        shared = outputs.take_columns([name in against.columns for name in outputs.columns])
+        other_errors = face_errors(shared, against)
     errors = face_errors(shared, altered)
     summary = summarize_robustness(errors, faces.units, other_errors, measure="error")
     return AlteredHead(errors=summary, outputs=measured)

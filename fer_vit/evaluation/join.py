@@ -175,7 +175,7 @@ def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
                 "well. Rename it."
             )
 
-    row = match_paths(faces.paths, paths, path, some=True)  # (N,); -1: none
+    row = match_paths(faces.paths, paths, path, partial=True)  # (N,); -1: none
     added = {}
     for name, cells in columns.items():
         added[name] = np.where(row >= 0, cells[row], none)
@@ -268,7 +268,7 @@ def align_outputs(
 
 
 def match_paths(
-    paths: Iterable[str], known: Iterable[str], where: object, some: bool = False
+    paths: Iterable[str], known: Iterable[str], where: object, partial: bool = False
 ) -> IntArray:
     """Returns the row of `known` for each path, of several with one path the first.
 
@@ -279,14 +279,14 @@ def match_paths(
        must be the only one with this end.
     2. This path, without leading "./" and "../", is the end of one known path only.
 
-    Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or
-    two have the same.
+    Raises FerVitError when a path has no row (with `partial`: none has one, and the others get -1),
+    or two have the same.
     """
     paths = list(paths)
     names = dict.fromkeys(paths)
     rows = _find_rows(names, known)
     missing = [path for path in names if path not in rows]
-    if missing and (not some or not rows):
+    if missing and (not partial or not rows):
         lost = f"{len(missing):,} of {len(names):,} are not there, for example {short(missing[0])}"
         raise FerVitError(
             f"Expected all images in {where}, but {lost}. Is it about the same photos?"

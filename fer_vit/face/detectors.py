@@ -283,11 +283,11 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
     Faces that are not found, or found twice, are left out. Landmarks are refined from the expected
     ones, moved to the detection.
     """
-    found: list[Detection] = []
+    followed: list[Detection] = []
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
-        nearest = max(detector.find(cut), key=lambda other: box_iou(other, expected), default=None)
+        nearest = max(detector.find(cut), key=lambda kept: box_iou(kept, expected), default=None)
         if nearest is None or box_iou(nearest, expected) <= SAME:
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
@@ -295,9 +295,9 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
         again = Detection(
             face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
         )
-        if all(box_iou(again, other) <= SAME for other in found):
-            found.append(again)
-    return found
+        if all(box_iou(again, kept) <= SAME for kept in followed):
+            followed.append(again)
+    return followed
 
 
 def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:

@@ -337,8 +337,8 @@ class Recognizer(nn.Module):
         started: Started | None = None,
     ) -> Iterator[FaceResults]:
         """Yields each photo and frame, in order, with its faces: finds, classifies and smooths."""
-        found = self.find(sources, options, started)
-        yield from smooth_faces(self.classify(found, sources, options.detector), options.smooth)
+        searched = self.find(sources, options, started)
+        yield from smooth_faces(self.classify(searched, sources, options.detector), options.smooth)
 
     def find(
         self,
@@ -367,13 +367,13 @@ class Recognizer(nn.Module):
 
     def classify(
         self,
-        found: Iterable[FoundFaces],
+        searched: Iterable[FoundFaces],
         sources: Sequence[Source],
         detector: ChosenDetector,
     ) -> Iterator[FaceResults]:
         """Classifies the faces that a detector has found in `sources`."""
         scheme = self.scheme(detector)
-        for faces, chunks in found:
+        for faces, chunks in searched:
             infos = tuple(replace(info, source=sources[info.index]) for info in faces.infos)
             faces = results(replace(faces, infos=infos, scheme=scheme))
             if not chunks:

@@ -66,7 +66,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
         raise not_found(root, "the images that the table of targets names")
     table = read_targets(targets)
     names = [path.relative_to(root).as_posix() for path in photos]
-    matches = match_paths(names, table.paths, targets, some=True)  # (N,) rows; -1: none
+    matches = match_paths(names, table.paths, targets, partial=True)  # (N,) rows; -1: none
     table_rows = {}  # rows of the table by the photo's name
     for name, index in zip(names, matches.tolist(), strict=True):
         if index >= 0:
