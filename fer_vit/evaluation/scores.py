@@ -495,14 +495,14 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     """
     cells = faces.columns[column]
     names = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
-    sizes = Counter(names[names != ""].tolist())
     known = faces.take((names != "") & faces.predicted)
     values = names[(names != "") & faces.predicted]
+    sizes = Counter(values.tolist())  # photos without a face count for `FOUND` alone
 
     votes = None if faces.targets is None else have_votes(faces.targets)
     groups: dict[str, dict[str, Any]] = {}
     few = {}
-    for name in sorted(sizes):
+    for name in np.unique(names[names != ""]).tolist():
         persons = len(np.unique(known.units[values == name]))
         if persons >= FEW:
             groups[name] = {
@@ -511,7 +511,7 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
             }
         else:
             few[name] = sizes[name]
-    unknown = int((names == "").sum())
+    unknown = int(((names == "") & faces.predicted).sum())
     results: dict[str, Any] = {"groups": groups, "few": few, "unknown": unknown}
     if faces.targets is None or len(groups) < 2:
         return results

@@ -303,7 +303,7 @@ MEANINGS_OF_SCORES = {
         "how far confidence is from accuracy, in the mean. With few faces it is biased upwards, "
         "and its interval may lie above it"
     ),
-    "cross-entropy": "against the fractions of the votes; lower is better",
+    "cross-entropy": "against the labels, or the fractions of the votes; lower is better",
     "agreement with an annotator": (
         "how often the prediction equals the label of one annotator, who is drawn at random from "
         "the votes. Where rare votes were dropped (FERPlus), people agree less than this"
@@ -313,7 +313,7 @@ MEANINGS_OF_SCORES = {
         "different ones agree less"
     ),
     "accuracy where unambiguous": "the accuracy on the faces that are not ambiguous",
-    "ambiguous": "faces for which several expressions are possible",
+    "ambiguous": "faces for which several expressions, or none, are likely",
     "face found": "photos in which a face was found",
 }
 """Of scores after accuracy, in the order of tables."""

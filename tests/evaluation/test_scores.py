@@ -415,6 +415,20 @@ def test_abstentions_by_group(labelled: bool) -> None:
     assert "ambiguous" not in describe_results(faces(right, labelled))
 
 
+def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
+    made = faces(np.ones(80, bool), age=["old"] * 40 + ["young"] * 38 + [None] * 2)
+    made.probabilities[[0, 1, 40, 79]] = np.nan
+    made.detected[[0, 1, 40, 79]] = False
+    found = compare_groups(made, "age")
+    assert {name: group["faces"] for name, group in found["groups"].items()} == {
+        "old": 38,
+        "young": 37,
+    }
+    assert found["groups"]["old"]["accuracy"]["faces"] == 38
+    assert found["groups"]["old"]["face found"]["mean"] == pytest.approx(38 / 40)
+    assert found["unknown"] == 1
+
+
 def test_small_and_single_groups() -> None:
     right = np.ones(FEW + 1, bool)
     found = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
