@@ -109,6 +109,14 @@ def environment() -> Iterator[None]:
         os.environ.update(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def never_flushed() -> Iterator[None]:
+    """Does not wait for the disk: only a crash of the machine would show it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Draws the same random numbers after any earlier tests.

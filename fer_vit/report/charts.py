@@ -51,6 +51,8 @@ FIGURE_DPI = 200
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     """Draws counts (C, C), a row for each true class, coloured by their share of the row.
 
+    Cells without an image are empty.
+
     Returns:
         The picture (H, W, 3), RGB uint8.
     """
@@ -60,9 +62,10 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     axes = figure.add_subplot()
     shares = confusion / confusion.sum(1, keepdims=True).clip(1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for (row, column), count in np.ndenumerate(confusion):
+    for row, column in np.argwhere(confusion).tolist():
+        count = f"{confusion[row, column]}"
         colour = "white" if shares[row, column] > 0.5 else "black"
-        axes.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=9)
+        axes.text(column, row, count, ha="center", va="center", color=colour, fontsize=9)
     axes.set_xticks(
         range(classes), labels, rotation=40, ha="right", rotation_mode="anchor", parse_math=False
     )
