@@ -3,6 +3,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def commands(page: Path) -> list[list[str]]:
     ]
 
 
+understood = cache(parse)
+"""Parses a command once that several pages have."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_of_the_documentation_are_understood(
     page: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +83,7 @@ def test_commands_of_the_documentation_are_understood(
     """Verbs, options and their values: the parsers read every command as if it were given."""
     monkeypatch.chdir(ROOT)
     for verb, *words in commands(page):
-        parse(verb, *(word for word in words if not word.startswith("$")))
+        understood(verb, *(word for word in words if not word.startswith("$")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     found = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
     assert {target for targets in found for target in targets.split()} <= set(targets)
