@@ -79,6 +79,11 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
+def pytest_unconfigure() -> None:
+    """Returns the libraries to the garbage collector: Triton prints what is left at the end."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Moves the tests of long files to the front."""
     if gone := [name for name in LONG if not (TESTS / name).is_file()]:

@@ -32,6 +32,7 @@ from fer_vit.commands.app import app
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
+from fer_vit.visualization import writer
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.servers import obey
@@ -150,6 +151,15 @@ def test_a_clip_is_searched_once(uploads: Path, monkeypatch: pytest.MonkeyPatch)
     run(uploads, ["clip.mp4"], report=True)
     assert searched == [[Path("clip.mp4")]]
     assert "person 0" in (uploads.parent / "report" / "index.html").read_text()
+
+
+def test_a_report_of_the_app_has_no_estimate(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimate = Mock()
+    monkeypatch.setattr(writer, "print_estimate", estimate)
+    run(uploads, ["empty.png"], report=True)
+    estimate.assert_not_called()
 
 
 def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:

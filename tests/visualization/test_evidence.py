@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
+from fer_vit.visualization import writer
 from fer_vit.visualization.evidence import (
     EXPLAINED_BYTES,
     ExplainOptions,
@@ -385,3 +387,13 @@ def test_faces_are_explained_in_batches_that_fit_into_the_memory() -> None:
     shipped = load("ferplus-fairface", "cpu").net
     assert 1 < faces_at_once(shipped, EXPLAIN_MEMORY) <= 10
     assert EXPLAIN_MEMORY <= MAX_WORKER_GROWTH / 4
+
+
+@pytest.mark.parametrize(("photos", "explanations"), [(1, 1), (1_000_000, 2)])
+def test_an_estimate_is_measured_twice_only_where_it_is_more_than_a_minute(
+    photos: int, explanations: int, net: RegionViT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explain = Mock(wraps=explain_scores)
+    monkeypatch.setattr(writer, "explain_scores", explain)
+    writer.print_estimate(Recognizer(net), ExplainOptions(), photos, 0)
+    assert explain.call_count == explanations
