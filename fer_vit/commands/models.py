@@ -1,5 +1,6 @@
 """The command `models`: lists the available models."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.report.table import align_columns
+from fer_vit.store.folder import as_dict
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
@@ -20,7 +23,7 @@ def models() -> list[dict[str, str]]:
         fer-vit models
 
     Returns:
-        Name, place, size, training data and results of each model.
+        Name, place, size, heads, training data and results of each model.
     """
     rows = []
     for name, where, folder in find_models():
@@ -39,6 +42,7 @@ def models() -> list[dict[str, str]]:
             "name": name,
             "where": where,
             "size": f"{size / 1e6:.1f} MB",
+            "heads": head_names(folder / CONFIG),
             "trained on": ", ".join(map(str, trained)),
             "results": "; ".join(results) or "-",
         }
@@ -82,6 +86,23 @@ def card_data(folder: Path) -> ModelCardData:
     except (OSError, TypeError, ValueError, YAMLError):
         return ModelCardData()
     return data
+
+
+def head_names(config: Path) -> str:
+    """Returns the heads of a model by its configuration, further ones with their outputs' number.
+
+    The configuration of a model from the hub may be anything.
+    """
+    try:
+        settings = as_dict(json.loads(config.read_text("utf-8")))
+    except (OSError, ValueError):
+        return "-"
+    outputs = as_dict(settings.get("outputs"))
+    names = [EXPRESSION]
+    for head in HEADS:
+        if isinstance(outputs.get(head), list):
+            names.append(f"{head} ({len(outputs[head])})")
+    return ", ".join(names)
 
 
 def metric_text(value: object) -> str:

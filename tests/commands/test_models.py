@@ -51,6 +51,20 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
             assert all(f"{one.metric_value:.1%}" in text for text in texts)
 
 
+def test_models_are_listed_with_their_heads(tmp_path: Path) -> None:
+    heads = {row["name"]: row["heads"] for row in verb.models()}
+    for name in shipped_models():
+        outputs = load(name, "cpu").net.settings.outputs
+        further = [f"{head} ({len(names)})" for head, names in outputs.items()]
+        assert heads[name] == ", ".join(["expression", *further])
+    config = tmp_path / "config.json"
+    for text in ("[1]", '{"outputs": 3}', '{"outputs": {"pose": 3, "x": [1]}}'):
+        config.write_text(text)
+        assert verb.head_names(config) == "expression"
+    config.write_bytes(b"\xff{")
+    assert verb.head_names(config) == "-"
+
+
 def test_models_in_the_hubs_cache(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
