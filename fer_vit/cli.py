@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import sys
-from argparse import ArgumentError, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentError, RawDescriptionHelpFormatter, _AppendAction, _HelpAction
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ examples:
   fer-vit compare faces.csv --by condition --person subject
   fer-vit export model.onnx
 """
+LOGGER = logging.getLogger("fer_vit")
 INTERRUPTED = "interrupted"
 MIN_OPEN_FILES = 64
 
@@ -224,10 +227,13 @@ def run_plain(verb: str, args: list[str]) -> None:
     if "fit_options" in inspect.signature(function).parameters:
         fit_options, args = split_options(args)
     words = normalize_words(args, parser)
+    check_repeated(words, parser)
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
-        hint = suggest_option(words, parser) or name_default(str(error), parser)
+        hint = (
+            suggest_path(args) or suggest_option(words, parser) or name_default(str(error), parser)
+        )
         reason = describe_option(str(error))
         raise FerVitError(f"{reason}{hint} (`fer-vit {verb} --help` lists the options)") from error
     if fit_options is not None:
@@ -285,6 +291,45 @@ def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
         if word in flags and following not in ("true", "false"):
             words[index] = f"{word}=true"
     return words
+
+
+def check_repeated(words: Sequence[str], parser: ArgumentParser) -> None:
+    """Logs an option that is there twice, of which the last one counts, as in other programs.
+
+    Options that may be repeated are left out.
+
+    Raises:
+        FerVitError: The option takes several values: the first ones would be lost.
+    """
+    options: dict[str, Action] = {}
+    for action in parser._actions:
+        if not isinstance(action, _AppendAction | _HelpAction):
+            options |= dict.fromkeys(action.option_strings, action)
+
+    counts = Counter[str]()
+    for word in takewhile(lambda word: word != "--", words):
+        name, _, _ = word.partition("=")
+        longer = [option for option in options if option.startswith(name)]
+        if name.startswith("--") and len(longer) == 1:
+            name = longer[0]  # argparse reads `--over` as `--overwrite`
+        if name in options:
+            counts[name] += 1
+
+    for name, count in counts.items():
+        if count > 1 and options[name].nargs == "+":
+            raise FerVitError(
+                f"`{name}` is there several times. Name all values after one `{name}`."
+            )
+        if count > 1:
+            LOGGER.warning(f"`{name}` is there several times: the last one counts.")
+
+
+def suggest_path(words: Sequence[str]) -> str:
+    """Returns how to write a file whose name begins like an option; empty without one."""
+    for word in words:
+        if word.startswith("-") and os.path.lexists(word):
+            return f" The file {word} is read as ./{word}."
+    return ""
 
 
 def name_default(error: str, parser: ArgumentParser) -> str:

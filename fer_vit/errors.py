@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, TextIO
 
 CONTROL = re.compile(
@@ -134,13 +135,22 @@ class TableError(FerVitError):
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raises FerVitError when the number of an option is outside [low, high] or NaN.
+    """Raises FerVitError when an option is no number, NaN, or outside [low, high].
 
     `name` is the option without dashes, such as `workers` or `data.batch_size`.
     """
+    if not isinstance(value, Real):
+        raise FerVitError(f"Expected `--{name}` to be a number, but got {short(value)}.")
     if not low <= value <= high:
         allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
         raise FerVitError(f"Expected `--{name}` to be {allowed}, but got {short(value)}.")
+
+
+def check_whole(name: str, value: int, low: int) -> None:
+    """Raises FerVitError when an option is no whole number, or below `low`."""
+    if not isinstance(value, Integral):
+        raise FerVitError(f"Expected `--{name}` to be a whole number, but got {short(value)}.")
+    check_number(name, value, low)
 
 
 def short(value: object) -> str:

@@ -717,7 +717,10 @@ def join(parts: Sequence[Some]) -> Some:
     scheme = classified[0].scheme
     for part in classified:
         if part.scheme != scheme:
-            raise FerVitError("Expected faces of one model and one day to join, but got several.")
+            raise FerVitError(
+                "Expected faces of one model and one day to join, but got several. "
+                "Make a table of each."
+            )
     columns: dict[str, Any] = {}
     for name in ARRAYS:
         columns[name] = np.concatenate([getattr(part, name) for part in classified])
@@ -726,6 +729,30 @@ def join(parts: Sequence[Some]) -> Some:
     columns["photo"] = np.concatenate(photo)
     infos = tuple(info for part in parts for info in part.infos)
     return replace(classified[0], infos=infos, **columns)
+
+
+def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:
+    """Returns a face, or several in a list, as faces.
+
+    Raises FerVitError when they are no faces, none, or of different models.
+    """
+    if isinstance(faces, Faces):
+        return faces
+    if isinstance(faces, Face):
+        return faces.alone
+    if not isinstance(faces, Sequence) or isinstance(faces, str):
+        raise FerVitError(
+            f"Expected faces that `predict` returns, but got a {type(faces).__name__}."
+        )
+    for face in faces:
+        if not isinstance(face, Face):
+            raise FerVitError(
+                "Expected a list of faces that `predict` returns, "
+                f"but it has a {type(face).__name__}."
+            )
+    if not faces:
+        raise FerVitError("Expected one or more faces, but got none.")
+    return join([face.alone for face in faces])
 
 
 def are_uncertain(score: Array, sure_score: float | None) -> Mask:

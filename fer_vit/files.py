@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from glob import escape
 from pathlib import Path
@@ -153,6 +153,20 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         )
     with scratch_folder(path):
         pass
+
+
+def check_beside(output: Path, folders: Iterable[Path]) -> None:
+    """Raises FerVitError when an output lies in a folder that is read.
+
+    The next run would read the results as if they were its input.
+    """
+    place = output.resolve()
+    for folder in folders:
+        if place.is_relative_to(folder.resolve()):
+            raise FerVitError(
+                f"{output} lies in {folder}: the next run would read the results. "
+                "Choose another place."
+            )
 
 
 def remove_stale(path: Path) -> None:

@@ -89,6 +89,11 @@ def test_commands_accept_text_for_paths() -> None:
     ) -> object:
         return images, output, by, more, rest
 
+    @accept_text
+    def choose(faces: Sequence[int]) -> object:
+        return faces
+
+    assert choose(3) == [3]
     images, _, *others = command("x.jpg", by="age", more="m", face="crop")
     assert (images, *others) == ([Path("x.jpg")], ["age"], Path("m"), {"face": "crop"})
     assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == (

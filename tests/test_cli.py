@@ -15,10 +15,12 @@ import torch
 
 import fer_vit.cli
 from fer_vit import cli
+from fer_vit.cli import printed_log
+from fer_vit.errors import FerVitError
 from fer_vit.explain import methods
 from fer_vit.face.image import encode_png
 from fer_vit.store.folder import load_checkpoint
-from tests.helpers.commands import TINY, fails, main
+from tests.helpers.commands import TINY, fails, main, parse
 
 IMPORTS = {
     "fer_vit.cli; fer_vit.cli.run(['--version'])": (
@@ -61,6 +63,28 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
     words: str, part: str, capsys: pytest.CaptureFixture
 ) -> None:
     assert part in fails(capsys, *words.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--output a.csv --output b.csv", True),
+        ("--output=a.csv --part_s=5 --part-size 6", True),
+        ("--output=a.csv --part_size=5", False),
+    ],
+)
+def test_an_option_that_is_there_twice_is_named(
+    words: str, named: bool, capsys: pytest.CaptureFixture
+) -> None:
+    with printed_log():
+        parse("predict", "photos", *words.split())
+    assert ("several times" in capsys.readouterr().out) == named
+
+
+def test_values_of_an_option_that_is_there_twice_are_not_lost() -> None:
+    with pytest.raises(FerVitError, match="`classes`"):
+        parse("predict", "photos", "--classes=fear", "--classes", "anger")
+    parse("export", "model", "--checkpoint=a", "--checkpoint=b")
 
 
 def test_a_closed_output_ends_a_command_silently() -> None:

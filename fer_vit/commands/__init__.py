@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT
 
 Result = TypeVar("Result")
+SEVERAL = (Sequence[str], Sequence[int], list[str] | None)
+"""Types of options with several values, of which Python users may give one alone."""
 
 
 def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -26,7 +28,7 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
             kind = command.__annotations__.get(name)
             if isinstance(value, str) and kind in (Path, Path | None):
                 given.arguments[name] = Path(value)
-            elif isinstance(value, str) and kind in (Sequence[str], list[str] | None):
+            elif isinstance(value, str | int) and kind in SEVERAL:
                 given.arguments[name] = [value]
             elif kind == list[Path]:
                 paths = [value] if isinstance(value, str | Path) else value

@@ -18,7 +18,7 @@ from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import EVALUATION_FILES, write_results
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
 from fer_vit.sources.duplicates import Duplicates
@@ -76,6 +76,7 @@ def finetune(
     start = checkpoint or DEFAULT
     model = output / "model"
     page = output / "evaluation"
+    check_beside(output, [photos])
     # the page is written last; other results may be from an interrupted run
     check_output(page, overwrite, EVALUATION_FILES)
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work

@@ -12,7 +12,7 @@ import torch
 from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.fields import all_face_fields, describe_fields
-from fer_vit.files import check_output
+from fer_vit.files import check_beside, check_output
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs, check_videos
@@ -24,6 +24,9 @@ from fer_vit.report.table import SUFFIXES
 
 LOGGER = logging.getLogger("fer_vit")
 
+PART_SIZE = 1000
+"""Images of a table in a folder of tables."""
+
 
 def predict(
     images: list[Path],
@@ -31,7 +34,7 @@ def predict(
     checkpoint: str | None = None,
     model: str | None = None,
     output: Path = Path("faces.csv"),
-    part_size: int = 1000,
+    part_size: int = PART_SIZE,
     min_confidence: float = 0.0,
     prior: str | None = None,
     classes: Sequence[str] = (),
@@ -118,7 +121,7 @@ def predict(
         heads=tuple(outputs),
         threshold=threshold,
     )
-    check_outputs(wanted, in_chunks)
+    check_outputs(wanted, images, in_chunks)
     check_videos(wanted, sources, in_chunks)
     if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
         raise FerVitError(
@@ -147,7 +150,11 @@ def predict(
     recognizer = load(network, device, prior=prior, classes=classes, name=checkpoint)
 
     if rank.rank == 0:
-        for note in inputs.notes:
+        for note in [
+            *inputs.notes,
+            *options.unused(sources),
+            *unused_size(part_size, in_chunks),
+        ]:
             LOGGER.info(note)
     if in_chunks:
         LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
@@ -160,17 +167,29 @@ def add_options(parser: ArgumentParser) -> None:
     parser.epilog = f"columns of the table:\n{describe_fields(all_face_fields())}"
 
 
-def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
+def unused_size(part_size: int, in_chunks: bool) -> list[str]:
+    """Returns a line about the size of the tables in a folder, if there is one table alone."""
+    if in_chunks or part_size == PART_SIZE:
+        return []
+    return ["Not used, since `--output` is one table: `--part_size`."]
+
+
+def check_outputs(outputs: Outputs, images: Sequence[Path], in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written.
 
     Tables in chunks are kept.
     """
+    if outputs.copy:
+        check_beside(outputs.copy, [image for image in images if image.is_dir()])
     named = [outputs.people, outputs.intervals]
     if not in_chunks:
         named.insert(0, outputs.table)
     tables = [path for path in named if path]
     if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
+    if in_chunks:  # a folder of tables has no other files
+        for path in tables:
+            check_beside(path, [outputs.table])
     for path in tables:
         is_intervals = path is outputs.intervals and is_textgrid(path)
         if path.suffix.lower() not in SUFFIXES and not is_intervals:

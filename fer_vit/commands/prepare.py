@@ -199,6 +199,9 @@ def _check_arguments(
             f"Expected a path on this machine, but got {out}. Copy the files afterwards."
         )
 
+    if len({manifest.resolve() for manifest in add}) < len(add):
+        raise FerVitError("Expected each manifest of `--add` once, but one is there several times.")
+
     if shards:
         if add:
             raise FerVitError(
@@ -207,12 +210,7 @@ def _check_arguments(
         if not _may_hold_shards(out):
             raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
     else:
-        if out.suffix != ".parquet":
-            raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
-        if out.is_dir():
-            raise FerVitError(
-                f"Expected a name for the manifest, but {out} is a folder. Name a file in it."
-            )
+        schema.check_manifest_name(out)
     check_output(out, overwrite)
 
 

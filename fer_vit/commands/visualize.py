@@ -9,7 +9,7 @@ from typing import Any
 from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.photos import PhotoOptions, find_inputs, is_video
 from fer_vit.predict.recognizer import load
@@ -111,7 +111,7 @@ def visualize(
 
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(format_count(files, kind) for kind, files in kinds.items())
-    for note in inputs.notes:
+    for note in [*inputs.notes, *options.unused(sources)]:
         LOGGER.warning(note)
     LOGGER.info(f"{format_count(number, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
@@ -126,11 +126,7 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     if output.is_dir() and any(output.iterdir()) and not is_report(output / "index.html"):
         raise FerVitError(f"{output} is not a report and would be replaced. Choose another folder.")
 
-    report = output.resolve()
+    check_beside(output, images)
     for image in images:
-        place = image.resolve()
-        if report.is_relative_to(place) or place.is_relative_to(report):
-            raise FerVitError(
-                f"{output} lies among the photos, or holds them. "
-                "Choose another folder for the report."
-            )
+        if image.resolve().is_relative_to(output.resolve()):
+            raise FerVitError(f"{output} holds the photos. Choose another folder for the report.")

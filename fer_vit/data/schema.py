@@ -447,6 +447,16 @@ def write_manifest(
             writer.write_table(pa.concat_tables(tables, promote_options="default"), ROW_GROUP)
 
 
+def check_manifest_name(out: Path) -> None:
+    """Raises FerVitError when a manifest to write has no name of one."""
+    if out.suffix != ".parquet":
+        raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
+    if out.is_dir():
+        raise FerVitError(
+            f"Expected a name for the manifest, but {out} is a folder. Name a file in it."
+        )
+
+
 def check_shards(reading: Reading, shards: int) -> None:
     """Raises FerVitError when there are more shards than training images."""
     images = sum(row.split == "train" for row in reading.rows)

@@ -10,6 +10,7 @@ from fer_vit.errors import FerVitError, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
+from fer_vit.evaluation.read import is_table
 from fer_vit.evaluation.robustness import AlteredFaces, read_altered
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
@@ -84,6 +85,11 @@ def read_faces(
         if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
             raise FerVitError(
                 "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
+            )
+        is_split = labels is not None and not is_table(labels)
+        if conditions.split != "val" and not is_split:
+            raise FerVitError(
+                "`--split` is a split of a manifest, but there are only tables. Leave it out."
             )
         faces = read_predictions(data)
         if labels:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, check_size, reduce_depth, rotate_upright, used_bits
@@ -188,6 +189,7 @@ def _decode(
 ) -> Iterator[av.VideoFrame]:
     """Yields the frames of a stream in display order; counts what is damaged in `lost`."""
     last = 0.0
+    decoded = 0
     for packet in file.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -197,10 +199,14 @@ def _decode(
             for frame in cast(list[av.VideoFrame], packet.decode()):
                 check_frame((frame.width, frame.height), frame.format)
                 lost[WRONG_PICTURES] += frame.is_corrupt
+                decoded += 1
                 yield frame
         except FFmpegError:
             lost["packets cannot be decoded"] += 1
     lost["seconds are missing at the end"] = round(_claimed_end(file) - last)
+    if file.format.name == "gif":
+        path = Path(file.name.removeprefix("file:"))
+        lost["frames without a delay cannot be read"] = _count_gif(path) - decoded
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
@@ -210,6 +216,13 @@ def _claimed_end(file: av.container.InputContainer) -> float:
     if file.format.name in ABSOLUTE:
         return min(start + length, length)
     return start + length
+
+
+def _count_gif(path: Path) -> int:
+    """Returns the frames of a GIF, of which FFmpeg reads those with a delay; 0 if it is damaged."""
+    with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
+        return int(getattr(image, "n_frames", 1))
+    return 0
 
 
 def _missing_bytes(path: Path, format_name: str) -> int:

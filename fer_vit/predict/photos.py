@@ -1,6 +1,7 @@
 """Photos: where they are, how they are read, and their faces as batches of crops."""
 
 import glob
+import io
 import logging
 import math
 import os
@@ -21,7 +22,7 @@ from torch import Tensor
 
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
-from fer_vit.errors import FerVitError, check_number, printable
+from fer_vit.errors import FerVitError, check_number, check_whole, for_reader, printable
 from fer_vit.face.detectors import ChosenDetector, find_detector
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
 from fer_vit.face.image import CRASHED, ImageError, reduce_depth, to_rgb
@@ -82,11 +83,17 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 def _read_open(file: Any) -> bytes:
     """Returns the content of an open file, from its position on.
 
-    Raises FerVitError if it is text.
+    Raises FerVitError if it is closed, text, or read to its end already.
     """
-    content = file.read()
-    if not isinstance(content, bytes):
+    if getattr(file, "closed", False):
+        raise FerVitError("Expected an open file, but it is closed. Open it again.")
+    content = b"" if isinstance(file, io.TextIOBase) else file.read()
+    if isinstance(file, io.TextIOBase) or not isinstance(content, bytes):
         raise FerVitError('Expected a file of bytes, but it was opened as text. Add the mode "rb".')
+    if not content and hasattr(file, "seekable") and file.seekable() and file.seek(0, io.SEEK_END):
+        raise FerVitError(
+            "Expected a file at its beginning, but it was read to its end. Call its `seek(0)`."
+        )
     return content
 
 
@@ -191,8 +198,10 @@ def expand_pattern(item: str) -> list[Path]:
     hidden ones on their way are left out, unless the pattern names these.
 
     Raises:
-        FerVitError: The pattern matches nothing, or is an address such as https://.
+        FerVitError: The pattern is empty, matches nothing, or is an address such as https://.
     """
+    if not item:
+        raise FerVitError('Expected an image, a folder or a pattern, but got "".')
     if os.path.lexists(item):
         return [Path(item)]
     matches = _match(_as_pattern(item)) or _match(item.replace("[", "[[]"))
@@ -240,6 +249,10 @@ def _place(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
+VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
+"""Options of `PhotoOptions` that photos do not use."""
+
+
 @dataclass(frozen=True)
 class PhotoOptions:
     """How photos and videos are read.
@@ -283,23 +296,33 @@ class PhotoOptions:
         if self.face == "detect" and not find_detector(self.detector).searches:
             remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
-        check_number("workers", self.workers or 0, 0)
-        lowest = {
-            "batch_size": 1,
-            "every": 1,
-            "detect_every": 1,
-            "smooth": 0,
-            "start": -math.inf,
-            "end": self.start,
-        }
-        for name, low in lowest.items():
-            check_number(name, getattr(self, name), low)
+        check_whole("workers", self.workers or 0, 0)
+        for name in ("batch_size", "every", "detect_every"):
+            check_whole(name, getattr(self, name), 1)
+        check_number("smooth", self.smooth, 0)
+        check_number("start", self.start, 0)
+        check_number("end", self.end, self.start)
         check_number("min_score", self.min_score or 0, 0, 1)
+        check_number("fps", self.fps or 0, -math.inf)
+        if self.min_score is not None and self.face == "crop":
+            raise FerVitError(
+                "`--min_score` is for `--face detect`: a crop is one face with any score. "
+                "Leave one of them out."
+            )
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
             raise FerVitError(
                 f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and "
                 f"{self.every}."
             )
+
+    def unused(self, sources: Sequence[Source]) -> list[str]:
+        """Returns a line about options of videos, if they were changed and there is no video."""
+        if any(map(is_video, sources)):
+            return []
+        names = [f"`--{name}`" for name in self.changed() if name in VIDEO_OPTIONS]
+        if not names:
+            return []
+        return [for_reader(f"Not used, since there is no video: {', '.join(names)}.")]
 
     def changed(self) -> dict[str, object]:
         """Returns the options that change the results and are not the defaults.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from fer_vit.faces import (
     Pose,
     Scheme,
     Source,
+    collect_faces,
     join,
     no_faces,
 )
@@ -141,6 +142,10 @@ class Recognizer(nn.Module):
             net.config.img_size, tuple(net.config.regions), net.settings.align, template
         )
 
+    def train(self, mode: bool = True) -> Self:
+        """Does nothing: with dropout, as in training, predictions would be random."""
+        return super().train(False)
+
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
@@ -168,6 +173,7 @@ class Recognizer(nn.Module):
         class frequencies of its training faces.
         """
         names = self.net.settings.labels
+        classes = [classes] if isinstance(classes, str) else classes
         if unknown := {*classes} - {*names}:
             raise FerVitError(f"Expected classes among {', '.join(names)}, but got {min(unknown)}.")
         possible = [name for name in names if not classes or name in classes]
@@ -258,7 +264,7 @@ class Recognizer(nn.Module):
         report_photos(faces.infos)
         return faces
 
-    def explain(self, faces: Face | Faces, method: str = "pixels") -> Explanations:
+    def explain(self, faces: Face | Faces | Sequence[Face], method: str = "pixels") -> Explanations:
         """Explains the predictions of this model, also for faces of another process.
 
         `model.explain(faces).plot()` draws the first.
@@ -275,7 +281,7 @@ class Recognizer(nn.Module):
             FerVitError: The method is unknown, the faces were cropped for another model, or there
                 are none.
         """
-        faces = faces.alone if isinstance(faces, Face) else faces
+        faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
         parts = []
@@ -292,6 +298,10 @@ class Recognizer(nn.Module):
 
     def attend(self, face: Face) -> Attention:
         """Returns the attention of this model on a face, whose photo is read again."""
+        if not isinstance(face, Face):
+            raise FerVitError(
+                f"Expected one face, such as `faces[0]`, but got a {type(face).__name__}."
+            )
         batch = self._crop_again(face.alone)
         views = attention_views(trace(self.net, batch.image, batch.boxes, batch.valid))
         return Attention(*(values[0].double().cpu().numpy() for values in views))

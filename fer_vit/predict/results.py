@@ -9,7 +9,7 @@ from typing import Any, overload
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.faces import Face, Faces, join
+from fer_vit.faces import Face, Faces, collect_faces
 from fer_vit.fields import PROBABILITY, face_fields
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
@@ -34,6 +34,10 @@ class FaceResult(Face):
         Raises:
             FerVitError: The photo cannot be read, or the attention is requested.
         """
+        if isinstance(attention, str | Path):
+            raise FerVitError(
+                f"Expected the file as `file={str(attention)!r}`, since `attention` comes first."
+            )
         if attention:
             raise FerVitError(
                 f"Face {self.face} of {self.path} does not contain its model. "
@@ -89,7 +93,7 @@ class FaceResults(Faces):
         return html
 
 
-def table(faces: Faces | Sequence[Face], *, photos: bool = False) -> Any:
+def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:
     """Returns the faces as a pyarrow table with the columns of `fer-vit predict`.
 
     `.to_pylist()` makes dictionaries of it, and `.to_pandas()` a data frame where pandas is
@@ -101,16 +105,16 @@ def table(faces: Faces | Sequence[Face], *, photos: bool = False) -> Any:
             does. This needs what `predict` returns.
 
     Raises:
-        FerVitError: The photos are not known.
+        FerVitError: The photos are not known, or these are no faces of one model.
     """
     if not isinstance(faces, Faces):
         if photos:
             raise FerVitError(
                 f"`photos` needs what `predict` returns, but got a {type(faces).__name__}."
             )
-        if not faces:
+        if isinstance(faces, Sequence) and not faces:
             return arrow_table([], arrow_schema(table_columns(())))
-        faces = join([face.alone for face in faces])
+        faces = collect_faces(faces)
     videos = any(info.frame is not None for info in faces.infos)
     fields = face_fields(faces.labels, faces.scheme.outputs, videos)
     types = {field.name: field.kind for field in fields}

@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (path / "there.parquet").touch()
     (path / "there.csv").touch()
+    (path / "-dash.png").touch()
     (path / "damaged.zip").write_bytes(b"PK\x03\x04 and nothing more")
     table = "path,status,face,label,confidence,p_anger,p_fear\na.png,ok,0,fear,0.75,0.25,0.75\n"
     (path / "predictions.csv").write_text(table)

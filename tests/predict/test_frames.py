@@ -5,6 +5,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from av.stream import Disposition
+from PIL import Image as Pil
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
@@ -297,6 +299,28 @@ def test_both_meanings_of_the_duration_in_matroska(
     found, end = read(tmp_path / "a.mkv")
     assert (len(found) < 40) == cut
     assert end.startswith("damaged: ") == cut
+
+
+@pytest.mark.parametrize(("delay", "unread"), [(None, 2), (0, 2), (40, 0)])
+def test_frames_of_a_gif_that_are_not_read_are_counted(
+    delay: int | None, unread: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [Pil.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)) for _ in range(3)]
+    options = {} if delay is None else {"duration": delay}
+    pictures[0].save(tmp_path / "a.gif", save_all=True, append_images=pictures[1:], **options)
+    frames = []
+    context = pytest.raises(ImageError, match=f"damaged: {unread} frames")
+    with context if unread else nullcontext():
+        for frame in read_frames(tmp_path / "a.gif"):
+            frames.append(frame.number)
+    assert frames == [0, 1, 2][: 3 - unread]
+
+
+def test_a_gif_that_is_read_in_part_is_not_damaged(tmp_path: Path) -> None:
+    pictures = [Pil.fromarray(numbered(number)) for number in range(3)]
+    pictures[0].save(tmp_path / "a.gif", save_all=True, append_images=pictures[1:], duration=40)
+    assert len(list(read_frames(tmp_path / "a.gif", end=0.01))) == 1
 
 
 def test_frames_whose_times_fall_back_are_kept(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Photos as faces, the files that are read, and the options for them."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ def detect_squares(image: Image) -> list[Detection]:
         ),
         ({"detector": "landmarks"}, "landmarks"),
         ({"min_score": 1.1}, "`min_score`.* 0 to 1"),
+        ({"min_score": "high"}, "`min_score` to be a number"),
+        ({"min_score": 0.5, "face": "crop"}, "`min_score`"),
+        ({"batch_size": 1.5}, "`batch_size` to be a whole number"),
+        ({"every": 2.5}, "`every` to be a whole number"),
+        ({"workers": "two"}, "`workers` to be a whole number"),
+        ({"fps": "five"}, "`fps` to be a number"),
+        ({"start": -1.0}, "`start` to be 0 or more"),
         ({"min_score": float("nan")}, "`min_score`.* 0 to 1"),
         ({"batch_size": 0}, "`batch_size` to be 1 or more"),
         ({"every": 0}, "`every` to be 1 or more"),
@@ -80,6 +88,14 @@ def detect_squares(image: Image) -> list[Detection]:
 def test_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FerVitError, match=message):
         PhotoOptions(**options)
+
+
+def test_options_of_videos_without_a_video_are_named() -> None:
+    options = PhotoOptions(fps=5.0, smooth=1.0, batch_size=3)
+    (line,) = options.unused([Path("a.jpg"), b"bytes"])
+    assert re.findall("`(.*?)`", line) == ["fps", "smooth"]
+    assert options.unused([Path("a.jpg"), Path("b.mp4")]) == []
+    assert PhotoOptions(batch_size=3).unused([Path("a.jpg")]) == []
 
 
 @pytest.fixture

@@ -199,6 +199,36 @@ def test_wrong_inputs(model: Recognizer, thing: object) -> None:
         model.predict(thing)
 
 
+def test_open_files_without_content_to_read(model: Recognizer, photo: Path) -> None:
+    with photo.open("rb") as file:
+        assert len(model.predict(file, workers=0)) == 1
+        with pytest.raises(FerVitError, match="seek"):
+            model.predict(file)
+    with pytest.raises(FerVitError, match="closed"):
+        model.predict(file)
+    with photo.open() as text, pytest.raises(FerVitError, match='"rb"'):
+        model.predict(text)
+    with pytest.raises(FerVitError, match='""'):
+        model.predict("")
+
+
+def test_predictions_are_never_random(checkpoint: Path, photo: Path) -> None:
+    model = load(checkpoint)
+    expected = model.predict(photo).probabilities
+    assert not model.train().training
+    model.net.train()
+    outer = torch.nn.Sequential(model).train()
+    assert not any(module.training for module in outer[0].modules())
+    np.testing.assert_array_equal(model.predict(photo).probabilities, expected)
+
+
+def test_one_class_is_a_list_of_one(checkpoint: Path) -> None:
+    model = load(checkpoint, classes="anger")
+    assert (
+        model.conditions == load(checkpoint, classes=["anger"]).conditions == {"classes": "anger"}
+    )
+
+
 def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> None:
     sideways = Pil.fromarray(astronaut()).rotate(90, expand=True)
     exif = Pil.Exif()

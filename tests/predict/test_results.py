@@ -84,7 +84,25 @@ def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> N
         table(list(faces), photos=True)
     assert table(list(faces)).equals(plain)
     assert table(faces[0:1] + faces[1:]).equals(plain)
+    assert table(faces[2]).equals(table(faces[2:]))
     assert table([]).num_rows == table(no_faces(), photos=True).num_rows == 0
+
+
+def test_faces_of_a_list_are_explained(model: Recognizer, faces: FaceResults) -> None:
+    picked = model.explain([faces[0], faces[2]], "relevance")
+    assert torch.equal(picked.shares, model.explain(faces[[0, 2]], "relevance").shares)
+
+
+def test_what_is_no_face_is_named(model: Recognizer, faces: FaceResults) -> None:
+    for wrong in ("photo.jpg", 3, [faces[0], 3], faces.photos()):
+        kind = type(wrong[-1] if isinstance(wrong, list) else wrong).__name__
+        for function in (table, model.explain):
+            with pytest.raises(FerVitError, match=kind):
+                function(wrong)
+    with pytest.raises(FerVitError, match=r"FaceResults"):
+        model.plot_attention(faces)
+    with pytest.raises(FerVitError, match=r"file='face\.png'"):
+        faces[0].plot("face.png")
 
 
 def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
