@@ -170,7 +170,7 @@ def describe_option(error: str) -> str:
 
     All types that the option may have are named. Other errors are returned unaltered.
     """
-    pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)(?:V|v)alue: (?P<value>.*)'
+    pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)(?:Value|value): (?P<value>.*)'
     match = re.fullmatch(pattern, error, re.DOTALL)
     if match is None:
         return error

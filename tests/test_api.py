@@ -145,7 +145,8 @@ def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
     assert [picture.size for picture in pictures] == [(100, 80)] * 2
     for photo, picture in zip(photos, pictures, strict=True):
         difference = np.asarray(picture, int) - photo
-        assert np.abs(difference[40:75, 10:90]).max() < 10  # the photo
+        # the photo, away from the coloured box, at which JPEG blurs colours
+        assert np.abs(difference[40:65, 20:80]).max() < 10
         assert np.abs(difference[:20]).max() > 50  # and the name of its expression
     with Image.open(io.BytesIO(faces[0]._repr_png_())) as figure:
         assert figure.size == faces[0].plot().size

