@@ -269,9 +269,11 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
         assert bounds == pytest.approx([0.5075, 1], abs=1e-3)
 
 
-def test_outputs_of_clips_change_from_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rest", "turned"), [(5.0, 12.0), (178.0, -175.0)])
+def test_outputs_of_clips_change_from_rest(tmp_path: Path, rest: float, turned: float) -> None:
+    """Angles change the shorter way, also across half a turn."""
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
-    table["roll"] = np.where(table["seconds"] < 1, 5.0, 12.0)
+    table["roll"] = np.where(table["seconds"] < 1, rest, turned)
     path = tmp_path / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
     faces = read_predictions(path, videos=True)
@@ -303,17 +305,6 @@ def test_angles_are_averaged_as_directions(
         away = away[np.isfinite(away)]
         assert len(away) == (10 if condition == "rest" else 9)
         np.testing.assert_allclose((away + 180) % 360, 180, atol=1e-3)
-
-
-def test_the_change_of_an_angle_is_the_shorter_way(tmp_path: Path) -> None:
-    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
-    table["roll"] = np.where(table["seconds"] < 1, 178.0, -175.0)
-    path = tmp_path / "faces.csv"
-    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    faces = read_predictions(path, videos=True)
-    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
-    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Head pose")]
-    assert kind.values["roll"] == pytest.approx([4, 4])
 
 
 def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
