@@ -9,6 +9,7 @@ layer of all heads is `model.additive.AdditiveHead`.
 M faces, K outputs of a head.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,28 +29,51 @@ class Mirror(NamedTuple):
     """What mirroring a face does to the K outputs of a head."""
 
     source: list[int]  # the output whose value each output takes
-    sign: list[float]  # by which it is multiplied
+    sign: list[float]  # by which it is multiplied; NaN: the value is unknown
 
 
 def swap_sides(names: Sequence[str]) -> Mirror:
-    """Left and right swap in the names of outputs; an output without a partner stays."""
-    partners = [other_side(name) for name in names]
+    """Left and right swap in the names of outputs.
+
+    An output of one side alone becomes unknown: what the mirror image shows on this side was on the
+    other, and has no value.
+    """
     source = []
-    for index, partner in enumerate(partners):
-        source.append(names.index(partner) if partner in names else index)
-    return Mirror(source, [1.0] * len(names))
+    sign = []
+    alone = one_sided(names)
+    for index, name in enumerate(names):
+        if name in alone:
+            source.append(index)
+            sign.append(math.nan)
+        else:
+            source.append(names.index(other_side(name)))
+            sign.append(1.0)
+    return Mirror(source, sign)
+
+
+def one_sided(names: Sequence[str]) -> list[str]:
+    """Returns the outputs of one side of the face whose partner on the other side is missing."""
+    return [name for name in names if other_side(name) not in names]
 
 
 def other_side(name: str) -> str:
-    """Returns the name of the part on the other side of the face: `left_eye`, `mouthSmileLeft`."""
+    """Returns the name of the part on the other side of the face; the same name if it has no side.
+
+    It is of the forms `left_eye`, `mouthSmileLeft` and `mouthSmile_L`.
+    """
     for side, opposite in SIDES.items():
         if side in name:
             return name.replace(side, opposite)
+    for ending, opposite in SIDE_ENDINGS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending) + opposite
     return name
 
 
 SIDES = {"Left": "Right", "Right": "Left", "left": "right", "right": "left"}
 """Parts of names that mirroring swaps."""
+SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
+"""Ends of names that mirroring swaps, as programs for animation write them."""
 
 
 def negate_turns(names: Sequence[str]) -> Mirror:
@@ -71,11 +95,11 @@ def stay(values: Array, names: Sequence[str], degrees: Array) -> Array:
 def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
     """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes as much.
 
-    It stays from -180 to 180.
+    All are from -180 to 180.
     """
     rolls = np.array([name == "roll" for name in names])
     turned = values + degrees[:, None] * rolls
-    return np.asarray(turned - rolls * FULL_TURN * np.round(turned / FULL_TURN))
+    return np.asarray(turned - FULL_TURN * np.round(turned / FULL_TURN))
 
 
 def nearest_to(head: str, values: Array, targets: Array) -> Array:

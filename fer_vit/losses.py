@@ -94,9 +94,17 @@ LOSSES = {
 
 
 def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
-    """Returns the loss of raw outputs (B, K) of a head with targets (B, K) in its unit."""
+    """Returns the loss of raw outputs (B, K) of a head with targets (B, K) in its unit.
+
+    Of a target with a period, the equal value nearest to the prediction counts: 179 degrees are 2
+    degrees from -179.
+    """
     entry = HEADS[head]
-    return LOSSES[entry.loss].compute(preds, (target.float() - entry.middle) / entry.step)
+    target = target.float()
+    if entry.period is not None:
+        turns = ((decode(head, preds.detach().float()) - target) / entry.period).round()
+        target = target + entry.period * turns
+    return LOSSES[entry.loss].compute(preds, (target - entry.middle) / entry.step)
 
 
 def decode(head: str, raw: Tensor) -> Tensor:

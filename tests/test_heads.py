@@ -14,6 +14,7 @@ from fer_vit.heads import (
     join_directions,
     merge_outputs,
     nearest_to,
+    one_sided,
     other_side,
     turn_roll,
 )
@@ -113,11 +114,32 @@ def test_movement_loss_is_the_cross_entropy_of_known_targets() -> None:
 
 def test_pose_loss_is_the_huber_loss_of_known_angles() -> None:
     raw = torch.randn(5, 3)
-    target = 60 * torch.randn(5, 3)
+    target = 90 * torch.rand(5, 3) - 45  # less than half a turn from the raw outputs
     target[2] = NAN
     known = target.isfinite()
     expected = F.huber_loss(20 * raw[known], target[known], delta=5.0) / 5 / 20
     assert head_loss("pose", raw, target).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_pose_loss_is_of_the_shortest_turn() -> None:
+    angles = np.array([-179.0, 170.0, -90.0, 0.0, 179.5, 100.0, -160.0])
+    for prediction in angles:
+        for target in angles:
+            turns = [abs(prediction - target + turn) / 20 for turn in (-360.0, 0.0, 360.0)]
+            error = min(turns)  # in units of the raw outputs
+            expected = 2 * error**2 if error < 0.25 else error - 0.125  # Girshick 2015
+            raw = torch.tensor([[prediction / 20]], dtype=torch.float32, requires_grad=True)
+            loss = head_loss("pose", raw, torch.tensor([[target]]))
+            assert loss.item() == pytest.approx(expected, abs=1e-4)
+            loss.backward()
+            towards = np.sign((prediction - target + 180) % 360 - 180)
+            assert np.sign(raw.grad.item()) == towards
+
+
+def test_angles_of_a_pose_are_from_minus_180_to_180() -> None:
+    values = np.array([[190.0, -200.0, 170.0], [-180.0, 30.0, 180.0]])
+    turned = turn_roll(values, ["yaw", "pitch", "roll"], np.array([30.0, 0.0]))
+    np.testing.assert_allclose(turned, [[-170.0, 160.0, -160.0], [-180.0, 30.0, 180.0]])
 
 
 def test_affect_loss_is_one_less_concordance_and_the_squared_error() -> None:
@@ -158,7 +180,7 @@ def test_losses_without_a_known_target_are_0_and_have_a_gradient_of_0(head: str)
 
 @pytest.mark.parametrize("head", [*HEADS])
 def test_mirroring_twice_changes_nothing(head: str) -> None:
-    names = [*HEADS[head].outputs] or ["jawOpen", "mouthSmileLeft", "mouthSmileRight", "browLeft"]
+    names = [*HEADS[head].outputs] or ["jawOpen", "mouthSmileLeft", "mouthSmileRight"]
     source, sign = HEADS[head].mirror(names)
     values = torch.randn(5, len(names))
 
@@ -208,7 +230,19 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     names = ["mouthSmileLeft", "jawOpen", "mouthSmileRight"]
     assert HEADS["movements"].mirror(names) == ([2, 1, 0], [1.0, 1.0, 1.0])
     assert HEADS["pose"].mirror(["yaw", "pitch", "roll"]).sign == [-1.0, 1.0, -1.0]
-    assert other_side("left_brow") == "right_brow"
+    sides = {"left_brow": "right_brow", "eyeBlink_L": "eyeBlink_R", "AU12_r": "AU12_l"}
+    for name, partner in sides.items():
+        assert other_side(name) == partner
+        assert other_side(partner) == name
+    assert other_side("jaw_up") == "jaw_up"
+
+
+def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:
+    names = ["mouthSmileLeft", "jawOpen", "AU12_L", "AU12_R"]
+    assert one_sided(names) == ["mouthSmileLeft"]
+    source, sign = HEADS["movements"].mirror(names)
+    mirrored = np.array([0.9, 0.5, 0.2, 0.4])[source] * sign
+    np.testing.assert_array_equal(mirrored, [NAN, 0.5, 0.4, 0.2])
 
 
 def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:

@@ -18,7 +18,6 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.model.tokens import TokenLayout
 from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
 
 
@@ -120,22 +119,24 @@ def hide(
 ) -> Hidden:
     """Hides a share of the patches of faces: where noise (B, ceil(S / P)^2) is least.
 
-    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last
-    patches of a row or column may be cut off by the edge.
+    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The first or
+    last patches of a row or column may be cut off by the edge.
     """
     size = net.config.img_size
     side = math.isqrt(noise.shape[1])  # of the grid, in patches
+    before = pixels_before(net)
 
     # which pixels are hidden
     first = noise.argsort(1)[:, : round(ratio * side**2)]
     patches = torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True)
     patches = patches.view(-1, 1, side, side)
     pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)
-    pixels = pixels[..., :size, :size]  # (B, 1, S, S)
+    inside = slice(before, before + size)
+    pixels = pixels[..., inside, inside]  # (B, 1, S, S)
 
     # what counts of each token. A pixel of a region is a mean over several of the image; it counts
     # if all of them are hidden.
-    shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
+    shares = cut_tokens(net, pixels.float(), boxes)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
     counts = (shares > 0.999) & present[..., None]  # (B, M, P^2)
@@ -143,7 +144,7 @@ def hide(
 
     # the normalised content of each token
     content = image if net.config.in_chans == 3 else to_grey(image)
-    target = cut_tokens(content, boxes, net.layout, net.patch_size)  # (B, M, C P^2)
+    target = cut_tokens(net, content, boxes)  # (B, M, C P^2)
     variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
     target = (target - mean) / (variance + 1e-6).sqrt()
 
@@ -170,22 +171,38 @@ def encode_hidden(
     return net.encode(tokens).x[:, net.layout.num_prefix :]
 
 
-def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
+def pixels_before(net: RegionViT) -> int:
+    """Returns how many columns of the first patch lie left of the crop, and rows above it.
+
+    Patches are centred on pixel 0, P, 2 P and so on of a crop of n P + 1 pixels, and else lie side
+    by side from pixel 0.
+    """
+    return math.ceil(-net.patch_origin) if net.layout.num_patches else 0
+
+
+def cut_tokens(net: RegionViT, image: Tensor, boxes: Tensor) -> Tensor:
     """Cuts images (B, C, S, S) into the pixels of tokens (B, M, C P^2): patches, then regions.
 
-    Regions (B, R, 4) are resampled to k P x k P pixels.
+    Patches repeat the pixels at the edge beyond it. Regions (B, R, 4) are resampled to k P x k P
+    pixels.
     """
-
-    def unfold(x: Tensor) -> Tensor:
-        return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
-
+    layout = net.layout
     parts = []
     if layout.num_patches:
-        parts.append(unfold(image))
+        before = pixels_before(net)
+        after = max(0, before - 1)  # of a crop of n P + 1 pixels
+        padded = F.pad(image, (before, after, before, after), mode="replicate")
+        parts.append(cut_grid(padded, net.patch_size))
     if layout.num_regions:
-        regions = unfold(crop_image(image, boxes, layout.region_grid * patch_size))
-        parts.append(regions.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
+        regions = crop_image(image, boxes, layout.region_grid * net.patch_size)
+        tokens = cut_grid(regions, net.patch_size)  # (B R, k^2, C P^2)
+        parts.append(tokens.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
     return torch.cat(parts, 1)
+
+
+def cut_grid(image: Tensor, patch_size: int) -> Tensor:
+    """Cuts images (B, C, n P, m P) into the pixels of patches (B, n m, C P^2), row by row."""
+    return F.unfold(image, patch_size, stride=patch_size).transpose(1, 2)
 
 
 def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:

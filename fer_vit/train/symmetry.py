@@ -3,6 +3,7 @@
 K outputs of a head, N patches, D width.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
 from fer_vit.geometry import TEMPLATE, Array
 from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.listing import name_text
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
@@ -43,6 +45,8 @@ class Symmetry(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Makes the weights symmetric; raises FerVitError if the network or run cannot be so."""
         net: Any = pl_module.net
+        for head, names in net.settings.outputs.items():
+            _check_sides(head, names)
         difference = asymmetry(net.config, net.settings.outputs)
         if not difference < TOLERANCE:  # also NaN
             raise FerVitError(
@@ -73,6 +77,18 @@ class Symmetry(L.Callback):
         make_symmetric(gradients, net)
         statistics = {name: value for name, value in net.named_buffers() if ".running_" in name}
         make_symmetric(statistics, net)
+
+
+def _check_sides(head: str, names: Sequence[str]) -> None:
+    """Raises FerVitError when mirroring a face leaves outputs of a head unknown."""
+    _, signs = HEADS[head].mirror(names)
+    alone = [name for name, sign in zip(names, signs, strict=True) if math.isnan(sign)]
+    if alone:
+        raise FerVitError(
+            f"A symmetric network needs outputs of both sides, but {head} has "
+            f"{name_text(alone, most=6)} of one side alone. Add targets of the other side, or "
+            "leave out Symmetry."
+        )
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 and a classifier starts from it.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,7 @@ MODELS = {
     },
     "no class token": {"backbone": "vit_medium_patch16_gap_256", "pool": "avg"},
     "computed positions": {"pos_embed": "sincos_2d", "pool": "query", "causal": True},
+    "symmetric grid": {"stem": "conv", "img_size": 33, "pos_embed": "mirror", "pool": "avg"},
 }
 BOXES = torch.tensor([[8.0, 8.0, 24.0, 24.0], [3.3, 1.2, 17.9, 15.8]])
 
@@ -59,13 +61,14 @@ def build(**change: object) -> RegionViT:
     return build_model(replace(CONFIG, **change), [])
 
 
-def faces(size: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def faces(number: int = 3, side: int = 32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Images, boxes, which regions are present, and the noise that hides patches."""
     torch.manual_seed(1)
-    valid = torch.ones(size, 2, dtype=torch.bool)
+    valid = torch.ones(number, 2, dtype=torch.bool)
     valid[-1, 1] = False
-    boxes = BOXES.repeat(size, 1, 1).masked_fill(~valid[..., None], 0)
-    return torch.rand(size, 3, 32, 32), boxes, valid, torch.rand(size, 16)
+    boxes = BOXES.repeat(number, 1, 1).masked_fill(~valid[..., None], 0)
+    patches = math.ceil(side / 8) ** 2
+    return torch.rand(number, 3, side, side), boxes, valid, torch.rand(number, patches)
 
 
 def covered(seen: Tensor, image: Tensor) -> Tensor:
@@ -82,7 +85,7 @@ def encode(net: RegionViT, image: Tensor, noise: Tensor, token: Tensor) -> Tenso
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_hidden_reaches_the_encoder(name: str, training: bool) -> None:
     net = build(**MODELS[name]).train(training)
-    image, boxes, valid, noise = faces()
+    image, boxes, valid, noise = faces(side=net.config.img_size)
     pixels = covered(hide(net, image, boxes, valid, noise, 0.6).seen, image)
     token = torch.rand(net.vit.embed_dim)
     before = encode(net, image, noise, token)
@@ -98,7 +101,7 @@ def test_nothing_hidden_reaches_the_encoder(name: str, training: bool) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_hidden_tokens_keep_their_positions_and_nothing_else(name: str) -> None:
     net = build(**MODELS[name]).eval()
-    image, boxes, valid, noise = faces(2)
+    image, boxes, valid, noise = faces(2, net.config.img_size)
     hidden = hide(net, image, boxes, valid, noise, 0.6)
     hidden = hidden._replace(tokens=torch.ones_like(hidden.tokens))
     token = torch.rand(net.vit.embed_dim)
@@ -126,6 +129,31 @@ def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(
             expected[face, channel][gone] = image[face, channel][~gone].mean()
     assert torch.allclose(hidden.seen, expected, atol=1e-6)
     assert torch.equal(covered(hidden.seen, image), covered(expected, image))
+
+
+def test_patches_of_a_symmetric_grid_are_hidden_and_predicted_around_their_centres() -> None:
+    net = build(**MODELS["symmetric grid"])
+    image, boxes, valid, noise = faces(side=33)
+    hidden = hide(net, image, boxes, valid, noise, 0.6)
+    assert hidden.tokens[:, :25].sum(1).tolist() == [15] * 3
+    gone = covered(hidden.seen, image)[:, 0].numpy()  # (3, 33, 33)
+    centres = net.centres[net.layout.patches].numpy()  # (25, 2), as the model places them
+    for face in range(3):
+        expected = np.zeros((33, 33), bool)
+        for patch in noise[face].argsort()[:15].tolist():
+            x, y = centres[patch] - 0.5  # the index of the pixel with this centre
+            rows = range(max(0, int(y) - 4), min(33, int(y) + 4))
+            columns = range(max(0, int(x) - 4), min(33, int(x) + 4))
+            expected[np.ix_(rows, columns)] = True
+            assert hidden.tokens[face, patch]
+
+            # beyond the edge, the pixels at the edge are repeated
+            rows = np.arange(int(y) - 4, int(y) + 4).clip(0, 32)
+            columns = np.arange(int(x) - 4, int(x) + 4).clip(0, 32)
+            pixels = image[face].double().numpy()[:, rows][:, :, columns].ravel()
+            normal = (pixels - pixels.mean()) / np.sqrt(pixels.var() + 1e-6)
+            np.testing.assert_allclose(hidden.target[face, patch], normal, atol=1e-4)
+        np.testing.assert_array_equal(gone[face], expected)
 
 
 def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:

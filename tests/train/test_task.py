@@ -20,6 +20,7 @@ from sklearn.metrics import (
     f1_score,
     recall_score,
 )
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fer_vit.data.dataset import Batch
@@ -43,7 +44,7 @@ from fer_vit.train.task import (
     expression_loss,
     expression_metrics,
 )
-from fer_vit.train.teachers import FormerModel
+from fer_vit.train.teachers import FormerModel, Teachers
 from tests.helpers.commands import TINY, fit
 
 NETWORK = RegionViTConfig(
@@ -506,6 +507,33 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
     assert not any("teacher" in name for name in task.state_dict())
     with pytest.raises(FerVitError, match="labels"):
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+def test_a_small_teacher_sees_means_of_pixels() -> None:
+    """Of a pattern of single pixels, bilinear samples would show stripes; a mean is even."""
+    size = NETWORK.img_size
+    teacher = build_model(replace(NETWORK, img_size=size // 2), ["a", "b", "c"]).eval()
+    seen = []
+
+    def record(image: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
+        seen.append((image, boxes))
+        return torch.zeros(len(image), 3)
+
+    teacher.logits = record
+    faces = batch_with_heads()
+    stripes = (torch.arange(size) // 3 % 2).float()  # of three pixels
+    task = SimpleNamespace(networks=[teacher])
+    Teachers.teach(task, faces._replace(image=stripes.expand_as(faces.image)))
+    ((image, boxes),) = seen
+    assert torch.equal(boxes, faces.boxes / 2)
+
+    # a triangle as wide as two new pixels, or four old ones
+    expected = []
+    for place in range(size // 2):
+        centre = 2 * place + 1
+        weights = [max(0.0, 1 - abs(pixel + 0.5 - centre) / 2) for pixel in range(size)]
+        expected.append(np.dot(weights, stripes.numpy()) / sum(weights))
+    np.testing.assert_allclose(image[0, 0, 0], expected, atol=1e-6)
 
 
 def test_a_former_model_teaches_the_outputs_that_are_not_trained() -> None:
