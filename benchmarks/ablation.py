@@ -130,8 +130,8 @@ def results_file(folder: Path) -> Path:
 
 def figures(folder: Path) -> dict[str, float]:
     """Returns accuracy and UAR of the last epoch in a folder."""
-    found = json.loads(results_file(folder).read_text())["all"]
-    return {name: found[name]["mean"] for name in ("accuracy", "UAR")}
+    scores = json.loads(results_file(folder).read_text())["all"]
+    return {name: scores[name]["mean"] for name in ("accuracy", "UAR")}
 
 
 def slug(name: str) -> str:
@@ -169,7 +169,7 @@ def table(rows: dict[str, list[str]], manifest: Path, output: Path, rounds: int)
             figures(folder) | (score_hard(folder, manifest) if hard else {})
             for folder in seeds[name]
         ]
-        cells = [[100 * one[what] for one in scores] for what in ("accuracy", "UAR", *hard)]
+        cells = [[100 * score[what] for score in scores] for what in ("accuracy", "UAR", *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters())
         lines.append(
             f"| {name} | {parameters / 1e6:.2f} M | {multiply_adds(net) / 1e6:.1f} M "

@@ -55,7 +55,7 @@ def study(counts: IntArray, rng: np.random.Generator) -> tuple[Array, IntArray, 
 def unequal_p(persons: int, studies: int) -> list[float]:
     """Returns the p-values of studies with one to `MOST` photos in a cell."""
     rng = np.random.default_rng([persons, 0])
-    found = []
+    p_values = []
     for index in range(studies):
         values, person, condition = study(rng.integers(1, MOST + 1, (persons, 2)), rng)
         cells = average_cells(values, person, condition)
@@ -64,12 +64,12 @@ def unequal_p(persons: int, studies: int) -> list[float]:
         covariance = fast_variances(cells, squares)
         (test,) = robust_tests(cells, covariance, 1.0)
         assert not isinstance(test, Missing)
-        found.append(test["p"])
+        p_values.append(test["p"])
         if index % CHECKED == 0:
             reference, scale = fit_variances(values, person, condition, cells)
             expected = deviance(reference / scale, cells, squares)
             assert deviance(covariance, cells, squares) < expected + 1e-3
-    return found
+    return p_values
 
 
 def fast_variances(cells: Cells, within: float) -> Array:
@@ -111,16 +111,16 @@ def deviance(covariance: Array, cells: Cells, within: float) -> float:
 def equal_p(persons: int, studies: int) -> list[float]:
     """Returns the p-values of studies with `EQUAL` photos in a cell by the paired t test."""
     rng = np.random.default_rng([persons, 1])
-    found = []
+    p_values = []
     for index in range(studies):
         values, person, condition = study(np.full((persons, 2), EQUAL), rng)
         means = values.reshape(persons, 2, EQUAL).mean(2)
-        found.append(float(stats.ttest_rel(means[:, 1], means[:, 0]).pvalue))
+        p_values.append(float(stats.ttest_rel(means[:, 1], means[:, 0]).pvalue))
         if index % CHECKED == 0:
             (test,) = mixed_model(values, person, condition)
             assert not isinstance(test, Missing)
-            assert abs(test["p"] - found[-1]) < 1e-9
-    return found
+            assert abs(test["p"] - p_values[-1]) < 1e-9
+    return p_values
 
 
 def rate(p: Sequence[float]) -> str:

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
     kind: str
     held_back: bool
     score: float
-    found: int
+    reported: int
     false: int
     sizes: tuple[float, ...]  # side of each true face in pixels
     hits: tuple[bool, ...]  # whether it is found
@@ -115,7 +115,8 @@ def portrait(rng: Generator, heads: Archive, clothes: Archive, held: bool, heigh
     canvas = np.full((height, width, 3), wall, np.uint8)
     head = heads.draw(rng, held)
     side = height * rng.uniform(0.18, 0.38)
-    x, y = width / 2 + rng.normal(0, 0.03) * width, height * rng.uniform(0.28, 0.38)
+    x = width / 2 + rng.normal(0, 0.03) * width
+    y = height * rng.uniform(0.28, 0.38)
     garment = clothes.draw(rng, held)
     top = round(y + 0.75 * side)
     body = cv2.resize(garment, (width, height - top), interpolation=cv2.INTER_CUBIC)
@@ -152,11 +153,7 @@ def group(rng: Generator, heads: Archive, backgrounds: Archive, held: bool) -> P
     return Picture("groups", held, canvas, np.array(boxes), 12)
 
 
-MASKS = (
-    (90, 150, 200),
-    (235, 235, 235),
-    (30, 30, 35),
-)  # colours of surgical, white and black masks
+MASKS = ((90, 150, 200), (235, 235, 235), (30, 30, 35))  # surgical, white and black
 
 
 def cover(rng: Generator, canvas: Image, box: Array, kind: str) -> None:
@@ -220,7 +217,8 @@ def odd_portrait(
 
 def measure_odd(data: Path, detector: YuNet, count: int) -> str:
     """Returns how many covered and turned faces are found at the default score, as Markdown."""
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
     lines = ["| portraits, held back | faces found | uncertain | false |"]
     lines.append("| --- | ---: | ---: | ---: |")
     for kind in ODD:
@@ -229,9 +227,9 @@ def measure_odd(data: Path, detector: YuNet, count: int) -> str:
         for number in range(count):
             rng = np.random.default_rng([4, number])
             picture = odd_portrait(rng, heads, clothes, True, kind)
-            found = detector.confirm(picture.image, detector.find(picture.image))
-            results.append(compare(picture, PHOTO_SCORE, found))
-            scores = np.array([face.score for face in found])
+            detections = detector.confirm(picture.image, detector.find(picture.image))
+            results.append(compare(picture, PHOTO_SCORE, detections))
+            scores = np.array([face.score for face in detections])
             uncertain += int(are_uncertain(scores, detector.sure_score).sum())
         hits = sum(hit for result in results for hit in result.hits)
         false = sum(result.false for result in results)
@@ -243,16 +241,20 @@ def frames(path: Path, step: int) -> Iterator[Image]:
     """Yields every `step`th frame of a clip, RGB."""
     capture = cv2.VideoCapture(str(path))
     number = 0
-    while (read := capture.read())[0]:
+    success, image = capture.read()
+    while success:
         if number % step == 0:
-            yield np.ascontiguousarray(read[1][..., ::-1])
+            yield np.ascontiguousarray(image[..., ::-1])
+        success, image = capture.read()
         number += 1
 
 
 def pictures(data: Path, count: int) -> Iterator[Picture]:
     """Yields the pictures of all sets; `count` portraits and a third as many groups."""
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
-    backgrounds, hard = Archive(data / "backgrounds.zip"), Archive(data / "clothes_hard.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
+    backgrounds = Archive(data / "backgrounds.zip")
+    hard = Archive(data / "clothes_hard.zip")
     for number in range(count):
         rng = np.random.default_rng([0, number])
         height = (640, 960, 1350)[number // 3 % 3]
@@ -274,30 +276,41 @@ def outcomes(picture: Picture, detector: YuNet) -> Iterator[Outcome]:
     fine, coarse = detector.search(picture.image)
     for score in SCORES:
         kept = [[face for face in faces if face.score >= score] for faces in (fine, coarse)]
-        found = join_sizes(*kept, longest=max(picture.image.shape[:2]))
-        yield compare(picture, score, detector.confirm(picture.image, found))
+        joined = join_sizes(*kept, longest=max(picture.image.shape[:2]))
+        yield compare(picture, score, detector.confirm(picture.image, joined))
 
 
-def compare(picture: Picture, score: float, found: list[Detection]) -> Outcome:
+def compare(picture: Picture, score: float, detections: list[Detection]) -> Outcome:
     """Returns how many faces are true: centred in a true face's box,
     and of half to twice its size, one each.
     """
     if picture.boxes is None:  # in clips, only the number of persons is known
-        true = min(len(found), picture.count)
+        true = min(len(detections), picture.count)
         hits = tuple(index < true for index in range(picture.count))
-        sizes = (np.nan,) * picture.count
         return Outcome(
-            picture.kind, picture.held_back, score, len(found), len(found) - true, sizes, hits
+            picture.kind,
+            picture.held_back,
+            score,
+            reported=len(detections),
+            false=len(detections) - true,
+            sizes=(np.nan,) * picture.count,
+            hits=hits,
         )
-    free = list(range(len(found)))
+    free = list(range(len(detections)))
     hits = []
     for box in picture.boxes:
-        matching = [index for index in free if matches(found[index], box)]
+        matching = [index for index in free if matches(detections[index], box)]
         hits.append(bool(matching))
         free = [index for index in free if index not in matching[:1]]
     sizes = tuple((picture.boxes[:, 2] - picture.boxes[:, 0]).tolist())
     return Outcome(
-        picture.kind, picture.held_back, score, len(found), len(free), sizes, tuple(hits)
+        picture.kind,
+        picture.held_back,
+        score,
+        reported=len(detections),
+        false=len(free),
+        sizes=sizes,
+        hits=tuple(hits),
     )
 
 
@@ -311,16 +324,19 @@ def matches(face: Detection, box: Array) -> bool:
 
 def table(results: list[Outcome], held: bool) -> str:
     """Returns recall and false faces by set and score, as Markdown."""
-    lines = [f"| minimum score{', held back' * held} | " + " | ".join(SETS) + " |"]
+    heading = "minimum score, held back" if held else "minimum score"
+    lines = [f"| {heading} | " + " | ".join(SETS) + " |"]
     lines.append("| ---: |" + " ---: |" * len(SETS))
     for score in SCORES:
         cells = []
         for kind in SETS:
-            some = [r for r in results if (r.kind, r.held_back, r.score) == (kind, held, score)]
-            hits = [hit for r in some for hit in r.hits]
-            false = sum(r.false for r in some)
-            found = f"{sum(hits)} of {len(hits)}, " if hits else ""
-            cells.append(f"{found}{false} false in {len(some)}")
+            cell = [r for r in results if (r.kind, r.held_back, r.score) == (kind, held, score)]
+            hits = [hit for result in cell for hit in result.hits]
+            false = sum(result.false for result in cell)
+            text = f"{false} false in {len(cell)}"
+            if hits:
+                text = f"{sum(hits)} of {len(hits)}, {text}"
+            cells.append(text)
         lines.append(f"| {score:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -347,8 +363,8 @@ def plot(results: list[Outcome], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
     by_size = [recall_by_size(results, score) for score in SCORES]
     for name in by_size[0]:
-        found = [100 * counts[name][0] / max(counts[name][1], 1) for counts in by_size]
-        left.plot(SCORES, found, marker=".", label=name)
+        recall = [100 * counts[name][0] / max(counts[name][1], 1) for counts in by_size]
+        left.plot(SCORES, recall, marker=".", label=name)
     left.set(xlabel="minimum score", ylabel="faces found (%)", ylim=(0, 102))
     left.legend(title="side of the face", fontsize=8)
     for kind in ("clothes_hard", "portraits", "groups"):
@@ -388,7 +404,8 @@ def measure_time(data: Path) -> str:
     """Returns the CPU time of finding faces and landmarks in portraits by size,
     and of OpenCV, as Markdown.
     """
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
     path = yunet_path()
     detector = YuNet(path)
     lines = [
@@ -398,9 +415,9 @@ def measure_time(data: Path) -> str:
     lines.append("| ---: | ---: | ---: |")
     for side in (1350, 640, 250):
         image = portrait(np.random.default_rng(side), heads, clothes, True, side).image
-        here = cpu_time(lambda image=image: detector.confirm(image, detector.find(image)))
+        now = cpu_time(lambda image=image: detector.confirm(image, detector.find(image)))
         before = cpu_time(lambda image=image: opencv_as_in_0_1(path, image))
-        lines.append(f"| {side} | {here} | {before} |")
+        lines.append(f"| {side} | {now} | {before} |")
     return "\n".join(lines)
 
 

@@ -109,13 +109,13 @@ def table(output: Path, photos: tuple[int, ...], runs: int) -> str:
                 output / f"{slug(name)}-{count}-{seed}" / "result.json"
                 for seed in range(1, runs + 1)
             ]
-            if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
-                cells = [
-                    spread([100 * one[what] for one in found], 1, mean)
-                    for what in ("accuracy", "uar")
-                ]
-                seconds = spread([one["seconds"] for one in found], 0, mean)
-                lines.append(f"| {name} | {count} | {cells[0]} | {cells[1]} | {seconds} |")
+            results = [json.loads(file.read_text()) for file in files if file.is_file()]
+            if not results:
+                continue
+            accuracy = spread([100 * result["accuracy"] for result in results], 1, mean)
+            uar = spread([100 * result["uar"] for result in results], 1, mean)
+            seconds = spread([result["seconds"] for result in results], 0, mean)
+            lines.append(f"| {name} | {count} | {accuracy} | {uar} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 
@@ -137,14 +137,11 @@ def main(
         "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"]))),
     }
     average = [{"class_path": "fer_vit.callbacks.EMA", "init_args": {"decay": 0.99}}]
-    scratch.write_text(
-        yaml.safe_dump({"model": model, "trainer": {"callbacks": average}})
-    )  # stops at the end only
+    # The average is the only callback: training stops at its end.
+    scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))
     rows = Manifest.read(ferplus, ["train", "val"])
-    faces, tests = (
-        rows.select(in_fold(rows, fold)),
-        rows.split("val").select(~rows.near_duplicates("val")),
-    )
+    faces = rows.select(in_fold(rows, fold))
+    tests = rows.split("val").select(~rows.near_duplicates("val"))
     for count, seed in product(photos, range(1, runs + 1)):
         reading = draw_photos(faces, tests, count, seed)
         epochs = max(40, 6000 // count)  # from scratch, more steps with as many validations
@@ -160,11 +157,12 @@ def main(
             folder = output / f"{slug(name)}-{count}-{seed}"
             if not (folder / "result.json").is_file():
                 first = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
-                found = run(folder, reading, [first, *words, f"--seed_everything={seed}"])
+                result = run(folder, reading, [first, *words, f"--seed_everything={seed}"])
                 with atomic_write(folder / "result.json") as file:
-                    file.write_text(json.dumps(found))
-                print(f"{name}, {count} photos, run {seed}: {found}", flush=True)
-    (output / "table.md").write_text(text := table(output, photos, runs))
+                    file.write_text(json.dumps(result))
+                print(f"{name}, {count} photos, run {seed}: {result}", flush=True)
+    text = table(output, photos, runs)
+    (output / "table.md").write_text(text)
     print(text)
 
 

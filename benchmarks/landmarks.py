@@ -72,9 +72,9 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
     def __init__(self, path: Path, split: Split) -> None:
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
         self.augment = Augment(CHANGES)
-        found = DataLoader(Seen(self.rows), None, num_workers=cores())
+        loader = DataLoader(Seen(self.rows), None, num_workers=cores())
         self.points = np.array(
-            [*tqdm(found, "YuNet finds landmarks", len(self.rows), disable=None)]
+            [*tqdm(loader, "YuNet finds landmarks", len(self.rows), disable=None)]
         )  # (N, 5, 2)
         self.known = np.flatnonzero(np.isfinite(self.points).all((1, 2)))
 

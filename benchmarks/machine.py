@@ -61,25 +61,26 @@ def in_turns(
 
     Returns the mean seconds of each function by round.
     """
-    found: dict[Name, list[float]] = {name: [] for name in works}
+    seconds: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(rounds):
         for name, work in works.items():
-            start, times = time.perf_counter(), 0
+            times = 0
+            start = time.perf_counter()
             while (past := time.perf_counter() - start) < least:
                 work()
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 times += 1
-            found[name].append(past / times)
-    return found
+            seconds[name].append(past / times)
+    return seconds
 
 
 def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[float]]:
     """Returns the times relative to a reference by round."""
     return {
-        name: [mine / other for mine, other in zip(values, times[reference], strict=True)]
+        name: [duration / base for duration, base in zip(values, times[reference], strict=True)]
         for name, values in times.items()
     }
 

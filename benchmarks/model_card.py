@@ -39,7 +39,8 @@ def crossed_probabilities(logits: Tensor, target: Tensor) -> Tensor:
     """Returns probabilities of each half of the images with a temperature that was fitted
     on the other half.
     """
-    half, crossed = torch.arange(len(target)) % 2 == 0, torch.empty_like(logits)
+    half = torch.arange(len(target)) % 2 == 0
+    crossed = torch.empty_like(logits)
     for part in (half, ~half):
         crossed[part] = logits[part] / fit_temperature(logits[~part], target[~part])
     return crossed.softmax(-1)
@@ -53,46 +54,46 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     logits, shares = evaluate_logits(model, manifest)
     mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
-    found = score_faces(faces.probabilities, faces.targets, model.labels)
+    scores = score_faces(faces.probabilities, faces.targets, model.labels)
     subsets = {
-        "the model": found,
+        "the model": scores,
         "averaged with the mirrored face": score_faces(both, faces.targets, model.labels),
     }
-    if (marks := rows.near_duplicates("val")).any():
-        name = (
-            f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
-        )
+    repeated = rows.near_duplicates("val")  # (N,)
+    if repeated.any():
+        name = f"the model, without {repeated.sum():,} near-duplicates of training images"
         subsets[name] = score_faces(
-            faces.probabilities[~marks], faces.targets[~marks], model.labels
+            faces.probabilities[~repeated], faces.targets[~repeated], model.labels
         )
-    table = score_table(
-        "", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()}
+    rows_of_table = {}
+    for name, subset in subsets.items():
+        rows_of_table[name] = {score: subset[score] for score in SCORES}
+    table = score_table("", rows_of_table)
+
+    target = shares.argmax(-1)
+    temperature = model.net.settings.temperature
+    error = partial(
+        multiclass_calibration_error, target=target, num_classes=logits.shape[1], n_bins=15
     )
-    temperature, target = model.net.settings.temperature, shares.argmax(-1)
-    scaled = (
-        logits.softmax(-1),
-        (logits / temperature).softmax(-1),
-        crossed_probabilities(logits, target),
-    )
-    raw, fitted, crossed = (
-        multiclass_calibration_error(one, target, logits.shape[1], n_bins=15) for one in scaled
-    )
+    raw = error(logits.softmax(-1))
+    fitted = error((logits / temperature).softmax(-1))
+    crossed = error(crossed_probabilities(logits, target))
     confusion = confusion_matrix(faces.probabilities, faces.targets)
     hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
     torch.set_num_threads(1)
     with torch.inference_mode():
         (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
     votes = score_table("votes for the label", accuracy_by_votes(faces))
-    altered = {name: {"accuracy": one["accuracy"]} for name, one in hard.items()}
+    altered = {name: {"accuracy": result["accuracy"]} for name, result in hard.items()}
     text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
 
 {markdown(table)}
 Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored \
 temperature of {temperature:.3f}, \
 {crossed:.3f} with temperatures fitted on the other half of the images. \
-Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
+Cross-entropy {scores["cross-entropy"]["mean"]:.3f}.
 
-{markdown(class_table(found, confusion, model.labels))}
+{markdown(class_table(scores, confusion, model.labels))}
 By votes for the label:
 
 {markdown(votes)}
@@ -101,20 +102,23 @@ Altered images, with faces and landmarks detected again (`fer-vit evaluate --rob
 {markdown(score_table("images", altered))}
 One face on one CPU core: {spread([1000 * value for value in times], 1)} ms, network only, float32.
 """
-    return text, {score: float(found[score]["mean"] or 0) for score in SCORES}
+    return text, {score: float(scores[score]["mean"] or 0) for score in SCORES}
 
 
 def write_card(path: Path, text: str, figures: dict[str, float]) -> None:
     """Writes results and scores into a card; results on other data stay."""
     card = ModelCard.load(path)
     card.data.model_name = path.parent.name
-    others = [one for one in card.data.eval_results or [] if one.dataset_name != MEASURED]
+    elsewhere = [
+        result for result in card.data.eval_results or [] if result.dataset_name != MEASURED
+    ]
     result = partial(EvalResult, "image-classification", "ferplus", MEASURED)
     card.data.eval_results = [
         result(name.lower().replace(" ", "_"), round(float(value), 4), metric_name=name)
         for name, value in figures.items()
-    ] + others
-    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+    ] + elsewhere
+    begin = "<!-- measured: begin -->"
+    end = "<!-- measured: end -->"
     before, _, rest = card.text.partition(begin)
     card.text = f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
     card.save(path)

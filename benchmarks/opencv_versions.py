@@ -30,7 +30,8 @@ VERSION = "import cv2; print(cv2.__version__)"
 
 def write_photos(data: Path, folder: Path, count: int) -> None:
     """Writes composed portraits and groups, each as JPEG and as PNG."""
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
     backgrounds = Archive(data / "backgrounds.zip")
     for number in range(count):
         rng = np.random.default_rng([3, number])
@@ -70,15 +71,15 @@ def find_pairs(before: list[Row], after: list[Row]) -> list[tuple[Row, Row]]:
     their boxes differ by less than a fifth of the width.
     """
     corners = ["box_left", "box_top", "box_right", "box_bottom"]
-    left = list(after)
+    unmatched = list(after)
     pairs = []
     for row in before:
-        for other in left:
-            same_picture = (row["path"], row["frame"]) == (other["path"], other["frame"])
-            width = float(row["box_right"]) - float(row["box_left"])
-            if same_picture and differences([(row, other)], corners).max() < width / 5:
-                pairs.append((row, other))
-                left.remove(other)
+        width = float(row["box_right"]) - float(row["box_left"])
+        for candidate in unmatched:
+            same_picture = (row["path"], row["frame"]) == (candidate["path"], candidate["frame"])
+            if same_picture and differences([(row, candidate)], corners).max() < width / 5:
+                pairs.append((row, candidate))
+                unmatched.remove(candidate)
                 break
     return pairs
 
@@ -105,16 +106,15 @@ def compare(before: list[Row], after: list[Row]) -> str:
         "clips": lambda row: row["frame"] != "",
     }
     for name, belongs in kinds.items():
-        rows, others = (
-            [row for row in table if row["face"] and belongs(row)] for table in (before, after)
-        )
-        pairs = find_pairs(rows, others)
+        rows = [row for row in before if row["face"] and belongs(row)]
+        rows_after = [row for row in after if row["face"] and belongs(row)]
+        pairs = find_pairs(rows, rows_after)
         labels = sum(first["label"] != second["label"] for first, second in pairs)
         boxes = [column for column in rows[0] if column.startswith("box_")]
         points = [column for column in rows[0] if column.endswith(("_x", "_y"))]
         chances = [column for column in rows[0] if column.startswith("p_")]
         cells = [
-            f"{len(rows)} and {len(others)}",
+            f"{len(rows)} and {len(rows_after)}",
             f"{len(pairs)}",
             f"{labels}",
             summary(differences(pairs, boxes), 2),

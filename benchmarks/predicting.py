@@ -20,7 +20,7 @@ import torch
 from skimage import data
 from tqdm import tqdm
 
-from benchmarks.machine import PROGRAM, machine, run_main, spread
+from benchmarks.machine import PROGRAM, machine, ratios, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detectors import YuNet
@@ -50,9 +50,8 @@ def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
         photo = cv2.resize(
             scenes[rng.integers(len(scenes))], (width, height), interpolation=cv2.INTER_CUBIC
         )
-        photo = np.clip(photo + rng.integers(-8, 8, photo.shape, dtype=np.int16), 0, 255).astype(
-            np.uint8
-        )  # grain
+        grain = rng.integers(-8, 8, photo.shape, dtype=np.int16)
+        photo = np.clip(photo + grain, 0, 255).astype(np.uint8)
         for _ in range(rng.integers(MOST_FACES + 1)):
             paste(photo, decode_image(faces.image_bytes(int(rng.integers(len(faces))))), rng)
         cv2.imwrite(str(path), photo[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 90))
@@ -61,7 +60,9 @@ def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
 def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
     """Pastes a face at a random place, with a tenth to a third of the photo's height."""
     side = int(photo.shape[0] * rng.uniform(0.1, 0.33))
-    left, top = (int(rng.integers(length - side)) for length in (photo.shape[1], photo.shape[0]))
+    height, width, _ = photo.shape
+    left = int(rng.integers(width - side))
+    top = int(rng.integers(height - side))
     photo[top : top + side, left : left + side] = cv2.resize(
         face, (side, side), interpolation=cv2.INTER_CUBIC
     )
@@ -72,8 +73,10 @@ def find_faces(yunet: cv2.FaceDetectorYN, image: Image) -> list[Array]:
     at full image size.
     """
     yunet.setInputSize(image.shape[1::-1])
-    found = yunet.detect(np.ascontiguousarray(image[..., ::-1]))[1]
-    return [] if found is None else [face[4:14].reshape(5, 2).astype(float) for face in found]
+    _, faces = yunet.detect(np.ascontiguousarray(image[..., ::-1]))  # (F, 15)
+    if faces is None:
+        return []
+    return [face[4:14].reshape(5, 2).astype(float) for face in faces]
 
 
 @torch.inference_mode()
@@ -102,31 +105,31 @@ def predict(images: Path, output: Path, *options: object) -> float:
 def against_the_loop(photos: Path, rounds: int) -> None:
     """Prints photos per second of `predict` and two loops, measured in turns."""
     files = sorted(photos.glob("*.jpg"))
-    model, own = load(), YuNet(yunet_path())
+    model = load()
+    detector = YuNet(yunet_path())
     yunet = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
     finders = {
         "loop, photos at their own size": partial(find_faces, yunet),
         "loop, fer-vit's detector": lambda image: [
-            face.landmarks for face in refine_landmarks(image, own.find(image))
+            face.landmarks for face in refine_landmarks(image, detector.find(image))
         ],
     }
-    found: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}
+    rates: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}
     for _ in range(rounds):
         with TemporaryDirectory() as folder:
-            found["fer-vit predict"].append(len(files) / predict(photos, Path(folder, "faces.csv")))
+            seconds = predict(photos, Path(folder, "faces.csv"))
+        rates["fer-vit predict"].append(len(files) / seconds)
         for name, find in finders.items():
             start = time.perf_counter()
             loop(model, find, files)
-            found[name].append(len(files) / (time.perf_counter() - start))
-    print(
-        f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | "
-        "---: |"
-    )
-    for name, rates in found.items():
-        ratios = [
-            own_rate / rate for own_rate, rate in zip(found["fer-vit predict"], rates, strict=True)
-        ]
-        print(f"| {name} | {spread(rates, 1)} | {spread(ratios)} |", flush=True)
+            seconds = time.perf_counter() - start
+            rates[name].append(len(files) / seconds)
+    print(f"\n{len(files):,} mixed photos\n")
+    print("| | photos/s | predict is faster by |")
+    print("| --- | ---: | ---: |")
+    for name, relative in ratios(rates, "fer-vit predict").items():
+        faster = [1 / ratio for ratio in relative]
+        print(f"| {name} | {spread(rates[name], 1)} | {spread(faster)} |", flush=True)
 
 
 def main(manifest: Path, photos: Path, count: int = 500, rounds: int = 3) -> None:

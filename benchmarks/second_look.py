@@ -98,8 +98,10 @@ def degrade(rng: Generator, picture: Picture) -> Picture:
 
 def more_pictures(data: Path, count: int) -> Iterator[Picture]:
     """Yields further pictures of the parts that are not held back, and copies of lower quality."""
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
-    backgrounds, hard = Archive(data / "backgrounds.zip"), Archive(data / "clothes_hard.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
+    backgrounds = Archive(data / "backgrounds.zip")
+    hard = Archive(data / "clothes_hard.zip")
     for number in range(count):
         rng = np.random.default_rng([2, number])
         composed = [
@@ -139,7 +141,8 @@ def candidates(
 
 def odd_pictures(data: Path, count: int) -> Iterator[Picture]:
     """Yields covered and turned portraits of the part that is held back."""
-    heads, clothes = Archive(data / "fairface.zip"), Archive(data / "clothes.zip")
+    heads = Archive(data / "fairface.zip")
+    clothes = Archive(data / "clothes.zip")
     for number in range(count):
         rng = np.random.default_rng([4, number])
         picture = odd_portrait(rng, heads, clothes, True, ODD[number % len(ODD)])

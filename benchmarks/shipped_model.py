@@ -61,7 +61,8 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage("votes", votes, ["distill", *TEACHERS, str(faces), str(votes), *also])
-    student, model = output / "student", output / NAME
+    student = output / "student"
+    model = output / NAME
     yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
@@ -73,9 +74,9 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
             f"--config={FINISH}",
             f"--model.init={newest(student)}",
         )
-    learned = [f"--checkpoint={newest(finish)}" for finish in finished]
-    found = ["--calibrate", str(faces), "--logit_adjust", RARE]
-    yield Stage("export", model, ["export", str(model), *learned, *found, "--half"])
+    checkpoints = [f"--checkpoint={newest(finish)}" for finish in finished]
+    calibration = ["--calibrate", str(faces), "--logit_adjust", RARE]
+    yield Stage("export", model, ["export", str(model), *checkpoints, *calibration, "--half"])
     measured = [str(faces), str(model), "--write=true"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
 
@@ -90,11 +91,11 @@ def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
 
 def run(stage: Stage) -> str:
     """Runs or resumes a stage. Returns its result: accuracy and UAR, or the last printed line."""
-    words, script = stage.words, stage.words[0] == "-m"
+    words = stage.words
+    script = words[0] == "-m"
     program = [sys.executable] if script else FER_VIT
-    print(
-        f"\n== {stage.name}\n{shlex.join(['python' if script else 'fer-vit', *words])}", flush=True
-    )
+    shown = ["python" if script else "fer-vit", *words]
+    print(f"\n== {stage.name}\n{shlex.join(shown)}", flush=True)
     if words[0] != "fit":
         printed = subprocess.run(
             [*program, *words], stdout=subprocess.PIPE, text=True, check=True
@@ -104,7 +105,9 @@ def run(stage: Stage) -> str:
             stage.product.write_text(printed)
         return printed.strip().rpartition("\n")[2]
     last = newest(stage.product)
-    subprocess.run([*program, *words, *([f"--ckpt_path={last}"] if last else [])], check=True)
+    if last:
+        words = [*words, f"--ckpt_path={last}"]
+    subprocess.run([*program, *words], check=True)
     manifest = next(word.partition("=")[2] for word in words if word.startswith("--data.manifest="))
     subprocess.run(evaluation(Path(manifest), stage.product), check=True)
     return json.dumps(figures(stage.product))

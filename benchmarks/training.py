@@ -137,16 +137,16 @@ def against_a_bare_vit(
     """Returns the seconds of a step by name and round."""
     batch = faces(config, number)
     names = {"bare ViT, fused attention": True, "bare ViT, explicit attention": False}
-    found: dict[str, list[float]] = {"RegionViT": [], **{name: [] for name in names}}
+    seconds: dict[str, list[float]] = {name: [] for name in ("RegionViT", *names)}
     for _ in range(rounds):
-        found["RegionViT"].append(lightning_step(config, batch, compiled))
+        seconds["RegionViT"].append(lightning_step(config, batch, compiled))
         for name, fused in names.items():
             net = bare_vit(config)
             use_fused_attention(net, fused)
-            found[name].append(
-                plain_step(torch.compile(net) if compiled else net, batch.image, batch.target)
-            )
-    return found
+            if compiled:
+                net = torch.compile(net)
+            seconds[name].append(plain_step(net, batch.image, batch.target))
+    return seconds
 
 
 def peak(side: int = 8192 if CUDA else 2048) -> float:
@@ -161,25 +161,22 @@ def main(rounds: int = 5, compiled: bool = False) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     best = peak()
-    print(
-        f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a "
-        "second"
-    )
+    print(machine())
+    print(f"matrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second")
     for name, (config, number) in SIZES.items():
-        found = against_a_bare_vit(config, number, rounds, compiled)
-        print(
-            f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | "
-            "---: |"
-        )
-        for other, times in found.items():
-            part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
-            print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
+        seconds = against_a_bare_vit(config, number, rounds, compiled)
+        print(f"\n{name}, batch {number}\n")
+        print("| | seconds a step | RegionViT takes |")
+        print("| --- | ---: | ---: |")
+        ours = seconds["RegionViT"]
+        for network, times in seconds.items():
+            relative = ratios({"RegionViT": ours, network: times}, network)["RegionViT"]
+            print(f"| {network} | {spread(times, 3)} | {spread(relative)} |", flush=True)
+
         # A step is a forward pass and two times its work backward.
         work = 3 * number * multiply_adds(build_model(config, EXPRESSIONS))
-        use = [work / seconds / best for seconds in found["RegionViT"]]
-        print(
-            f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %"
-        )
+        utilisation = [100 * work / duration / best for duration in ours]  # percent
+        print(f"\nmodel FLOPs utilisation of RegionViT: {spread(utilisation, 0)} %")
 
 
 if __name__ == "__main__":
