@@ -196,7 +196,7 @@ class Faces(Sequence["Face"]):
             yield self.view(row)
 
     def __add__(self, other: Self) -> Self:
-        return join([self, other])
+        return join_faces([self, other])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(faces={len(self)}, photos={len(self.infos)})"
@@ -708,7 +708,7 @@ def _unknown(*shape: int) -> Array:
 Some = TypeVar("Some", bound=Faces)
 
 
-def join(parts: Sequence[Some]) -> Some:
+def join_faces(parts: Sequence[Some]) -> Some:
     """Returns the faces and photos of several values, one or more, one after another.
 
     Raises FerVitError when different models have classified them.
@@ -752,7 +752,7 @@ def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:
             )
     if not faces:
         raise FerVitError("Expected one or more faces, but got none.")
-    return join([face.alone for face in faces])
+    return join_faces([face.alone for face in faces])
 
 
 def are_uncertain(score: Array, sure_score: float | None) -> Mask:

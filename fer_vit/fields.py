@@ -44,6 +44,7 @@ HELP_WIDTH = 100
 
 PROBABILITY = "p_"
 SMOOTHED = "smoothed_"
+SMOOTHED_LABEL = "label_smoothed"
 FEATURE = "feature_"
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
 
@@ -365,6 +366,13 @@ def face_fields(
         *_expand(FEATURES, range(features)),
     ]
     return [field for field in fields if videos or field.when != VIDEOS]
+
+
+def table_columns(
+    labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
+) -> dict[str, type]:
+    """Returns name and type of the columns of a table of faces; arguments as for `face_fields`."""
+    return {field.name: field.kind for field in face_fields(labels, outputs, videos)}
 
 
 def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]:

@@ -21,7 +21,7 @@ from fer_vit.faces import (
     as_cells,
     as_objects,
     found_faces,
-    join,
+    join_faces,
     no_faces,
 )
 from fer_vit.fields import face_fields
@@ -33,7 +33,7 @@ LABELS = ("a", "b")
 @pytest.fixture
 def faces() -> Faces:
     """Two faces, a photo without any, and a face: in three photos."""
-    return join(
+    return join_faces(
         [
             make_faces(LABELS, [[0.9, 0.1], [0.2, 0.8]], path="1.jpg"),
             make_faces(LABELS, [], path="2.jpg", index=1),
@@ -69,7 +69,7 @@ def test_photos_have_their_faces(faces: Faces) -> None:
         ("3.jpg", "ok", 1),
     ]
     assert photos[2].faces.probabilities.tolist() == [[0.4, 0.6]]
-    again = join([photo.faces for photo in photos])
+    again = join_faces([photo.faces for photo in photos])
     assert again.infos == faces.infos
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(again, name), getattr(faces, name))
@@ -141,7 +141,7 @@ def test_a_found_face_is_uncertain_on_the_scale_of_its_detector(
 
 
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
-    many = join([faces] * 200)
+    many = join_faces([faces] * 200)
     face = pickle.loads(pickle.dumps(many[301]))
     assert len(pickle.dumps(many[301])) < 5000
     assert face.probabilities == many[301].probabilities
@@ -165,9 +165,9 @@ def test_what_is_unknown_is_none_and_an_empty_cell() -> None:
 def test_faces_of_two_models_are_not_joined(faces: Faces) -> None:
     other = replace(faces, scheme=replace(faces.scheme, origin=Origin("another")))
     with pytest.raises(FerVitError, match="one model"):
-        join([faces, other])
+        join_faces([faces, other])
     empty = no_faces([PhotoInfo("4.jpg", NO_FACE)])
-    assert len(join([empty, faces]).infos) == 4
+    assert len(join_faces([empty, faces]).infos) == 4
 
 
 def test_prediction_sets_of_one_and_of_all_agree(faces: Faces) -> None:

@@ -88,12 +88,12 @@ def distill(
     if unlabelled is not None:
         added = read_unlabelled(unlabelled, rows.names)
         added.check_copy(output)
-        faces = train.append(added)
+        faces = train.with_faces(added)
 
     shares = average_teachers(teachers, faces, votes)  # (N + M, C)
     rows = rows.with_votes("train", (1 - weight) * votes + weight * shares[: len(train)])
     if added:
-        rows = rows.append(add_votes(added, shares[len(train) :], per_class))
+        rows = rows.with_faces(add_votes(added, shares[len(train) :], per_class))
     rows.write(output)
     LOGGER.info(f"{output}: {len(rows):,} rows")
     if rows.outputs:

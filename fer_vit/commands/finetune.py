@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,7 @@ def finetune(
 
     align = settings.get("align")
     manifest = find_manifest(photos, output / "faces.parquet", align, duplicates, overwrite)
-    counts = count_photos(manifest)
-    trained = Manifest.read(manifest).outputs
-    kept = [head for head in settings.get("outputs", {}) if head not in trained]
-    if kept:
-        LOGGER.warning(
-            f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
-            "heads. Their values may be less exact than before."
-        )
+    counts = check_faces(manifest, start, settings.get("outputs", {}))
     can_calibrate = counts["val"] >= MIN_CALIBRATION_FACES
 
     # the same faces and start weights resume the same run
@@ -143,13 +136,27 @@ def find_manifest(
     return manifest
 
 
-def count_photos(manifest: Path) -> Counter[str]:
+def check_faces(manifest: Path, start: str, heads: Collection[str]) -> Counter[str]:
+    """Returns the number of photos of each split, if they are enough.
+
+    Warns of those heads of the model `start` that the photos do not train.
+    """
+    rows = Manifest.read(manifest)
+    kept = [head for head in heads if head not in rows.outputs]
+    if kept:
+        LOGGER.warning(
+            f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
+            "heads. Their values may be less exact than before."
+        )
+    return count_photos(rows)
+
+
+def count_photos(rows: Manifest) -> Counter[str]:
     """Returns the number of photos of each split, if they are enough.
 
     Raises:
         FerVitError: A class has too few training photos, or the val split none.
     """
-    rows = Manifest.read(manifest)
     counts = Counter(rows.column("split"))
     learned = Counter(rows.split("train").column("label"))
     few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fer_vit.comparison.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluation.checks import CLIP
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
-from fer_vit.evaluation.predictions import CLIP
-from fer_vit.fields import SMOOTHED
+from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, outputs_of, target_column, values_near
 from fer_vit.predict.people import SHORTEST, Episode, People
@@ -311,7 +311,7 @@ def _measures(
 
     number = len(observations.paths)
     kinds = [_average_kind(kind, observations.of_face, number) for kind in of_faces]
-    if "label_smoothed" in faces.columns:
+    if SMOOTHED_LABEL in faces.columns:
         observation = np.full(len(used), -1)  # (N,)
         observation[used] = observations.of_face
         kinds += clip_kinds(find_episodes(faces, observation), faces.labels, number)
@@ -456,7 +456,7 @@ def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
     """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
     most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
     labels = faces.columns.get("label", most_likely)
-    smoothed = faces.columns.get("label_smoothed", labels)
+    smoothed = faces.columns.get(SMOOTHED_LABEL, labels)
     labels = np.where(smoothed == NONE, labels, smoothed)  # (N,)
 
     shares = {}
@@ -483,7 +483,7 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[Observe
     pairs = np.column_stack([observations, track])  # (N, 2)
     owners, index = np.unique(pairs, axis=0, return_inverse=True)
     columns = faces.columns | {"track": index}
-    names = ["path", *CLIP, "label_smoothed"]
+    names = ["path", *CLIP, SMOOTHED_LABEL]
     names += [SMOOTHED + label for label in faces.labels]
 
     people = People()

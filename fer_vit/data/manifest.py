@@ -259,8 +259,8 @@ class Manifest:
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.names)
 
-    def append(self, more: "Manifest") -> "Manifest":
-        """Adds a manifest of the same labels.
+    def with_faces(self, more: "Manifest") -> "Manifest":
+        """Returns the manifest with the faces of another one, which has the same labels.
 
         Raises FerVitError when both name image files, in different folders.
         """

@@ -24,7 +24,15 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable, short, suggest
-from fer_vit.evaluation.cells import SPACES, cell_text, is_text, text_column
+from fer_vit.evaluation.cells import (
+    SPACES,
+    AmbiguousMarkError,
+    cell_text,
+    find_mark,
+    is_text,
+    text_column,
+)
+from fer_vit.predict.tables import read_facts
 from fer_vit.report.table import NO_EXCEL, csv_value
 
 PATH = "path"  # the column that every table has
@@ -41,7 +49,7 @@ class Table:
     """The cells of a table as they were read."""
 
     path: Path  # the file, or the folder of several
-    cells: pa.Table
+    cells: pa.Table  # with the metadata of a Parquet file
     assumed: tuple[str, ...] = ()  # what is not the plain case, for a message
     parts: dict[Path, int] = field(default_factory=dict)  # the number of rows of each file in order
 
@@ -80,6 +88,21 @@ class Table:
         raise TableError(
             f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {came}.{hint}"
         )
+
+    def decimal_mark(self, names: Sequence[str]) -> str:
+        """Returns the decimal mark of the numbers in columns."""
+        try:
+            return find_mark([self[name] for name in names])
+        except AmbiguousMarkError as error:
+            raise TableError(
+                f"Expected numbers with one decimal mark in {self.path}, but got {error}. "
+                "Save the numbers without marks for thousands."
+            ) from error
+
+    def facts(self) -> dict[str, str]:
+        """Returns how `predict` made the table; of several, the first; {} without a record."""
+        with readable(self.path):
+            return read_facts(self.cells.schema.metadata or {})
 
     def assumption(self, *more: str) -> list[str]:
         """Returns a line with what was assumed in reading; none for the plain case."""
@@ -151,7 +174,8 @@ def _check_head(path: Path, cells: pa.Table) -> pa.Table:
             )
         if name:
             first[name] = index
-    return cells.select(list(first.values())).rename_columns(list(first))
+    named = cells.select(list(first.values())).rename_columns(list(first))
+    return named.replace_schema_metadata(cells.schema.metadata)
 
 
 def check_size(path: Path, rows: int, columns: int) -> None:
@@ -532,7 +556,7 @@ def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         cells = file.read()
     indices = [name for name in cells.column_names if re.fullmatch(r"__index_level_\d+__", name)]
-    return cells.drop_columns(indices).replace_schema_metadata(None), []
+    return cells.drop_columns(indices), []
 
 
 READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {

@@ -33,7 +33,7 @@ from fer_vit.faces import (
     Faces,
     PhotoInfo,
     Source,
-    join,
+    join_faces,
     no_faces,
 )
 from fer_vit.geometry import Image
@@ -432,4 +432,4 @@ def read_batches(
 
 def _collate(items: Sequence[Item]) -> PhotoBatch:
     samples = [sample for _, crops in items for sample in crops]
-    return join([faces for faces, _ in items]), collate(samples) if samples else None
+    return join_faces([faces for faces, _ in items]), collate(samples) if samples else None

@@ -40,7 +40,7 @@ from fer_vit.faces import (
     Scheme,
     Source,
     collect_faces,
-    join,
+    join_faces,
     no_faces,
 )
 from fer_vit.geometry import TEMPLATE, Array, Float32Array, Image, Mask, apply, invert, rotation
@@ -260,7 +260,7 @@ class Recognizer(nn.Module):
         options = PhotoOptions(face, detector, batch_size, workers, **video)
         parts = list(self.recognize(sources, options))
         scheme = self.scheme(options.detector)
-        faces = join([results(no_faces(scheme=scheme)), *parts])
+        faces = join_faces([results(no_faces(scheme=scheme)), *parts])
         report_photos(faces.infos)
         return faces
 

@@ -10,7 +10,7 @@ from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Face, Faces, collect_faces
-from fer_vit.fields import PROBABILITY, face_fields
+from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
 from fer_vit.report.table import arrow_schema, arrow_table
@@ -119,15 +119,3 @@ def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:
     fields = face_fields(faces.labels, faces.scheme.outputs, videos)
     types = {field.name: field.kind for field in fields}
     return arrow_table(faces.rows(fields, photos=photos), arrow_schema(types))
-
-
-def table_columns(
-    labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
-) -> dict[str, type]:
-    """Returns name and type of the columns of a table of faces; arguments as for `face_fields`."""
-    return {field.name: field.kind for field in face_fields(labels, outputs, videos)}
-
-
-def table_labels(names: Sequence[str]) -> list[str]:
-    """Returns the expressions of a table by the names of its columns."""
-    return [name.removeprefix(PROBABILITY) for name in names if name.startswith(PROBABILITY)]

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from fer_vit.data.dataset import Batch, collate
 from fer_vit.face.finder import FaceFinder
-from fer_vit.faces import Face, Faces, join
+from fer_vit.faces import Face, Faces, join_faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
 from fer_vit.predict.recognizer import CHUNK, Recognizer
@@ -224,7 +224,7 @@ def pictures(
                 for frame in read:
                     faces = wanted[frame.number]
                     shown += [(face, frame.image) for face in faces]
-                    crops += finder.crop(frame.image, join([face.alone for face in faces]))
+                    crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
                 chunks = collate(as_samples(crops, path)).split(CHUNK)
                 yield shown, [chunk.ready(model.device) for chunk in chunks]
                 bar.update(len(read))

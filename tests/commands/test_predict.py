@@ -22,12 +22,12 @@ from fer_vit import load
 from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import UNREADABLE, encode_png, read_image
+from fer_vit.fields import table_columns
 from fer_vit.files import MARK
 from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict import frames, recognizer
 from fer_vit.predict.frames import read_frames
-from fer_vit.predict.results import table_columns
 from fer_vit.predict.tables import fingerprint
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.hub import DEFAULT

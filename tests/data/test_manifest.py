@@ -73,7 +73,7 @@ def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> 
     )
     second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
     second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
-    first.append(second).write(tmp_path / "both.parquet")
+    first.with_faces(second).write(tmp_path / "both.parquet")
     both = Manifest.read(tmp_path / "both.parquet")
     assert both.names == NAMES
     assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
@@ -87,13 +87,13 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
     (tmp_path / "b" / "x.png").write_bytes(LARGE)
     write(tmp_path / "b" / "m.parquet", Row(tmp_path / "b" / "x.png", "x", "train"))
     files = Manifest.read(tmp_path / "b" / "m.parquet")
-    for both, row in ((inside.append(files), 4), (files.append(inside), 0)):
+    for both, row in ((inside.with_faces(files), 4), (files.with_faces(inside), 0)):
         assert both.image_bytes(row) == LARGE
         both.write(tmp_path / "b" / f"{row}.parquet")
         with pytest.raises(FerVitError, match="relative to its folder"):
             both.write(tmp_path / "a" / "both.parquet")
     with pytest.raises(FerVitError, match="would replace"):
-        inside.append(inside).write(tmp_path / "a" / "m.parquet")
+        inside.with_faces(inside).write(tmp_path / "a" / "m.parquet")
 
 
 def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:

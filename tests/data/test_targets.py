@@ -100,7 +100,7 @@ def test_appended_manifests_keep_the_targets_of_both(manifest: Path, tmp_path: P
     reading = Reading(("neutral", "happiness"), [row], outputs=outputs)
     write_manifest(tmp_path / "more.parquet", reading, "drawn")
     for first, second in ((manifest, "more.parquet"), (tmp_path / "more.parquet", manifest)):
-        both = Manifest.read(first).append(Manifest.read(tmp_path / second))
+        both = Manifest.read(first).with_faces(Manifest.read(tmp_path / second))
         both.write(tmp_path / "both.parquet")
         faces = Manifest.read(tmp_path / "both.parquet")
         assert {head: {*names} for head, names in faces.outputs.items()} == {

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
+from fer_vit.evaluation.columns import find_labels
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.predictions import (
-    find_labels,
     find_uncertain,
     leave_out_uncertain,
     read_predictions,

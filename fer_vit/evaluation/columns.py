@@ -1,0 +1,110 @@
+"""The columns that `predict` writes, in a table that was read: expressions, outputs, features."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from fer_vit.errors import TableError, printable, short
+from fer_vit.evaluation.cells import BadCellError, read_names, read_numbers
+from fer_vit.evaluation.read import Table
+from fer_vit.fields import FEATURE, PROBABILITY, SMOOTHED, SMOOTHED_LABEL, table_columns
+from fer_vit.heads import outputs_of
+from fer_vit.labels import EXPRESSIONS, SYNONYMS
+
+ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
+EXACT_SUM = 0.002  # probabilities as `predict` writes them sum to 1 within this
+
+
+def is_owned(name: str, labels: Sequence[str]) -> bool:
+    """Returns whether `predict` writes a column of this name for a model with these labels."""
+    plain = name.removeprefix(SMOOTHED)  # outputs of heads are smoothed, too
+    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(plain)
+
+
+def is_output(name: str) -> bool:
+    """Returns whether a column has an output of a further head."""
+    return bool(outputs_of([name]))
+
+
+def is_feature(name: str) -> bool:
+    """Returns whether a column has a feature of the network."""
+    return re.fullmatch(rf"{FEATURE}\d+", name) is not None
+
+
+def column_types(table: Table, labels: Sequence[str]) -> dict[str, type]:
+    """Returns the types of the columns that `predict` writes into a table like this."""
+    return table_columns(labels, videos=True, outputs=list(filter(is_output, table.names)))
+
+
+def find_labels(table: Table) -> list[str]:
+    """Returns the expressions of a table.
+
+    A column such as `p_id` of a participant is no probability: an expression has a common name,
+    occurs in the table as a label, or is needed for the sum of 1.
+    """
+    candidates = []
+    for name in table.names:
+        if name.startswith(PROBABILITY):
+            candidates.append(name.removeprefix(PROBABILITY))
+    labels = _choose_labels(table, candidates)
+    if len(labels) < 2:
+        came = short(", ".join(map(printable, table.names)))
+        raise TableError(
+            "Expected a table of `fer-vit predict` with path, confidence and, for each expression, "
+            f"p_NAME, but {table.path} has {came}."
+        )
+    return labels
+
+
+def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
+    """Returns which candidates are expressions."""
+    known = {*EXPRESSIONS, *SYNONYMS} | _labels_in(table)
+    for name in table.names:
+        if name.startswith(SMOOTHED):
+            known.add(name.removeprefix(SMOOTHED))
+    sure = [label for label in candidates if label in known]
+    if len(sure) == len(candidates):
+        return candidates
+
+    mark = table.decimal_mark([PROBABILITY + label for label in sure])
+    spread_of_all = _spread(table, candidates, mark)
+    spread_of_sure = _spread(table, sure, mark)
+    if spread_of_all > EXACT_SUM and spread_of_sure <= ROUNDED:
+        return sure
+    return [label for label in candidates if label in sure or _occurs(table, label, mark)]
+
+
+def _labels_in(table: Table) -> set[str]:
+    """Returns the labels that faces have."""
+    labels: set[str] = set()
+    for column in ("label", SMOOTHED_LABEL):
+        if column in table.names:
+            names, _ = read_names(table[column])
+            labels.update(name for name in names if name is not None)
+    return labels
+
+
+def _occurs(table: Table, label: str, mark: str) -> bool:
+    """Returns whether a probability is above zero in any row."""
+    try:
+        return bool((read_numbers(table[PROBABILITY + label], mark) > 0).any())
+    except BadCellError:
+        return True
+
+
+def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
+    """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid."""
+    if not labels:
+        return np.inf
+    try:
+        columns = [read_numbers(table[PROBABILITY + label], mark) for label in labels]
+        confidence = read_numbers(table["confidence"], mark)
+    except BadCellError:
+        return np.inf
+    probabilities = np.column_stack(columns)[~np.isnan(confidence)]
+    if not len(probabilities):
+        return 0.0
+    if not (probabilities >= 0).all():
+        return np.inf
+    return float(np.abs(probabilities.sum(1) - 1).max())
