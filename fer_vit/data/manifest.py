@@ -331,6 +331,12 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     return counts
 
 
+def have_ties(targets: Array) -> Mask:
+    """Returns for which faces several labels have the most votes, by their shares (M, C): (M,)."""
+    most = targets.max(1, keepdims=True)
+    return np.asarray((targets == most).sum(1) > 1)
+
+
 def find_label(label: str, labels: Sequence[str], path: object) -> int:
     """Returns the index of a label of a file among a model's labels."""
     if label not in labels:

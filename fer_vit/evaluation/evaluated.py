@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import in_set
 from fer_vit.data.dataset import FaceDataset, face_batches
-from fer_vit.data.manifest import Manifest
+from fer_vit.data.manifest import Manifest, have_ties
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
@@ -122,15 +122,25 @@ class EvaluatedFaces:
         return np.asarray(np.isfinite(self.targets).all(1))
 
     def with_label(self) -> "EvaluatedFaces":
-        """Returns the faces with a label, and a note about the others; all if none has one."""
-        lacking = int((~self.labelled).sum())
-        if not lacking:
-            return self
-        note = (
-            f"{lacking:,} of {len(self.paths):,} faces have no label: "
-            "expressions are scored on the others."
-        )
-        return replace(self.take(self.labelled), notes=(*self.notes, note))
+        """Returns the faces with a label, all if none has one.
+
+        Notes count the others, and the faces for which several labels have the most votes.
+        """
+        faces = self.take(self.labelled)
+        notes = [*self.notes]
+        lacking = len(self.paths) - len(faces.paths)
+        if lacking:
+            notes.append(
+                f"{lacking:,} of {len(self.paths):,} faces have no label: "
+                "expressions are scored on the others."
+            )
+        tied = 0 if faces.targets is None else int(have_ties(faces.targets).sum())
+        if tied:
+            notes.append(
+                f"No single label has the most votes for {tied:,} of {len(faces.paths):,} faces: "
+                f"the first in the order {', '.join(self.labels)} counts."
+            )
+        return replace(faces, notes=tuple(notes))
 
     @cached_property
     def units(self) -> IntArray:

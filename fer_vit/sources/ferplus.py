@@ -19,9 +19,11 @@ from typing import Literal
 
 import numpy as np
 
+from fer_vit.data.manifest import have_ties
 from fer_vit.data.schema import VOTES, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.listing import counted
 from fer_vit.sources.common import bad_line, not_found, read_text_table
 
 # the columns of votes
@@ -52,6 +54,13 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
             _read_split(table, split, kind, reading)
         else:
             reading.notes.append(f"No {split} split: {table} is not there.")
+    votes = [row.votes for row in reading.rows if row.votes is not None]
+    tied = int(have_ties(np.array(votes)).sum()) if votes else 0
+    if tied:
+        reading.notes.append(
+            f"No single expression has the most votes in {counted(tied, 'training image')}: the "
+            f"first in the order {', '.join(NAMES)} is the label; the votes of all stay."
+        )
     if not reading.rows:
         raise not_found(root, f"{', '.join(FOLDERS)}, each with its label.csv and its images,")
     return reading

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,20 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     assert difference["mean"] == pytest.approx(misses / 1000)
     assert difference["low"] == pytest.approx(misses / 1000 - below, abs=1e-3)
     assert difference["low"] < 0 < difference["high"]
+
+
+def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
+    plain = faces(np.ones(5, bool))
+    assert plain.with_label().notes == ()
+    third = 1 / 3
+    targets = np.array([[0.5, 0.5], [0.25, 0.75], [third, third], [1, 0], [np.nan, np.nan]])
+    labelled = replace(plain, targets=targets).with_label()
+    assert labelled.rows.tolist() == [0, 1, 2, 3]
+    lacking, tied = labelled.notes
+    assert lacking.startswith("1 of 5 ")
+    assert "2 of 4 " in tied
+    assert "a, b" in tied
+    assert labelled.correct.tolist() == [True, False, True, True]  # the first label counts
 
 
 def test_votes_may_be_numbers_of_any_size() -> None:

@@ -128,7 +128,9 @@ def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
         ("test", "happiness", None),
     ]
     assert found.dropped == {"no majority": 2}
-    assert not found.notes
+    (note,) = found.notes
+    assert "1 training image" in note
+    assert ", ".join(EXPRESSIONS) in note
 
 
 @pytest.mark.parametrize(
