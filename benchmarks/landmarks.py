@@ -73,9 +73,10 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
         self.augment = Augment(CHANGES)
         loader = DataLoader(Seen(self.rows), None, num_workers=cores())
+        # (N, 5, 2)
         self.points = np.array(
             [*tqdm(loader, "YuNet finds landmarks", len(self.rows), disable=None)]
-        )  # (N, 5, 2)
+        )
         self.known = np.flatnonzero(np.isfinite(self.points).all((1, 2)))
 
     def __len__(self) -> int:

@@ -104,10 +104,8 @@ logging.getLogger("fer_vit").addFilter(translate_record)
 class FerVitError(Exception):
     """An error that the user can fix, in one line: expected, found, remedy.
 
-    The command line prints no traceback.
-
-    Messages are written with options in backquotes (`--face crop`), which Python's users read as
-    arguments.
+    The command line prints no traceback. Messages are written with options in backquotes (`--face
+    crop`), which Python's users read as arguments.
     """
 
     with_groups = False  # see `as_arguments`; `fit` sets it

@@ -96,9 +96,7 @@ def _add(new: Path, path: Path) -> None:
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder beside `path` and removes it afterwards.
 
-    A failure to write raises FerVitError.
-
-    Other users may not enter the folder.
+    A failure to write raises FerVitError. Other users may not enter the folder.
     """
     with ExitStack() as after:
         try:
@@ -180,10 +178,8 @@ def remove_stale(path: Path) -> None:
 def remove_stale_below(folder: Path) -> None:
     """Removes the scratch folders of killed processes of this user in a folder of results.
 
-    They may be of any target.
-
-    A scratch folder that contains a replaced folder stays, because only its target can take that
-    back.
+    They may be of any target. A scratch folder that contains a replaced folder stays, because only
+    its target can take that back.
     """
     entries = os.listdir(folder) if folder.is_dir() else []
     for scratch in (folder / name for name in entries if SCRATCH_NAME.fullmatch(name)):
@@ -270,10 +266,8 @@ def _flush(path: Path) -> None:
 def open_own_folder(path: Path) -> int | None:
     """Opens a folder of this user for locking.
 
-    Returns a descriptor, or None where the entry is anything else.
-
-    Links are not followed, and a FIFO is not waited for: in a shared folder any user can make an
-    entry of any name.
+    Returns a descriptor, or None where the entry is anything else. Links are not followed, and a
+    FIFO is not waited for: in a shared folder any user can make an entry of any name.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

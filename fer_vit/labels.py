@@ -56,11 +56,9 @@ Merge: TypeAlias = dict[str, str | None]
 def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
     """Returns the N labels after a merge, and the matrix (C, N) from old to new labels.
 
-    The row of a dropped label has no 1.
-
-    Names that are new labels already stay; the merge may have other old labels than the names.
-    Raises FerVitError when a name is missing in the merge, or its labels, old or new, are not
-    valid.
+    The row of a dropped label has no 1. Names that are new labels already stay; the merge may have
+    other old labels than the names. Raises FerVitError when a name is missing in the merge, or its
+    labels, old or new, are not valid.
     """
     for old in merge:
         if not isinstance(old, str):

@@ -106,12 +106,10 @@ class Listing:
 def list_folder(folder: Path) -> Listing:
     """Lists a folder without system entries and hidden ones.
 
-    Raises FerVitError if it cannot read a folder below.
-
-    Links are followed, but no folder is listed twice: neither through a link to a parent, nor
-    through one to a folder below the top, which is listed under the folder's name. A link to a file
-    is listed like a file: labels go by its name, and stores of data keep equal files as links to
-    one file.
+    Raises FerVitError if it cannot read a folder below. Links are followed, but no folder is listed
+    twice: neither through a link to a parent, nor through one to a folder below the top, which is
+    listed under the folder's name. A link to a file is listed like a file: labels go by its name,
+    and stores of data keep equal files as links to one file.
     """
     listing = Listing()
     top = Path(os.path.realpath(folder))

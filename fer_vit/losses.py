@@ -44,10 +44,9 @@ def number_loss(preds: Tensor, target: Tensor) -> Tensor:
 def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
     """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged.
 
-    NaN: unknown.
-
-    CCC is the concordance correlation coefficient (Lin 1989) over the batch. An output whose known
-    targets in the batch are fewer than two, or all equal, has the mean squared error alone.
+    NaN: unknown. CCC is the concordance correlation coefficient (Lin 1989) over the batch. An
+    output whose known targets in the batch are fewer than two, or all equal, has the mean squared
+    error alone.
     """
     values = preds.float().tanh()
     losses = []

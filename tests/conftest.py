@@ -15,9 +15,8 @@ from filelock import FileLock
 
 from fer_vit.imports import collector_off
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # read when torch is imported: tests run in as many processes as cores
+# read when torch is imported: tests run in as many processes as cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest.register_assert_rewrite("tests.helpers")
 
 OFFLINE = Path(__file__).parent / "offline"

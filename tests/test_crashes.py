@@ -370,9 +370,8 @@ def test_no_process_stays_behind(
     capsys: pytest.CaptureFixture,
 ) -> None:
     log, many = tmp_path / "log", 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
-    large = encode_png(
-        np.zeros((2000, 2000, 3), np.uint8)
-    )  # tens of milliseconds each, so that `prepare` is at work
+    # tens of milliseconds each, so that `prepare` is at work
+    large = encode_png(np.zeros((2000, 2000, 3), np.uint8))
     with zipfile.ZipFile(tmp_path / "large.zip", "w") as file:
         for index in range(200):
             file.writestr(f"train/{('anger', 'fear')[index % 2]}/{index}.png", large)
@@ -391,13 +390,14 @@ def test_no_process_stays_behind(
         "parts": ["predict", *many, f"--output={out}", "--part_size=4", *crops],
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
+    # a shell may ignore it
     command = [
         *DEFAULT_SIGNALS,
         sys.executable,
         "-m",
         "fer_vit",
         *words,
-    ]  # a shell may ignore it
+    ]
     with log.open("w") as file:
         process = psutil.Popen(command, stdout=file, stderr=file, start_new_session=True)
     wait_until(lambda: len(process.children(recursive=True)) >= 2 or process.poll() is not None)
@@ -477,9 +477,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"no disk may be mounted here: {done.stderr.strip()}")
     yield place
-    subprocess.run(
-        ["umount", "--lazy", str(place)], check=True
-    )  # a table may be mapped into memory
+    # a table may be mapped into memory
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.parametrize(
@@ -526,12 +525,13 @@ def test_a_full_disk_keeps_what_was_there(
 def test_a_full_disk_keeps_the_checkpoint_before(
     drawn: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
+    # two checkpoints, and no third one beside them
     remount = [
         "mount",
         "-o",
         "remount,size=1400k",
         str(disk),
-    ]  # two checkpoints, and no third one beside them
+    ]
     subprocess.run(remount, check=True)
     place = [
         f"--data.manifest={drawn / 'faces.parquet'}",
@@ -587,9 +587,8 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
     prepare("folder", archive, tmp_path / "out" / "m.parquet", detector="none")
     assert {path for path in tmp_path.rglob("*") if path.parent.name != "out"} == everything
     manifest = Manifest.read(tmp_path / "out" / "m.parquet")
-    assert {manifest.image_bytes(row) for row in range(len(manifest))} == {
-        face
-    }  # no link was followed
+    # no link was followed
+    assert {manifest.image_bytes(row) for row in range(len(manifest))} == {face}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.parquet"]
 
 

@@ -52,9 +52,8 @@ def fuzz(times: int) -> Any:
 @st.composite
 def damage(draw: st.DrawFn) -> list[tuple[float, int]] | float:
     """Bytes to replace, by their place from 0 to 1, or the place where the file is cut."""
-    place = st.floats(0, 1, exclude_max=True) | st.floats(
-        0.85, 1, exclude_max=True
-    )  # Parquet's footer is at the end
+    # Parquet's footer is at the end
+    place = st.floats(0, 1, exclude_max=True) | st.floats(0.85, 1, exclude_max=True)
     return draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=12) | place)
 
 

@@ -93,18 +93,18 @@ def test_crop_matrix_puts_landmarks_on_the_template() -> None:
     upright = crop_matrix(face, 112, align="crop")
     assert upright[0, 1] == upright[1, 0] == 0
     np.testing.assert_allclose(apply(upright, face).mean(0), np.mean(TEMPLATE, 0) * 112)
+    # as manifests hold them
     assert LANDMARKS == (
         "right_eye",
         "left_eye",
         "nose",
         "right_mouth",
         "left_mouth",
-    )  # as manifests hold them
+    )
 
 
 def test_a_square_is_turned_scaled_and_shifted_about_its_middle() -> None:
-    assert apply(move(96, 90, 1, 0, 0), (96, 48)) == pytest.approx(
-        (48, 96)
-    )  # clockwise, since y points down
+    # clockwise, since y points down
+    assert apply(move(96, 90, 1, 0, 0), (96, 48)) == pytest.approx((48, 96))
     assert apply(move(96, 0, 1.5, 0, 0), (96, 48)) == pytest.approx((120, 48))
     assert apply(move(96, 0, 1, 0.25, -0.125), (10, 20)) == pytest.approx((34, 8))

@@ -255,9 +255,8 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
         return FileResponse(path, headers=headers)
 
     @app.delete("/results/{name}", status_code=204)
-    @app.post(
-        "/results/{name}/close", status_code=204
-    )  # a page that is being closed can send nothing else
+    # a page that is being closed can send nothing else
+    @app.post("/results/{name}/close", status_code=204)
     async def close(name: str) -> None:
         """Removes the files of a job."""
         if name in jobs.results:

@@ -68,9 +68,8 @@ def resident_memory(process: int | None) -> int:
 class Worker:
     """A process that runs `target`, one task at a time.
 
-    To cancel a task, it is killed and another one is started.
-
-    A process that takes `MAX_WORKER_GROWTH` more memory than when it was ready is killed, too.
+    To cancel a task, it is killed and another one is started. A process that takes
+    `MAX_WORKER_GROWTH` more memory than when it was ready is killed, too.
     """
 
     def __init__(

@@ -60,9 +60,8 @@ class LivePage:
         self.speed = (
             ""  # frames and faces per second, latency from frame to label, and skipped frames
         )
-        self._recent: deque[tuple[float, float, int]] = deque(
-            maxlen=100
-        )  # when done, latency, faces
+        # when done, latency, faces
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)
         self._newest: tuple[int, ClassifiedFrame | None, str] = 0, None, ""
         self._drawn: dict[str, object] = {"number": 0}
 
@@ -208,10 +207,9 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
 class PatientProtocol(H11Protocol):
     """A connection that is closed after `PICTURE_PATIENCE` seconds without progress.
 
-    No request is complete, or nothing is read.
-
-    uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and
-    for slow readers. It has no public setting for that, so its minor version is pinned.
+    No request is complete, or nothing is read. uvicorn itself waits forever for the rest of a
+    request's head, for a body that is not read, and for slow readers. It has no public setting for
+    that, so its minor version is pinned.
     """
 
     def connection_made(self, transport: Any) -> None:

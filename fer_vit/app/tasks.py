@@ -67,9 +67,8 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
-    tqdm.set_lock(
-        RLock()
-    )  # its usual one is the system's: it stays there when this process is killed
+    # its usual one is the system's: it stays there when this process is killed
+    tqdm.set_lock(RLock())
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
         outputs = outputs_of_models(models)
@@ -358,9 +357,7 @@ def draw_photos(
 ) -> Iterator[tuple[Faces, Image | None]]:
     """Yields photos, by path, with their faces and their image, which is decoded only here.
 
-    None without a face.
-
-    On the way, draws the faces into `files`, as large as the page shows them.
+    None without a face. On the way, draws the faces into `files`, as large as the page shows them.
     """
     Path("../photos").mkdir()
     for name, faces in photos.items():

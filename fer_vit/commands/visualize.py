@@ -40,15 +40,13 @@ def visualize(
 ) -> Path:
     """Explains for every face which pixels and facial regions led to the prediction.
 
-    The faces are in photos and videos.
-
-    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two
-    views: the attributions of pixels and regions ("what drives the prediction"), and the attention
-    between regions, through the whole encoder or in one block and head ("how regions exchange
-    information"), and its movements and pose, if the model has these heads. The page needs only
-    OUTPUT/photos. faces.parquet has a row for every face, shares.csv the mean attributions by
-    predicted expression, relations.csv and heads*.csv the mean attention. Time and size are
-    estimated before the work starts.
+    The faces are in photos and videos. Writes OUTPUT/index.html, a gallery to filter, sort and
+    search. A click on a face opens two views: the attributions of pixels and regions ("what drives
+    the prediction"), and the attention between regions, through the whole encoder or in one block
+    and head ("how regions exchange information"), and its movements and pose, if the model has
+    these heads. The page needs only OUTPUT/photos. faces.parquet has a row for every face,
+    shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
+    attention. Time and size are estimated before the work starts.
 
     For a video, the page shows each person over time: the probabilities in all frames and up to 120
     explained faces.

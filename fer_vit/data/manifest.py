@@ -185,9 +185,7 @@ class Manifest:
     def model_targets(self, labels: Sequence[str]) -> Array | None:
         """Returns the targets (M, C) in the order of a model's labels; None without any label.
 
-        A row without a label has NaN.
-
-        Raises FerVitError when the model lacks the label of a row.
+        A row without a label has NaN. Raises FerVitError when the model lacks the label of a row.
         """
         targets = self.targets(partial=True)
         if targets is None or not np.isfinite(targets).any():

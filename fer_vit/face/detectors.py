@@ -266,9 +266,8 @@ def grey_copy(image: Image) -> Image:
 def is_photo(detector: Detector, image: Image) -> bool:
     """Returns whether an image of more than `CUT` pixels shows several faces, or a small one.
 
-    A face is small if it fills less than half of the image.
-
-    Faces below the detector's minimum score of photos do not count.
+    A face is small if it fills less than half of the image. Faces below the detector's minimum
+    score of photos do not count.
     """
     if max(image.shape[:2]) <= CUT:
         return False

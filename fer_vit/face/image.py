@@ -54,9 +54,8 @@ MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten
 def image_size(data: bytes) -> Size | None:
     """Reads the size in the header of an encoded image.
 
-    None for an unknown format or a truncated header.
-
-    Raises ImageError for a JPEG with too many segments.
+    None for an unknown format or a truncated header. Raises ImageError for a JPEG with too many
+    segments.
     """
     known = _format(data)
     if known is None:
@@ -296,26 +295,25 @@ def _format(data: bytes) -> ImageFormat | None:
     return None
 
 
+# OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 REDUCED = {
     1: 0,
     2: 16,
     4: 32,
     8: 64,
-}  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
+}
 ORIENTATION = Base.Orientation
 MAX_FILE = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
 DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
-MAX_DEEP = (
-    80 * MEGA
-)  # pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
+# pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
+MAX_DEEP = 80 * MEGA
 DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
 AVIF = frozenset((b"avif", b"avis"))
-HEIC = frozenset(
-    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-)  # an AVIF may have these too
+# an AVIF may have these too
+HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
 UNREAD = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
@@ -401,9 +399,8 @@ def _decode(data: bytes, flags: int) -> NDArray[Any]:
 def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
     """Reduces 16 bits to 8: the highest ones of the lowest `bits`.
 
-    None: of those that the image uses.
-
-    Infrared and depth cameras use 10 to 14 bits; their images would be black.
+    None: of those that the image uses. Infrared and depth cameras use 10 to 14 bits; their images
+    would be black.
     """
     used = used_bits(image) if bits is None else bits
     return np.asarray(image >> (used - 8), np.uint8)
@@ -421,9 +418,8 @@ def _avif_orientation(data: bytes) -> int:
     1 (upright) for a broken header.
     """
     try:
-        return int(
-            AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1)
-        )  # reads the header only
+        # reads the header only
+        return int(AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1))
     except Exception:  # Pillow raises many types for broken headers
         return 1
 
@@ -498,9 +494,8 @@ def reduction_to(data: bytes, min_side: int) -> int:
     shift the image.
     """
     try:
-        image = JpegImageFile(
-            io.BytesIO(data)
-        )  # only the header; `Image.open` refuses large photos
+        # only the header; `Image.open` refuses large photos
+        image = JpegImageFile(io.BytesIO(data))
         turned = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # Pillow raises many types for broken headers
         return 1

@@ -21,9 +21,8 @@ DISTANCE = 60.0
 def head_pose(landmarks: ArrayLike) -> Pose | None:
     """Returns the pose of a mean head whose projection fits landmarks (5, 2) best.
 
-    They are in pixels, the y axis down.
-
-    None if there is none: the landmarks are one point, or not finite.
+    They are in pixels, the y axis down. None if there is none: the landmarks are one point, or not
+    finite.
     """
     head = MEAN_HEAD - MEAN_HEAD.mean(0)
     points = np.asarray(landmarks, float)

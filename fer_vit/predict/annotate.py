@@ -33,9 +33,8 @@ LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
 BEFORE_ALL = -(2**63)  # a time before all others, in any unit
 X264 = {"tune": "zerolatency", "refs": "1"}
 """No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
-MOST_PIXELS = (
-    4096 * 2304
-)  # pixels of a frame in the copy, as most players show; larger frames are reduced
+# pixels of a frame in the copy, as most players show; larger frames are reduced
+MOST_PIXELS = 4096 * 2304
 # seconds of sound before the first frame that are kept, because decoders may need them
 PRIMING = 0.1
 # otherwise colours become darker by up to 3 levels

@@ -383,9 +383,8 @@ class _Converter:
     def to_rgb(self, frame: av.VideoFrame) -> Image:
         """Returns a frame as RGB uint8 (H, W, 3)."""
         width = max(1, round(frame.width * (self.stream.sample_aspect_ratio or 1)))
-        check_size(
-            (width, frame.height), MAX_FRAME_PIXELS
-        )  # a few bytes can claim pixels of any width
+        # a few bytes can claim pixels of any width
+        check_size((width, frame.height), MAX_FRAME_PIXELS)
         if frame.colorspace == UNTAGGED and frame.height >= HD:
             frame.colorspace = Colorspace.ITU709
         if frame.format.components[0].bits == DEEP_BITS:

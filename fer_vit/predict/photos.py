@@ -110,10 +110,11 @@ def is_video(path: object) -> bool:
         return False
     suffix = path.suffix.lower()
     if suffix == ".gif" and path.is_file():
+        # Pillow raises many types for broken files
         with (
             suppress(Exception),
             Pil.open(path, formats=["GIF"]) as image,
-        ):  # Pillow raises many types for broken files
+        ):
             return bool(getattr(image, "is_animated", False))
     return suffix in VIDEO_SUFFIXES
 

@@ -235,10 +235,9 @@ class Recognizer(nn.Module):
     ) -> FaceResults:
         """Finds and classifies every face in photos and videos.
 
-        Returns the faces, photo by photo and frame by frame.
-
-        Photos that cannot be read give a warning; `photos()` of the result has the status of each.
-        The logger `fer_vit` reports files of folders that are not read.
+        Returns the faces, photo by photo and frame by frame. Photos that cannot be read give a
+        warning; `photos()` of the result has the status of each. The logger `fer_vit` reports files
+        of folders that are not read.
 
         Args:
             images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a
@@ -358,9 +357,7 @@ class Recognizer(nn.Module):
     ) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`.
 
-        A progress bar is shown.
-
-        `started` is a reading of the same sources that began before.
+        A progress bar is shown. `started` is a reading of the same sources that began before.
         """
         if started is None or started.spec != self.crop_spec:
             batches = read_sources(sources, make_finder(self.crop_spec, options), options)

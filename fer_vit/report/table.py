@@ -243,9 +243,8 @@ class TableWriter:
     live: bool = False  # whether every row is written at once; only for .csv and .jsonl
     overwrite: bool = True  # whether it may replace a file that was written in the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
-    formats: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of numbers, by column; see `TableLayout`
+    # of numbers, by column; see `TableLayout`
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None."""

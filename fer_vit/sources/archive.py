@@ -191,9 +191,8 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
     try:
         with _open_tar(archive) as opened:
             _check_room(sum(_sizes(opened)), archive, folder, out)
-            while opened.fileobj and opened.fileobj.read(
-                READ_AT_ONCE
-            ):  # to the checksum at the end
+            # to the checksum at the end
+            while opened.fileobj and opened.fileobj.read(READ_AT_ONCE):
                 pass
         with _open_tar(archive) as opened:
             for entry in _entries(opened):

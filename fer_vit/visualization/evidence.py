@@ -108,10 +108,9 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
 
 def faces_at_once(net: RegionViT, memory: int) -> int:
     """Returns how many faces are explained together: as many as `memory`, in bytes, holds, but at
-    least one.
 
-    Gradients need the values of every block: some vectors for each token, and numbers for each pair
-    of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
+    least one. Gradients need the values of every block: some vectors for each token, and numbers
+    for each pair of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
     """
     blocks = len(net.vit.blocks)
     tokens = net.layout.num_tokens

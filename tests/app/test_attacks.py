@@ -235,9 +235,8 @@ def test_no_field_reads_a_file_or_an_address(
             f"/results/{kept}/{place}",
         )
         for path, method in product((*paths, f"/results/{place}/close"), ("GET", "POST", "DELETE")):
-            connection = HTTPConnection(
-                server.address.removeprefix("http://")
-            )  # sends `..` unchanged
+            # sends `..` unchanged
+            connection = HTTPConnection(server.address.removeprefix("http://"))
             connection.request(method, path)
             answer = connection.getresponse()
             assert answer.status in (204, 400, 404, 405)

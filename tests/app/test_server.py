@@ -68,9 +68,8 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control")]
-    assert (
-        client.get("/docs").status_code == client.get("/redoc").status_code == 404
-    )  # with foreign scripts
+    # with foreign scripts
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
     assert "frame-ancestors 'self'" in POLICY
     assert "unsafe" not in POLICY
 
@@ -555,9 +554,8 @@ def test_a_client_that_reads_steadily_gets_everything(
         "Content-Type: multipart/form-data; boundary=b"
     )
     with socket.socket() as client:
-        client.setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVBUF, 65536
-        )  # the rest waits at the server
+        # the rest waits at the server
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         client.connect(("127.0.0.1", int(address.rpartition(":")[2])))
         client.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         start = time.monotonic()

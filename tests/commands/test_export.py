@@ -399,9 +399,8 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
     """
     root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
     venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    }  # pip may use the network
+    # pip may use the network
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def call(*words: object) -> subprocess.CompletedProcess[str]:
         command = [str(word) for word in (python, *words)]

@@ -37,14 +37,14 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert page.count('"image":"photos/') == count
     assert len(list((tmp_path / "r" / "photos").glob("*.jpg"))) == count
     with Image.open(tmp_path / "r" / "photos" / "000000.png") as maps:
+        # the first expression, and the first rather than the second
         assert maps.size == (
             96,
             2 * 96,
-        )  # the first expression, and the first rather than the second
+        )
     assert f"<dt>Method</dt><dd>{method}</dd>" in page
-    assert (
-        re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None
-    )  # nothing from elsewhere
+    # nothing from elsewhere
+    assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}

@@ -308,9 +308,8 @@ def test_votes_add_up_and_faces_are_left_out(five: Path) -> None:
     assert rows.split("train").targets() == pytest.approx(
         np.array([[0.75, 0.25, 0], [0, 0, 1], [0, 0, 1]])
     )
-    assert rows.split("val").targets() == pytest.approx(
-        np.array([[0, 1, 0]])
-    )  # no vote is left: by its label
+    # no vote is left: by its label
+    assert rows.split("val").targets() == pytest.approx(np.array([[0, 1, 0]]))
 
 
 def test_what_the_merge_does_not_name(five: Path) -> None:
@@ -318,9 +317,8 @@ def test_what_the_merge_does_not_name(five: Path) -> None:
         Manifest.read(five).merge_labels(
             {k: v for k, v in MERGE.items() if k not in ("neutral", "anger")}
         )
-    assert merge_names(("positive", "fear"), MERGE)[0] == (
-        "positive",
-    )  # new labels stay, absent ones do not matter
+    # new labels stay, absent ones do not matter
+    assert merge_names(("positive", "fear"), MERGE)[0] == ("positive",)
     with pytest.raises(FerVitError, match="expected 1 to 1,000 labels"):
         merge_names(("fear",), MERGE)
 

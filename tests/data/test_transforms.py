@@ -152,10 +152,11 @@ def test_covers_hide_what_they_say() -> None:
 
 
 def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
+    # the noise is in pixels of the crop
     big, picture = (
         4,
         cv2.resize(dots(POINTS), None, fx=4, fy=4),
-    )  # the noise is in pixels of the crop
+    )
     errors, seen = [], []
     for seed in range(400):
         crop, points, to_crop, _ = only(jitter=0.03)(picture, big * POINTS, SPEC, seed)
@@ -166,9 +167,8 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
         )
         if seed < 20:
             seen.append(max(np.abs(centroid(crop, point) - point).max() for point in true))
-        assert np.allclose(
-            points.mean(0), POINTS.mean(0), atol=1e-6
-        )  # the crop follows the wrong landmarks
+        # the crop follows the wrong landmarks
+        assert np.allclose(points.mean(0), POINTS.mean(0), atol=1e-6)
     error = np.array(errors)
     assert max(seen) < 0.35
     assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
@@ -189,9 +189,8 @@ def test_blur_and_resolution_are_parts_of_the_crop(name: str, amount: float) -> 
             (large, 3 * POINTS, CropSpec(3 * SIZE)),
         )
     ]
-    assert left[1] == pytest.approx(
-        left[0], rel=0.25
-    )  # were it pixels, the larger crop would keep more
+    # were it pixels, the larger crop would keep more
+    assert left[1] == pytest.approx(left[0], rel=0.25)
     assert left[0] < 0.2
 
 

@@ -231,12 +231,13 @@ def test_expressions_with_other_names(tmp_path: Path) -> None:
 
     assert labels("p_happy", "p_bored", "p_calm") == ["happy", "bored", "calm"]
     assert labels("p_bored", "p_calm", "p_x") == ["bored", "calm", "x"]
+    # the cell is named where it is read
     assert labels("p_bored", "p_calm", "p_x", p_id="7", smoothed_bored=1) == [
         "bored",
         "calm",
         "x",
         "id",
-    ]  # the cell is named where it is read
+    ]
     assert labels("p_bored", "p_calm", "p_fear", p_id=7, label="bored", label_smoothed="calm") == [
         "bored",
         "calm",

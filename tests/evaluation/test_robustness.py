@@ -44,9 +44,8 @@ def test_a_turn_goes_about_the_middle() -> None:
     image = np.zeros((65, 65, 3), np.uint8)
     image[28:37, 48:57] = 255  # to the right of the middle
     rows, columns = np.nonzero(module.turn_image(image, LANDMARKS, 90)[..., 0] > 128)
-    assert (rows.mean(), columns.mean()) == pytest.approx(
-        (12, 32), abs=0.5
-    )  # above it: counter-clockwise
+    # above it: counter-clockwise
+    assert (rows.mean(), columns.mean()) == pytest.approx((12, 32), abs=0.5)
 
 
 def test_blur_and_shrink_keep_the_mean() -> None:

@@ -148,11 +148,12 @@ def test_faces_of_one_person_are_drawn_together() -> None:
     many, persons = np.repeat(probabilities, 9, 0), np.repeat(np.arange(60), 9)
     whole = score_faces(probabilities, shares, LABELS)
     apart = score_faces(many, np.repeat(shares, 9, 0), LABELS, persons)
+    # nine copies of a face are no more evidence than one
     for name in (
         "accuracy",
         "UAR",
         "calibration error",
-    ):  # nine copies of a face are no more evidence than one
+    ):
         assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
         assert (apart[name]["low"], apart[name]["high"]) == pytest.approx(
             (whole[name]["low"], whole[name]["high"])
@@ -165,9 +166,8 @@ def test_faces_of_one_person_are_drawn_together() -> None:
 
 def test_the_difference_of_two_models_is_paired() -> None:
     first, shares = drawn(400)
-    second = np.where(
-        np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first
-    )  # they differ in a tenth of the faces
+    # they differ in a tenth of the faces
+    second = np.where(np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first)
     found = score_faces(first, shares, LABELS, minus=second)
     right, also = first.argmax(1) == shares.argmax(1), second.argmax(1) == shares.argmax(1)
     gain = right.astype(float) - also
@@ -465,9 +465,8 @@ def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.Monke
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)
     first, exact = [], []
-    for _ in range(
-        60
-    ):  # no group is better, but the model is right about most faces of a person or about few
+    # no group is better, but the model is right about most faces of a person or about few
+    for _ in range(60):
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
         first.append(group_tests(faces(right, person=person), member)[1][0])
         exact.append(group_tests(faces(right), member)[1][0])
@@ -548,18 +547,18 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
 
 
 def test_models_are_compared_by_person() -> None:
+    # 25 equal faces each: all right or all wrong
     rng, people = (
         np.random.default_rng(0),
         np.repeat(np.arange(40), 25),
-    )  # 25 equal faces each: all right or all wrong
+    )
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
     p = np.array([compare_correct(first, second, person=people)["p"] for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
     first, second = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
-    assert (
-        compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
-    )  # two of two faces
+    # two of two faces
+    assert compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
     right = np.ones(200, bool)  # 200 faces, but of two persons
     assert compare_correct(right, ~right, person=np.repeat([0, 1], 100))["p"] == 0.5
 

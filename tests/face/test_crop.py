@@ -64,9 +64,8 @@ def test_a_reduction_averages_what_becomes_one_pixel(
     )
     exact = part @ noise.astype(float) @ part.T / reduction**2
     matrix = turned(0.0, 1 / reduction, (shift, shift))
-    half = turned(
-        0.0, 1 / reduction, (shift + 0.5 / reduction - 0.5,) * 2
-    )  # OpenCV's centres are at integers
+    # OpenCV's centres are at integers
+    half = turned(0.0, 1 / reduction, (shift + 0.5 / reduction - 0.5,) * 2)
     bare = cv2.warpAffine(image, half, (size, size), flags=cv2.INTER_CUBIC)
 
     def error(crop: Image) -> float:

@@ -181,11 +181,12 @@ def test_sizes_in_other_places(kind: str, how: dict[str, object]) -> None:
 
 
 def test_sizes_in_rare_headers() -> None:
+    # two widths, in the other byte order
     entries = (
         (256, 3, 1, 70 << 16),
         (256, 4, 1, 900),
         (257, 4, 1, 50),
-    )  # two widths, in the other byte order
+    )
     tiff = (
         b"MM\0\x2a"
         + struct.pack(">IH", 8, 3)
@@ -372,9 +373,8 @@ def test_headers_of_many_parts_are_refused() -> None:
 
 def test_scans() -> None:
     assert count_scans(encoded(PLAIN, "PNG")) == 0
-    assert (
-        count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1
-    )  # a film may follow a photo
+    # a film may follow a photo
+    assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1
     assert count_scans(encoded(PLAIN, "JPEG", progressive=True)) == 10
     assert count_scans(many_scans(64, reader.MAX_SCANS)) == reader.MAX_SCANS
     assert decode_image(many_scans(64, reader.MAX_SCANS)).shape == (64, 64, 3)

@@ -22,9 +22,8 @@ def turn_head(image: Image, yaw: float, pitch: float = 0.0) -> Image:
     x, y = np.meshgrid(axis - 0.5 * CM, axis - 0.55 * CM)
     round_head = 9.5 * np.sqrt((1 - (x / 8.5) ** 2 - (y / 11.5) ** 2).clip(0))
     nose = 2.5 * np.exp(-((x**2 + (y - 0.037 * CM) ** 2) / (2 * 1.3**2)))
-    depth = (
-        round_head + nose - 8.0
-    )  # towards the camera, from axes below the eyes, so that the face stays in place
+    # towards the camera, from axes below the eyes, so that the face stays in place
+    depth = round_head + nose - 8.0
     pitched, depth = _turn_rows(np.dstack([image, depth]).swapaxes(0, 1), y.T, -pitch)
     turned, _ = _turn_rows(np.dstack([pitched, depth]).swapaxes(0, 1), x, yaw)
     return turned.round().clip(0, 255).astype(np.uint8)
@@ -74,9 +73,8 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
     "pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)]
 )
 def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
-    assert head_pose(project(MEAN_HEAD, *pose)) == pytest.approx(
-        pose, abs=1
-    )  # seen from slightly other points
+    # seen from slightly other points
+    assert head_pose(project(MEAN_HEAD, *pose)) == pytest.approx(pose, abs=1)
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:

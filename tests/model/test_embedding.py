@@ -31,10 +31,11 @@ def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
     assert grey(image).shape == (2, 1, 4, 4)
     assert torch.allclose(grey(image)[:, 0].double(), (luma - 0.3) / (0.875 / 3), atol=1e-6)
     assert not colour.state_dict()  # the backbone's name implies them
+    # which go where the model goes
     assert {name for name, _ in colour.named_buffers()} == {
         "mean",
         "std",
-    }  # which go where the model goes
+    }
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -117,9 +118,8 @@ class Crops(nn.Module):
 
     def forward(self, crops: Tensor) -> Tensor:
         self.seen = crops
-        cells = crops.unflatten(2, (self.grid, -1)).unflatten(
-            4, (self.grid, -1)
-        )  # (B R, C, k, p, k, p)
+        # (B R, C, k, p, k, p)
+        cells = crops.unflatten(2, (self.grid, -1)).unflatten(4, (self.grid, -1))
         return cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)[..., :8]
 
 

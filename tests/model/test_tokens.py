@@ -72,9 +72,8 @@ def paper(position: float, dim: int) -> list[float]:
 def test_sincos_2d_is_timms_in_another_order() -> None:
     rows, columns, dim = 5, 7, 24
     corners = (patch_centres((rows, columns)) - 0.5) * 14  # timm counts patches from 0
-    reference = build_sincos2d_pos_embed([rows, columns], dim).view(
-        -1, 2, 2, dim // 4
-    )  # sine or cosine, then y or x
+    # sine or cosine, then y or x
+    reference = build_sincos2d_pos_embed([rows, columns], dim).view(-1, 2, 2, dim // 4)
     assert torch.allclose(
         sincos_2d(corners, dim, 14), reference.transpose(1, 2).flip(1).flatten(1), atol=1e-5
     )

@@ -109,9 +109,8 @@ def test_every_frame_once_with_its_time(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
     found, end = read(write_numbered(tmp_path / name, times, **kind))
     assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(len(times))]
-    assert np.allclose(
-        [seconds for *_, seconds in found], times, atol=6e-4
-    )  # some count milliseconds
+    # some count milliseconds
+    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)
     assert end == ""
     assert is_video(tmp_path / name)
 

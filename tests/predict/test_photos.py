@@ -183,9 +183,8 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     smooth = cv2.GaussianBlur(
         np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3
     )
-    image = cv2.resize(
-        smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC
-    )  # odd: half of it is no whole number
+    # odd: half of it is no whole number
+    image = cv2.resize(smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC)
     (tmp_path / "photo.jpg").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
     spec = CropSpec(size)
     face = Detection(
@@ -209,9 +208,8 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     )
     assert np.allclose(sample.to_crop, to_crop)
     difference = np.abs(sample.image.astype(int) - crop)
-    assert difference.max() <= (
-        3 if size == 250 else 2
-    )  # there one of the two is averaged on its way
+    # there one of the two is averaged on its way
+    assert difference.max() <= (3 if size == 250 else 2)
     assert (difference == 0).all() == whole
 
 

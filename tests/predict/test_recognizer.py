@@ -373,9 +373,8 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
     assert 0.7 * (right - left) < whole.size < 1.3 * (bottom - top)
     (half,) = model.predict(cv2.resize(pixels, (256, 256), interpolation=cv2.INTER_AREA))
     assert half.size == pytest.approx(whole.size / 2, rel=0.1)
-    (cut,) = model.predict(
-        pixels[int(whole.landmarks["right_eye"][1]) - 6 :]
-    )  # the brows are missing
+    # the brows are missing
+    (cut,) = model.predict(pixels[int(whole.landmarks["right_eye"][1]) - 6 :])
     assert (
         {"right_brow", "left_brow"}
         <= set(cut.outside)

@@ -71,9 +71,8 @@ def find(
     for number, faces in enumerate(tracked(detector, frames, detect_every)):
         corners = [tuple(corner) for corner in faces.box[:, :2].round().astype(int).tolist()]
         found.append(dict(zip(faces.track, corners, strict=True)))
-        searched += [number] * any(
-            height != width for height, width in detector.seen
-        )  # faces are followed in squares
+        # faces are followed in squares
+        searched += [number] * any(height != width for height, width in detector.seen)
         detector.seen.clear()
     return found, searched
 
@@ -231,9 +230,8 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]
     assert batches[0][1] is not None
-    assert (
-        batches[0][1].image[..., 2:-2, 2:-2].float().mean() > 240
-    )  # the square fills the crop, but for its border
+    # the square fills the crop, but for its border
+    assert batches[0][1].image[..., 2:-2, 2:-2].float().mean() > 240
 
 
 def mood(t: float) -> str:
@@ -348,17 +346,18 @@ def test_new_tracks() -> None:
     tracker = Tracker()
     assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [0, 1]
     assert tracker.number_faces([], 0.1) == []
+    # the order of detections does not matter
     assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [
         1,
         0,
-    ]  # the order of detections does not matter
+    ]
+    # too fast for the same person
     assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [
         0,
         2,
-    ]  # too fast for the same person
-    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [
-        3
-    ]  # too large for the same person
+    ]
+    # too large for the same person
+    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [3]
     assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [1]
     assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [4]
 

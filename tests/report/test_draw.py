@@ -30,10 +30,11 @@ def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> Array:
 
 
 TURNED = rotation(25, 0.7, (0, 0))
+# the crop's centre is the photo's, all of it lies inside
 TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (
     100,
     80,
-)  # the crop's centre is the photo's, all of it lies inside
+)
 
 
 def make_view(**changes: Any) -> draw.FaceView:

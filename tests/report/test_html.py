@@ -246,9 +246,8 @@ def test_one_click_shows_how_regions_exchange_information(
     path = re.findall(r"[\d.]+", dialog.locator(".arc").get_attribute("d") or "")
     assert [float(number) for number in (*path[:2], *path[-2:])] == pytest.approx(ends, abs=0.01)
     large, small = (float(disc.get_attribute("r") or 0) for disc in dialog.locator(".disc").all())
-    assert (small - 2) / (large - 2) == pytest.approx(
-        0.5, abs=0.01
-    )  # discs have a radius of 2 and more
+    # discs have a radius of 2 and more
+    assert (small - 2) / (large - 2) == pytest.approx(0.5, abs=0.01)
     with Image.open(
         io.BytesIO(base64.b64decode((dialog.locator(".soft").get_attribute("href") or "")[22:]))
     ) as soft:

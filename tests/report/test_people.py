@@ -98,9 +98,8 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     assert dialog.locator(".numbers tbody tr").all_text_contents() == ["mouth+75%", "nose-25%"]
     page.keyboard.press("Escape")
     expect(line).to_be_focused()
-    assert (
-        line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"
-    )  # where the arrows ended
+    # where the arrows ended
+    assert line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"
     assert wrong == []
 
 
@@ -116,9 +115,8 @@ def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str
     line.click(position={"x": 5, "y": 50})
     when = dialog.locator(".timeline").bounding_box()
     assert when
-    dialog.locator(".timeline").click(
-        position={"x": 0.9 * when["width"], "y": 30}
-    )  # the one below the face as well
+    # the one below the face as well
+    dialog.locator(".timeline").click(position={"x": 0.9 * when["width"], "y": 30})
     assert dialog.locator(".number").text_content() == "person 0 at 0:10.0"
     page.keyboard.press("Escape")
     page.locator(".card", has_text="a.jpg").click()  # a photo has no time
@@ -185,9 +183,8 @@ def test_the_gallery_has_the_changes_of_a_clip_and_all_pictures_when_asked(
 def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None:
     page, wrong = browser
     shown = page.locator(".person:visible h3")
-    assert shown.all_text_contents() == [
-        f"person {n}" for n in range(8)
-    ]  # the eight who are seen longest
+    # the eight who are seen longest
+    assert shown.all_text_contents() == [f"person {n}" for n in range(8)]
     page.locator(".tracks label", has_text="person 9").click()
     page.locator(".tracks label", has_text="person 0").click()
     assert shown.all_text_contents() == [f"person {n}" for n in (*range(1, 8), 9)]

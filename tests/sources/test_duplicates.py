@@ -65,9 +65,8 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
     drawn = [cv2.cvtColor(picture(seed // 4, THUMBNAIL), cv2.COLOR_BGR2GRAY) for seed in range(80)]
     pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
-    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(
-        0, 20, (80, 1, 1)
-    )  # correlations on both sides of the limit
+    # correlations on both sides of the limit
+    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (80, 1, 1))
     pixels = pixels.clip(0, 255).astype(np.uint8)
     trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
     flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)

@@ -349,10 +349,11 @@ def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
     saved = load_checkpoint(checkpoint)
+    # keys of a foreign file need not be text
     for name, key in (
         ("newer", "unheard_of"),
         ("odd", 1),
-    ):  # keys of a foreign file need not be text
+    ):
         saved["hyper_parameters"]["network"][key] = 1
         torch.save(saved, tmp_path / f"{name}.ckpt")
     for name, message in (

@@ -46,9 +46,8 @@ def test_every_config_takes_a_step(
             timm.create_model(network["backbone"], depth=1).state_dict(), tmp_path / "weights.pth"
         )
         more = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}"]
-    if (
-        name == "ddp"
-    ):  # batch norms synchronise on GPUs only; test_distributed starts several processes
+    # batch norms synchronise on GPUs only; test_distributed starts several processes
+    if name == "ddp":
         more = ["--trainer.devices=1", "--trainer.sync_batchnorm=false"]
     configs = [
         f"--config={CONFIGS / f'{config}.yaml'}" for config in (LAID_OVER.get(name), name) if config

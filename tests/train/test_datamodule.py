@@ -121,9 +121,8 @@ def test_a_position_counts_once(drawn: Path) -> None:
     data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first
-    data.load_state_dict(
-        {"epoch": 1, "batches": 0, **data._order(), "batch_size": 50}
-    )  # the end of an epoch
+    # the end of an epoch
+    data.load_state_dict({"epoch": 1, "batches": 0, **data._order(), "batch_size": 50})
     assert len(list(data.train_dataloader())) == len(first)
 
 

@@ -66,9 +66,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
     ]
     ema = "--trainer.callbacks+=fer_vit.callbacks.EMA"
     faces = read(tmp_path / "faces", count=167, size=48)
-    assert (
-        sum(row.split == "val" for row in faces.rows) == 25
-    )  # an odd number: one process has a repeat
+    # an odd number: one process has a repeat
+    assert sum(row.split == "val" for row in faces.rows) == 25
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")
     curves, states, weights = {}, {}, {}
     for name, processes, more in (("one", 1, []), ("ddp", 2, TWO)):

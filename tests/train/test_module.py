@@ -138,9 +138,8 @@ def test_the_decay_reaches_the_average() -> None:
     # 3/12.
     second = 1 * 2 / 11 + 2 * 9 / 11
     assert ema._average_model.module.weight.tolist() == pytest.approx([0.2 * second + 0.8 * 3] * 2)
-    assert (
-        moving_average(torch.tensor(3), torch.tensor(8), torch.tensor(5), decay=0.9) == 8
-    )  # a counter
+    # a counter
+    assert moving_average(torch.tensor(3), torch.tensor(8), torch.tensor(5), decay=0.9) == 8
 
 
 SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
