@@ -112,8 +112,8 @@ class FerVitError(Exception):
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.
-        own = re.split(r"fer_vit\.errors\.\w+: ", message)[-1]
-        super().__init__(printable(own))
+        without_traceback = re.split(r"fer_vit\.errors\.\w+: ", message)[-1]
+        super().__init__(printable(without_traceback))
 
     def __str__(self) -> str:
         message = super().__str__()

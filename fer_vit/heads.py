@@ -2,9 +2,9 @@
 
 A new head is an entry.
 
-A head is a name, its outputs, their columns in manifests and tables, the name of a loss, what
-mirroring or rotating a face does to values, and the words of reports. `losses` has the losses. The
-layer of all heads is `model.additive.AdditiveHead`.
+A head is a name, its outputs, their columns in manifests and tables, the scale of their values,
+what mirroring or rotating a face does to them, and the words of reports. `losses` has a loss for
+each scale. The layer of all heads is `model.additive.AdditiveHead`.
 
 M faces, K outputs of a head.
 """
@@ -143,7 +143,8 @@ class Head:
     Attributes:
         title: Of its part of a comparison.
         phrase: What is higher or lower in a comparison, in a sentence.
-        loss: Name of one of `losses.LOSSES`.
+        scale: What the values are: "intensity" (0 to 1), "signed" (-1 to 1) or "number". `losses`
+            has a loss for each.
         low: Smallest value of a target.
         high: Largest value of a target.
         outputs: The names of the outputs, each with its meaning; empty: any that the data has.
@@ -165,7 +166,7 @@ class Head:
 
     title: str
     phrase: str
-    loss: str
+    scale: str
     low: float
     high: float
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -194,7 +195,7 @@ HEADS: dict[str, Head] = {
     MOVEMENTS: Head(
         title="Movements",
         phrase="the mean intensity (0 to 1)",
-        loss="intensity",
+        scale="intensity",
         low=0.0,
         high=1.0,
         meaning="each facial movement, from 0 (none) to 1 (strong)",
@@ -207,7 +208,7 @@ HEADS: dict[str, Head] = {
     POSE: Head(
         title="Head pose",
         phrase="the mean angle in degrees",
-        loss="number",
+        scale="number",
         low=-180.0,
         high=180.0,
         outputs={
@@ -225,7 +226,7 @@ HEADS: dict[str, Head] = {
     "affect": Head(
         title="Valence and arousal",
         phrase="the mean value (-1 to 1)",
-        loss="signed",
+        scale="signed",
         low=-1.0,
         high=1.0,
         outputs={

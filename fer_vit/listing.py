@@ -168,9 +168,11 @@ def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
     return notes
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Returns a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural or noun + 's'}"
 
 
 def count_text(counts: Counter[str], most: int = 6) -> str:

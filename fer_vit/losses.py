@@ -89,7 +89,7 @@ LOSSES = {
     "number": Loss(number_loss, identity),
     "signed": Loss(affect_loss, torch.tanh),
 }
-"""The losses by name, as `heads.Head.loss` names them."""
+"""The losses by the scale of values, see `heads.Head.scale`."""
 
 
 def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
@@ -103,10 +103,10 @@ def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
     if entry.period is not None:
         turns = ((decode(head, preds.detach().float()) - target) / entry.period).round()
         target = target + entry.period * turns
-    return LOSSES[entry.loss].compute(preds, (target - entry.middle) / entry.step)
+    return LOSSES[entry.scale].compute(preds, (target - entry.middle) / entry.step)
 
 
 def decode(head: str, raw: Tensor) -> Tensor:
     """Converts raw outputs (B, K) of a head to values in its unit."""
     entry = HEADS[head]
-    return entry.middle + entry.step * LOSSES[entry.loss].activate(raw)
+    return entry.middle + entry.step * LOSSES[entry.scale].activate(raw)

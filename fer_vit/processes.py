@@ -160,7 +160,9 @@ class WorkerNotes:
     """
 
     SIZE = 500  # bytes of a note
-    own: ClassVar[Callable[[str], None] | None] = None  # writes the note of this worker process
+    write_note: ClassVar[Callable[[str], None] | None] = (
+        None  # writes the note of this worker process
+    )
 
     def __init__(self, workers: int) -> None:
         self._notes = multiprocessing.get_context().RawArray(c_char, workers * self.SIZE)
@@ -168,7 +170,7 @@ class WorkerNotes:
     def start_worker(self, worker: int) -> None:
         """Prepares a worker process, as a DataLoader's `worker_init_fn`."""
         start_worker()
-        WorkerNotes.own = partial(self._write, worker)
+        WorkerNotes.write_note = partial(self._write, worker)
 
     def _write(self, worker: int, name: str) -> None:
         note = f"{os.getpid()} {name}".encode(errors="replace")
@@ -193,8 +195,8 @@ class WorkerNotes:
 
 def note_in_worker(name: str) -> None:
     """Notes what this process reads, if it is a worker process with `WorkerNotes`."""
-    if WorkerNotes.own is not None:
-        WorkerNotes.own(name)
+    if WorkerNotes.write_note is not None:
+        WorkerNotes.write_note(name)
 
 
 def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:

@@ -31,7 +31,7 @@ from tests.helpers.commands import CROPS, run
 AGE = Head(
     title="Age",
     phrase="the mean age in years",
-    loss="number",
+    scale="number",
     low=0.0,
     high=120.0,
     outputs={"years": "the age that the face seems to have"},

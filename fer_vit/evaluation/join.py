@@ -251,16 +251,16 @@ def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: obj
 
 
 def align_outputs(
-    faces: EvaluatedFaces, other: EvaluatedFaces, path: object
+    faces: EvaluatedFaces, second: EvaluatedFaces, path: object
 ) -> dict[str, HeadOutputs]:
-    """Returns the outputs that both models have, with the other model's values of the faces."""
-    rows = match_paths(faces.paths, other.paths, path)
+    """Returns the outputs that both models have, with the second model's values of the faces."""
+    rows = match_paths(faces.paths, second.paths, path)
     values = {}
-    for outputs in other.heads.values():
+    for outputs in second.heads.values():
         for name, column in zip(outputs.columns, outputs.values.T, strict=True):
             values[name] = column[rows]
-    for name in filter(is_output, other.columns):
-        values[name] = other.columns[name].astype(float)[rows]
+    for name in filter(is_output, second.columns):
+        values[name] = second.columns[name].astype(float)[rows]
 
     targets: dict[str, Array] = {}
     for outputs in faces.heads.values():

@@ -30,7 +30,7 @@ def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
 def evaluate_heads(
     faces: EvaluatedFaces,
     by: Sequence[str] = (),
-    other: EvaluatedFaces | None = None,
+    second: EvaluatedFaces | None = None,
     name: object = "",
 ) -> dict[str, Any]:
     """Returns the measures of further heads, overall and by group, and compares with a model.
@@ -38,7 +38,7 @@ def evaluate_heads(
     Args:
         faces: The faces.
         by: The columns to group by.
-        other: The faces of another model.
+        second: The faces of another model.
         name: The name of the other model in messages.
 
     Returns:
@@ -47,8 +47,8 @@ def evaluate_heads(
     results: dict[str, Any] = {"heads": score_outputs(faces)}
     if by:
         results["heads by"] = {column: score_groups(faces, column) for column in by}
-    if other:
-        results["heads compared"] = compare_outputs(faces, align_outputs(faces, other, name))
+    if second:
+        results["heads compared"] = compare_outputs(faces, align_outputs(faces, second, name))
     return results
 
 
@@ -118,28 +118,28 @@ class Compared(TypedDict):
 
 
 def compare_outputs(
-    faces: EvaluatedFaces, other: Mapping[str, HeadOutputs]
+    faces: EvaluatedFaces, second: Mapping[str, HeadOutputs]
 ) -> dict[str, dict[str, Compared]]:
     """Compares the absolute errors of two models, by head and output.
 
     The p-values are of `scores.paired_p` over persons or photos, with Holm's correction for the
-    number of outputs of a head. `other` has another model's values of the same faces.
+    number of outputs of a head. `second` has the second model's values of the same faces.
     """
     compared: dict[str, dict[str, Compared]] = {}
-    for head, others in other.items():
+    for head, second_outputs in second.items():
         outputs = faces.heads[head]
-        places = [outputs.names.index(name) for name in others.names]
+        places = [outputs.names.index(name) for name in second_outputs.names]
         targets = outputs.targets[:, places]
         errors = np.abs(outputs.values[:, places] - targets)  # (N, K)
-        other_errors = np.abs(others.values - targets)
-        both = np.isfinite(errors) & np.isfinite(other_errors)
+        second_errors = np.abs(second_outputs.values - targets)
+        both = np.isfinite(errors) & np.isfinite(second_errors)
 
-        columns = [np.where(both, values, np.nan) for values in (errors, other_errors)]
+        columns = [np.where(both, values, np.nan) for values in (errors, second_errors)]
         columns.append(columns[0] - columns[1])
         intervals = [scores.mean_intervals(values, faces.units) for values in columns]
         p_values = scores.holm([scores.paired_p(values, faces.units) for values in columns[2].T])
         compared[head] = {}
-        for place, name in enumerate(others.names):
+        for place, name in enumerate(second_outputs.names):
             compared[head][name] = Compared(
                 faces=int(both[:, place].sum()),
                 error=intervals[0][place],

@@ -87,16 +87,16 @@ class Agreement(NamedTuple):
 
 def agreement(terms: Array, effects: Array) -> Agreement:
     """Compares terms with effects (B, R, K), both signed, of two regions or more."""
-    order = rankdata(terms, axis=1)
-    other = rankdata(effects, axis=1)
-    order -= order.mean(1, keepdims=True)
-    other -= other.mean(1, keepdims=True)
-    norm = np.sqrt((order**2).sum(1) * (other**2).sum(1))  # (B, K)
+    term_ranks = rankdata(terms, axis=1)
+    effect_ranks = rankdata(effects, axis=1)
+    term_ranks -= term_ranks.mean(1, keepdims=True)
+    effect_ranks -= effect_ranks.mean(1, keepdims=True)
+    norm = np.sqrt((term_ranks**2).sum(1) * (effect_ranks**2).sum(1))  # (B, K)
     unknown = np.full(norm.shape, np.nan)
-    rank = np.divide((order * other).sum(1), norm, out=unknown, where=norm > 0)
+    rank = np.divide((term_ranks * effect_ranks).sum(1), norm, out=unknown, where=norm > 0)
 
-    size = np.abs(terms)
-    other_size = np.abs(effects)
-    first = (size.argmax(1) == other_size.argmax(1)).astype(float)
-    first[(np.ptp(size, axis=1) == 0) | (np.ptp(other_size, axis=1) == 0)] = np.nan
+    term_size = np.abs(terms)
+    effect_size = np.abs(effects)
+    first = (term_size.argmax(1) == effect_size.argmax(1)).astype(float)
+    first[(np.ptp(term_size, axis=1) == 0) | (np.ptp(effect_size, axis=1) == 0)] = np.nan
     return Agreement(rank, first)

@@ -45,11 +45,11 @@ def best(faces: list[Detection]) -> Detection | None:
     return max(faces, key=lambda face: face.score * face.side, default=None)
 
 
-def box_iou(face: Detection, other: Detection) -> float:
+def box_iou(first: Detection, second: Detection) -> float:
     """Returns the intersection over union of two faces' boxes."""
-    sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
+    sides = np.minimum(first.box[2:], second.box[2:]) - np.maximum(first.box[:2], second.box[:2])
     common = float(np.prod(sides.clip(0)))
-    return common / (face.side**2 + other.side**2 - common)
+    return common / (first.side**2 + second.side**2 - common)
 
 
 def to_faces(

@@ -148,11 +148,11 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
     at = len(JPEG) - 1
     segments = 0
-    while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
+    while (match := MARKER.search(data, at)) and (marker := match[1][0]) != END:
         segments += 1
         if segments > MAX_SEGMENTS:
             raise ImageError(f"too many segments of a JPEG: the limit is {MAX_SEGMENTS:,}")
-        at = found.end()
+        at = match.end()
         yield marker, at
         at += int.from_bytes(data[at : at + 2], "big")
 

@@ -75,8 +75,10 @@ def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection
 
     Landmarks of detectors depend on size, surroundings and colours.
     """
-    landmarks = _look_at(image, faces).landmarks
-    return [face._replace(landmarks=found) for face, found in zip(faces, landmarks, strict=True)]
+    refined = []
+    for face, landmarks in zip(faces, _look_at(image, faces).landmarks, strict=True):
+        refined.append(face._replace(landmarks=landmarks))
+    return refined
 
 
 def confirm_faces(
@@ -132,10 +134,10 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
         cuts = np.stack([network_input(warp(image, matrix, INPUT_SIDE)) for matrix in matrices])
         points, faces = _run(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
         plain, mirrored = np.split(points, 2)
-        found = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
+        averaged = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
         logits[first : first + MOST_FACES] = faces.reshape(2, -1).mean(0)
         for row, matrix in enumerate(matrices):
-            landmarks[first + row] = apply(invert(matrix), found[row])
+            landmarks[first + row] = apply(invert(matrix), averaged[row])
     return Look(landmarks, logits)
 
 

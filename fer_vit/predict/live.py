@@ -66,10 +66,10 @@ def recognize_frames(
     items = track_faces(
         make_finder(model.crop_spec, options), frames, PhotoInfo(name), options.detect_every
     )
-    found = (
+    searched = (
         (faces, [collate(crops).ready(model.device)] if crops else []) for faces, crops in items
     )
-    classified = model.classify(found, [Path(name)], options.detector)
+    classified = model.classify(searched, [Path(name)], options.detector)
     return smooth_faces(classified, options.smooth, causal=True)
 
 

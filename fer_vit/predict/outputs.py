@@ -64,9 +64,9 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
     if copy := outputs.copy:
         itself = copy.resolve() in map(Path.resolve, videos)
         if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
-            found = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
+            came = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
             raise FerVitError(
-                f"Expected one video, one table (.csv) and another .mp4, but got {found}."
+                f"Expected one video, one table (.csv) and another .mp4, but got {came}."
             )
         check_output(copy, outputs.overwrite)
     if not videos:

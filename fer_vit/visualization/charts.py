@@ -114,7 +114,7 @@ def pose(read: ReadFace) -> Json:
 
 def is_bounded(head: Head) -> bool:
     """Returns whether the values of a head are a curve of its raw outputs, to which terms add."""
-    return LOSSES[head.loss].activate is not identity
+    return LOSSES[head.scale].activate is not identity
 
 
 def _about(head: Head) -> dict[str, Json]:

@@ -175,8 +175,8 @@ MUTATIONS = [
     Mutation(
         "names in errors cannot command a terminal",
         "fer_vit/errors.py",
-        "        super().__init__(printable(own))\n",
-        "        super().__init__(own)\n",
+        "        super().__init__(printable(without_traceback))\n",
+        "        super().__init__(without_traceback)\n",
         "tests/test_errors.py",
     ),
     Mutation(
