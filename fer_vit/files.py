@@ -147,7 +147,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     foreign = {*entries} - {*names}
     if names and foreign:
         raise FerVitError(
-            f"{path} holds {min(foreign)}, which would be lost. Choose another folder."
+            f"{path} contains {min(foreign)}, which would be deleted. Choose another folder."
         )
     with scratch_folder(path):
         pass

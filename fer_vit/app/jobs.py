@@ -190,9 +190,9 @@ class Jobs:
 
     @property
     def full(self) -> bool:
-        """Whether no more jobs are taken.
+        """Whether the queue is full.
 
-        A job counts from `new_folder` on, when its upload is not stored yet.
+        A job counts from `new_folder` on, before its upload is stored.
         """
         return len(self.active) >= MAX_JOBS
 

@@ -42,8 +42,9 @@ from fer_vit.predict.tables import format_count, format_counts, predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
+from fer_vit.visualization.parts import Known
 from fer_vit.visualization.people import Watched
-from fer_vit.visualization.writer import Known, write_report
+from fer_vit.visualization.writer import write_report
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million

@@ -82,8 +82,8 @@ def crossvalidate(
         best = recipe.fit(
             output,
             f"{name}/fold{fold}",
+            {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
             resume=not overwrite,
-            **{"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
         )
         part = predict_manifest(recipe.load(best), rows.select(faces), "train")
         part.columns["fold"] = as_objects([str(fold)] * len(part.paths))

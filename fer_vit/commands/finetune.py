@@ -97,7 +97,7 @@ def finetune(
         check_output(model, overwrite)  # an existing model was trained on other faces
     if overwrite or not model.exists():
         options = {"data.manifest": str(manifest), "model.init": start}
-        best = recipe.fit(output, logs, resume=not overwrite, **options)
+        best = recipe.fit(output, logs, options, resume=not overwrite)
         calibrate = manifest if can_calibrate else None
         export(model, checkpoint=[best], calibrate=calibrate, overwrite=overwrite)
         exported.write_text(key, "utf-8")

@@ -73,7 +73,7 @@ def repeat(
                 continue
             LOGGER.info(f"{recipe.text}: seed {seed} of {seeds}")
             options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
-            best = recipe.fit(output, f"{folder}/seed{seed}", **options)
+            best = recipe.fit(output, f"{folder}/seed{seed}", options)
             faces = predict_manifest(recipe.load(best), rows, split)
             assert faces.targets is not None
             values = score_once(faces.probabilities, faces.targets, faces.labels)

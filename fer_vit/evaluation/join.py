@@ -290,7 +290,7 @@ def match_paths(
     if missing and (not partial or not rows):
         lost = f"{len(missing):,} of {len(names):,} are not there, for example {short(missing[0])}"
         raise FerVitError(
-            f"Expected all images in {where}, but {lost}. Is it about the same photos?"
+            f"Expected all images in {where}, but {lost}. Name a table of the same photos."
         )
     if len(set(rows.values())) < len(rows):
         raise FerVitError(

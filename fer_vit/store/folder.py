@@ -231,9 +231,9 @@ def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
 def average_networks(names: Sequence[str]) -> RegionViT:
     """Averages the weights of models, for example of several seeds.
 
-    This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are the first model's.
-    The average has neither calibration nor logit adjustment. Raises FerVitError when a model cannot
-    be loaded, or has another architecture, or other labels or crops.
+    This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are taken from the
+    first model. The average has neither calibration nor logit adjustment. Raises FerVitError when a
+    model cannot be loaded, or has another architecture, or other labels or crops.
     """
     nets = [load_network(name) for name in names]
     first = nets[0]

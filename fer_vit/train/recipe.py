@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -70,14 +71,16 @@ class Recipe:
             content += b"\0" + part.encode()
         return sha256(content).hexdigest()[:8]
 
-    def fit(self, output: Path, logs: str, *, resume: bool = True, **overrides: Any) -> str:
+    def fit(
+        self, output: Path, logs: str, options: Mapping[str, Any], *, resume: bool = True
+    ) -> str:
         """Trains with logs in OUTPUT/LOGS, or resumes the run that was interrupted there.
 
         Args:
             output: The folder of the command.
             logs: The folder of the run in it.
+            options: Of `fit` by name; they win over the recipe's.
             resume: Whether an earlier run is continued.
-            **overrides: Options of `fit` that win over the others.
 
         Returns:
             The best checkpoint.
@@ -85,6 +88,7 @@ class Recipe:
         Raises:
             FerVitError: The training fails, or writes no best checkpoint.
         """
+        overrides = dict(options)
         last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
         if resume and last:
             LOGGER.info(f"The training resumes from {last}.")

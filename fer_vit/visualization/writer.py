@@ -5,24 +5,21 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
-from fer_vit.faces import SMALL, Face, Faces
+from fer_vit.faces import SMALL, Face
 from fer_vit.fields import Cell
-from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, is_video
-from fer_vit.predict.recognizer import CHUNK, Recognizer, crop_samples
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
@@ -37,15 +34,14 @@ from fer_vit.visualization.evidence import (
     find_targets,
 )
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.people import Shown, Video, Watched, limit, pictures, watch_people
+from fer_vit.visualization.parts import Known, read_parts
+from fer_vit.visualization.people import Video, Watched, limit, watch_people
 
 LOGGER = logging.getLogger("fer_vit")
 
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
-GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
-GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
 EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
 NAMED = 20  # photos, people or frames in a line
 REPORT = (
@@ -80,7 +76,7 @@ def write_report(
     most: int = sys.maxsize,
     on_face: Callable[[int, int], None] = lambda faces, in_videos: None,
     figures: FigureOptions = NO_FIGURES,
-    known: "Known | None" = None,
+    known: Known | None = None,
 ) -> int:
     """Writes a report of at most `most` faces of photos, and as many of videos, to a folder.
 
@@ -118,13 +114,7 @@ def write_report(
     photo_status: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     with FaceSaver(folder, model, root, in_videos=bool(films), figures=figures) as saver:
-        photo_parts = (
-            _known_parts(model, known.photos, most)
-            if known
-            else _photo_parts(model, photos, options, most)
-        )
-        video_parts = _video_parts(model, videos, options)
-        for part in chain(photo_parts, video_parts):
+        for part in read_parts(model, photos, videos, options, most, known):
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
@@ -208,109 +198,6 @@ def _named(names: Sequence[str]) -> str:
     if len(names) > NAMED:
         text += f" and {len(names) - NAMED:,} more"
     return text
-
-
-class Part(NamedTuple):
-    """Photos or frames that are read together."""
-
-    faces: Sequence[Shown]
-    chunks: Sequence[Batch]  # the crops of the faces, ready for the model, perhaps with more faces
-    status: Mapping[str, int]  # number of photos by status; empty for frames
-    skipped: Mapping[str, str]  # the status of photos without a face, by path
-    left_out: Mapping[str, str]  # the faces of photos that are not explained, by path
-
-
-def _photo_parts(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, most: int
-) -> Iterator[Part]:
-    """Yields all photos, part by part, with the first `most` faces."""
-    if not photos:
-        return
-    remaining = most
-    for faces, chunks in model.find(photos, options):
-        (classified,) = model.classify([(faces, chunks)], photos, options.detector)
-        shown: list[Shown] = [(face, None) for face in classified[:remaining]]
-        beyond = Counter(face.path for face in classified[remaining:])
-        remaining -= len(shown)
-        without_face = [photo for photo in faces.photos() if not len(photo.faces)]
-        yield Part(
-            faces=shown,
-            chunks=chunks,
-            status=Counter(info.reason for info in faces.infos),
-            skipped={photo.path: photo.status for photo in without_face},
-            left_out={path: format_count(number, "face") for path, number in beyond.items()},
-        )
-
-
-class Known(NamedTuple):
-    """What a prediction has found in the sources of a report."""
-
-    photos: Iterable[tuple[Faces, Image | None]]  # each with its image; None if it has no face
-    watched: Watched  # the videos
-
-
-def _known_parts(
-    model: Recognizer, photos: Iterable[tuple[Faces, Image | None]], most: int
-) -> Iterator[Part]:
-    """Yields photos whose faces are classified, part by part, with the first `most` faces."""
-    remaining = most
-    for group in _group_photos(photos):
-        part = _known_part(model, group, remaining)
-        remaining -= len(part.faces)
-        yield part
-
-
-def _group_photos(
-    photos: Iterable[tuple[Faces, Image | None]],
-) -> Iterator[list[tuple[Faces, Image | None]]]:
-    """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
-
-    The faces of a group are explained together, which is faster than one by one.
-    """
-    group: list[tuple[Faces, Image | None]] = []
-    held = 0  # pixels of the group
-    for faces, image in photos:
-        pixels = 0 if image is None else image.shape[0] * image.shape[1]
-        if group and (len(group) == GROUP_PHOTOS or held + pixels > GROUP_PIXELS):
-            yield group
-            group = []
-            held = 0
-        group.append((faces, image))
-        held += pixels
-    if group:
-        yield group
-
-
-def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]], most: int) -> Part:
-    """Returns photos whose faces are classified, with the first `most` faces."""
-    shown: list[Shown] = []
-    samples: list[Sample] = []
-    status: Counter[str] = Counter()
-    skipped: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    for faces, image in photos:
-        (info,) = faces.infos
-        status[info.reason] += 1
-        if image is None:
-            skipped[info.path] = info.status
-            continue
-        first = faces[: most - len(shown)]
-        if len(first):
-            samples += crop_samples(first, image)
-            shown += [(face, image) for face in first]
-        if len(first) < len(faces):
-            left_out[info.path] = format_count(len(faces) - len(first), "face")
-    chunks = collate(samples).split(CHUNK) if samples else []
-    ready = [chunk.ready(model.device) for chunk in chunks]
-    return Part(shown, ready, status, skipped, left_out)
-
-
-def _video_parts(
-    model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
-) -> Iterator[Part]:
-    """Yields the frames in which the faces to show of videos lie, part by part."""
-    for faces, chunks in pictures(model, videos, options):
-        yield Part(faces, chunks, status={}, skipped={}, left_out={})
 
 
 class FaceSaver:

@@ -62,7 +62,7 @@ MUTATIONS = [
     ),
     Mutation(
         "visualize counts the files that it skips",
-        "fer_vit/visualization/writer.py",
+        "fer_vit/visualization/parts.py",
         "            status=Counter(info.reason for info in faces.infos),\n",
         "            status=Counter(face.info.reason for face in faces),\n",
         "tests/commands/test_hostile.py::test_visualize_shows_or_counts_each",

@@ -1,0 +1,139 @@
+"""The photos and frames of a report, part by part, with their faces ready to be explained."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fer_vit.data.dataset import Batch, Sample, collate
+from fer_vit.faces import Faces
+from fer_vit.geometry import Image
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import CHUNK, Recognizer, crop_samples
+from fer_vit.predict.tables import format_count
+from fer_vit.visualization.people import Shown, Video, Watched, pictures
+
+GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
+GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
+
+
+class Part(NamedTuple):
+    """Photos or frames that are read together."""
+
+    faces: Sequence[Shown]
+    chunks: Sequence[Batch]  # the crops of the faces, ready for the model, perhaps with more faces
+    status: Mapping[str, int]  # number of photos by status; empty for frames
+    skipped: Mapping[str, str]  # the status of photos without a face, by path
+    left_out: Mapping[str, str]  # the faces of photos that are not explained, by path
+
+
+class Known(NamedTuple):
+    """What a prediction has found in the sources of a report."""
+
+    photos: Iterable[tuple[Faces, Image | None]]  # each with its image; None if it has no face
+    watched: Watched  # the videos
+
+
+def read_parts(
+    model: Recognizer,
+    photos: Sequence[Path],
+    videos: Mapping[str, Video],
+    options: PhotoOptions,
+    most: int,
+    known: Known | None,
+) -> Iterator[Part]:
+    """Yields the first `most` faces of photos, and the faces to show of videos, part by part.
+
+    With `known`, photos are not searched again.
+    """
+    if known is None:
+        yield from _photo_parts(model, photos, options, most)
+    else:
+        yield from _known_parts(model, known.photos, most)
+    yield from _video_parts(model, videos, options)
+
+
+def _photo_parts(
+    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, most: int
+) -> Iterator[Part]:
+    """Yields all photos, part by part, with the first `most` faces."""
+    if not photos:
+        return
+    remaining = most
+    for faces, chunks in model.find(photos, options):
+        (classified,) = model.classify([(faces, chunks)], photos, options.detector)
+        shown: list[Shown] = [(face, None) for face in classified[:remaining]]
+        beyond = Counter(face.path for face in classified[remaining:])
+        remaining -= len(shown)
+        without_face = [photo for photo in faces.photos() if not len(photo.faces)]
+        yield Part(
+            faces=shown,
+            chunks=chunks,
+            status=Counter(info.reason for info in faces.infos),
+            skipped={photo.path: photo.status for photo in without_face},
+            left_out={path: format_count(number, "face") for path, number in beyond.items()},
+        )
+
+
+def _known_parts(
+    model: Recognizer, photos: Iterable[tuple[Faces, Image | None]], most: int
+) -> Iterator[Part]:
+    """Yields photos whose faces are classified, part by part, with the first `most` faces."""
+    remaining = most
+    for group in _group_photos(photos):
+        part = _known_part(model, group, remaining)
+        remaining -= len(part.faces)
+        yield part
+
+
+def _group_photos(
+    photos: Iterable[tuple[Faces, Image | None]],
+) -> Iterator[list[tuple[Faces, Image | None]]]:
+    """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
+
+    The faces of a group are explained together, which is faster than one by one.
+    """
+    group: list[tuple[Faces, Image | None]] = []
+    held = 0  # pixels of the group
+    for faces, image in photos:
+        pixels = 0 if image is None else image.shape[0] * image.shape[1]
+        if group and (len(group) == GROUP_PHOTOS or held + pixels > GROUP_PIXELS):
+            yield group
+            group = []
+            held = 0
+        group.append((faces, image))
+        held += pixels
+    if group:
+        yield group
+
+
+def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]], most: int) -> Part:
+    """Returns photos whose faces are classified, with the first `most` faces."""
+    shown: list[Shown] = []
+    samples: list[Sample] = []
+    status: Counter[str] = Counter()
+    skipped: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for faces, image in photos:
+        (info,) = faces.infos
+        status[info.reason] += 1
+        if image is None:
+            skipped[info.path] = info.status
+            continue
+        first = faces[: most - len(shown)]
+        if len(first):
+            samples += crop_samples(first, image)
+            shown += [(face, image) for face in first]
+        if len(first) < len(faces):
+            left_out[info.path] = format_count(len(faces) - len(first), "face")
+    chunks = collate(samples).split(CHUNK) if samples else []
+    ready = [chunk.ready(model.device) for chunk in chunks]
+    return Part(shown, ready, status, skipped, left_out)
+
+
+def _video_parts(
+    model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
+) -> Iterator[Part]:
+    """Yields the frames in which the faces to show of videos lie, part by part."""
+    for faces, chunks in pictures(model, videos, options):
+        yield Part(faces, chunks, status={}, skipped={}, left_out={})
