@@ -136,8 +136,8 @@ PHOTO = (
 """What identifies a photo or frame. A photo without a face has these columns and `ORIGIN`."""
 IDENTITY = (
     *PHOTO,
-    Field("track", "integer", "", "number of the person in the video", VIDEOS),
-    Field("face", "integer", "", "index of the face in its photo; empty without a face"),
+    Field("track", "integer", "", "number of the person in the video, from 1", VIDEOS),
+    Field("face", "integer", "", "index of the face in its photo, from 0; empty without a face"),
 )
 """What identifies a face."""
 EXPRESSION_FIELDS = (
@@ -259,7 +259,7 @@ FEATURES = (
 )
 PEOPLE = (
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video"),
+    Field("track", "integer", "", "number of the person in the video, from 1"),
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
@@ -271,7 +271,7 @@ PEOPLE = (
 """The table of `predict --summary`: a row for each person in a video."""
 INTERVALS = (
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video"),
+    Field("track", "integer", "", "number of the person in the video, from 1"),
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
     Field("end", "number", "seconds", "end, counted from the start of the file"),
     Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),

@@ -10,7 +10,9 @@ M faces, K outputs of a head.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -243,6 +245,18 @@ HEADS: dict[str, Head] = {
 def target_column(head: str, output: str) -> str:
     """Returns the column of an output in manifests and tables."""
     return HEADS[head].prefix + output
+
+
+def in_words(name: str) -> str:
+    """Returns the name of an output in words: `mouthSmileLeft` becomes `mouth smile left`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower()
+
+
+def output_titles(names: Iterable[str]) -> dict[str, str]:
+    """Returns how pages name outputs: in words, unless two of them have the same words."""
+    titles = {name: in_words(name) for name in names}
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else name for name, title in titles.items()}
 
 
 def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from fer_vit.heads import (
     nearest_to,
     one_sided,
     other_side,
+    output_titles,
     turn_roll,
 )
 from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
@@ -270,3 +271,12 @@ def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
 def test_unknown_heads_and_outputs_are_refused(outputs: dict[str, list[str]], named: str) -> None:
     with pytest.raises(FerVitError, match=named):
         check_outputs(outputs, "model")
+
+
+def test_pages_name_outputs_in_words_that_stay_different() -> None:
+    assert output_titles(["mouthSmileLeft", "yaw", "cheek_puff"]) == {
+        "mouthSmileLeft": "mouth smile left",
+        "yaw": "yaw",
+        "cheek_puff": "cheek puff",
+    }
+    assert output_titles(["jawOpen", "jaw_open"]) == {"jawOpen": "jawOpen", "jaw_open": "jaw_open"}

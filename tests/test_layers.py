@@ -70,7 +70,7 @@ HOMES = {
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/faces.py", "report/html.py"},
-    "matplotlib": {"report/charts.py"},
+    "matplotlib": {"report/charts.py", "report/fonts.py"},
     "openpyxl": {"evaluation/read.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}

@@ -78,7 +78,10 @@ class Report(BaseModel):
     files: list[str] = Field(description="Tables and archives: GET /results/ID/FILE.")
     html: str | None = Field(description="Address of the page; null: no face was explained.")
     zip: str | None = Field(description="Address of the page as an archive.")
-    messages: list[str] = Field(description="A sentence about each photo and clip.")
+    messages: list[str] = Field(description="A sentence about the faces of each photo and clip.")
+    warnings: list[str] = Field(
+        description="A sentence about each file without a face, or that cannot be read."
+    )
     photos: list[Picture]
 
 

@@ -197,6 +197,7 @@ def make_report(
     intervals = Path("../intervals.csv") if clips else None
     copy = Path("../marked.mp4") if len(clips) == 1 else None
     messages: list[str] = []
+    warnings: list[str] = []
     by_path: dict[str, FileFaces] = {}
 
     watched = Watched()
@@ -213,12 +214,14 @@ def make_report(
     except FerVitError:
         if not table.exists():
             raise
-        messages.append(
+        warnings.append(
             "There is no marked copy: the clip cannot be read, or the copy cannot be written."
         )
     for name, file in by_path.items():
-        messages += describe_file(name, file)
-    send({"state": "found", "messages": messages})
+        messages += describe_faces(name, file)
+        warnings += describe_problems(name, file)
+    sentences = {"messages": messages, "warnings": warnings}
+    send({"state": "found", **sentences})
 
     photos = {str(path): by_path[str(path)].faces for path in paths if path not in clips}
     files = name_pictures(photos)
@@ -229,7 +232,7 @@ def make_report(
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
-    send({"state": "done", "messages": messages, "photos": drawn})
+    send({"state": "done", **sentences, "photos": drawn})
 
 
 def explain(
@@ -325,8 +328,8 @@ class FileFaces:
             self.faces = faces
 
 
-def describe_file(name: str, file: FileFaces) -> Iterator[str]:
-    """Yields sentences about the faces of a photo or clip."""
+def describe_faces(name: str, file: FileFaces) -> Iterator[str]:
+    """Yields a sentence about the faces of a photo or clip that has some."""
     people = dict(file.people)
     in_photo = people.pop(None, None)
     if in_photo is not None:
@@ -340,6 +343,10 @@ def describe_file(name: str, file: FileFaces) -> Iterator[str]:
         if len(tracks) > 8:
             mostly.append(f"and {len(tracks) - 8} more")
         yield f"{name}: {', '.join(mostly)}."
+
+
+def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
+    """Yields sentences about a photo or clip that has no face, or that cannot be read."""
     if not file.people and NO_FACE in file.statuses:
         yield f"No face found in {name}."
     for status in sorted(file.statuses - {OK, NO_FACE}):
@@ -376,7 +383,7 @@ def draw_photo(image: Image, faces: Faces) -> Image:
     scale = min(1.0, SHOWN_SIDE / max(photo.size))
     photo.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     marked = []
-    for number, face in enumerate(faces):
+    for number, face in enumerate(faces, start=1):
         box = None if face.box is None else face.box * scale
         assert face.label is not None  # the recognizer has classified it
         marked.append(Marked(box, face.label, face.confidence, number))

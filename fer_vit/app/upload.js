@@ -77,7 +77,7 @@ function follow(event) {
 }
 
 function found(event) {
-  tell(event.messages);
+  tell(event);
   began = performance.now();
   status.value = form.explain.checked ? 'Finding out which parts of the face count …' : 'Drawing …';
 }
@@ -101,9 +101,10 @@ function timeLeft(faces, of) {
   return `, about ${Math.round(seconds / 60)} min left`;
 }
 
-function tell(messages) {
+function tell({messages, warnings}) {
+  const line = className => textContent => element('li', {textContent, className});
   result.hidden = false;
-  $('.messages').replaceChildren(...messages.map(message => element('li', {textContent: message})));
+  $('.messages').replaceChildren(...messages.map(line('')), ...warnings.map(line('wrong')));
 }
 
 /* A sentence of the server; a proxy before it may refuse a request in its own words. */
@@ -189,7 +190,7 @@ addEventListener('pagehide', () => { running?.abort(); clear(); });
 
 function show(job) {
   shown = job.id;
-  tell(job.messages);
+  tell(job);
   status.value = '';
   const address = name => `results/${job.id}/${name}`;
   $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => job.files.includes(name)).map(name =>

@@ -291,10 +291,16 @@ def decode(text: str, field: str) -> bytes:
         raise HTTPException(422, f"{field}: Expected base64.") from error
 
 
+LONGEST_NAME = 50  # characters of the name of an upload, without its suffix
+NAME_PART = LONGEST_NAME // 2 - 1  # of a longer one, at its start and at its end
+
+
 def safe_name(name: str, taken: Collection[str]) -> str:
     """Returns an unused name for an upload, without folders or unusual characters."""
     base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
-    stem = base.stem[:50].lstrip(" .-") or "photo"
+    stem = base.stem.lstrip(" .-") or "photo"
+    if len(stem) > LONGEST_NAME:  # files of a study differ at the end
+        stem = f"{stem[:NAME_PART]}..{stem[-NAME_PART:]}"
     suffix = base.suffix[:10]
     lower = {known.lower() for known in taken}
     number = 0

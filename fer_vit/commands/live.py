@@ -100,7 +100,7 @@ def describe_faces(faces: Faces) -> str:
     people = []
     for face in faces:
         marked = mark(face)
-        people.append(f"{marked.track} {marked.label} {probability_text(marked.probability)}")
+        people.append(f"{marked.number} {marked.label} {probability_text(marked.probability)}")
     return ", ".join(people) or "no face"
 
 

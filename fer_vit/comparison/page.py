@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,10 @@ MOST_DRAWN = 500  # bins of a curve on the page
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
     """Writes results.json, results.md, index.html and series; returns methods and warnings."""
     lines = methods(facts, study, results)
+    shown = replace(results, outcomes=[outcome.in_words() for outcome in results.outcomes])
     words = {}
     missing = []
-    for outcome in results.outcomes:
+    for outcome in shown.outcomes:
         words[outcome.kind.title] = outcome_lines(study, outcome)
         missing += missing_lines(outcome.kind.title, outcome.comparisons)
     missing += missing_lines(MIXED, results.mixed or [])
@@ -65,7 +67,7 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         generator="fer-vit compare",
         facts=facts,
         note=MEASURES_NOTE,
-        sections=sections(study, results, lines),
+        sections=sections(study, shown, lines),
     )
     return "\n".join([*lines, *map(printable, missing), written])
 
@@ -122,7 +124,8 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
         which = "each difference" if pair is None else f"each difference ({pair})"
         text += (
             f" Below, {which} with its 95% interval; a filled dot has p < "
-            f"{ALPHA} after Holm's correction for the {tested} tests of this section."
+            f"{ALPHA} after Holm's correction for the {tested} tests of this section. g is the "
+            "difference in standard deviations (Hedges' g)."
         )
     differences = tests_section("Tests", outcome.comparisons, kind.form)
     return Section(

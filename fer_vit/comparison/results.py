@@ -60,6 +60,15 @@ class Outcome(NamedTuple):
     means: Means
     comparisons: list[Comparison]
 
+    def in_words(self) -> "Outcome":
+        """Returns the same with the measures as pages name them."""
+        titles = self.kind.titles
+        means = {titles[measure]: row for measure, row in self.means.items()}
+        comparisons = []
+        for comparison in self.comparisons:
+            comparisons.append(comparison._replace(measure=titles[comparison.measure]))
+        return self._replace(means=means, comparisons=comparisons)
+
 
 @dataclass(frozen=True, eq=False)
 class Courses:

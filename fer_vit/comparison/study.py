@@ -16,7 +16,7 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, outputs_of, target_column, values_near
+from fer_vit.heads import HEADS, output_titles, outputs_of, target_column, values_near
 from fer_vit.predict.people import SHORTEST, Episode, People
 
 CHANGE = "Change of the probability from rest"
@@ -40,6 +40,12 @@ class Kind(NamedTuple):
     least: float = 0.0  # no value is smaller
     most: float = np.inf  # no value is larger
     period: float | None = None  # difference of values that mean the same, such as 360 degrees
+    of_head: bool = False  # whether the measures are outputs of a further head
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """How pages name the measures."""
+        return output_titles(self.values) if self.of_head else {name: name for name in self.values}
 
 
 class Design(NamedTuple):
@@ -75,13 +81,7 @@ class Study:
     @property
     def heads(self) -> list[str]:
         """The titles of the measures that are outputs of further heads."""
-        titles = {head.title for head in HEADS.values()}
-        of_heads = []
-        for kind in self.kinds:
-            head, _, _ = kind.title.partition(", ")
-            if head in titles:
-                of_heads.append(kind.title)
-        return of_heads
+        return [kind.title for kind in self.kinds if kind.of_head]
 
     def cells(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN: none."""
@@ -448,7 +448,8 @@ def head_kinds(
         if entry.period is not None:  # beside 179 degrees, -179 is 181
             least = -np.inf
             most = np.inf
-        kinds.append(Kind(title, phrase, form, unit, values, least, most, entry.period))
+        kind = Kind(title, phrase, form, unit, values, least, most, entry.period, of_head=True)
+        kinds.append(kind)
     return kinds
 
 

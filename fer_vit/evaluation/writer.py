@@ -22,7 +22,7 @@ from fer_vit.evaluation.scores import (
 )
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, output_titles
 from fer_vit.measures import MEANINGS
 from fer_vit.report.html import render
 from fer_vit.report.intervals import IntervalChart, interval_chart
@@ -358,13 +358,14 @@ def head_section(head: str, measured: Measured) -> Section:
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
+    titles = output_titles(measured)
     for output, row in measured.items():
         first = row[names[0]]
-        cells = [output, f"{first['faces']:,}"]
+        cells = [titles[output], f"{first['faces']:,}"]
         for name in shown:
             cells.append(interval_text(row[name], ".3f"))
         table.append(cells)
-        chart_rows[printable(output)] = first
+        chart_rows[printable(titles[output])] = first
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
@@ -389,8 +390,9 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
     table = [["output"]]
     for name in groups:
         table[0] += [f"{printable(name)}: {first}", second]
-    for output in next(iter(groups.values())):
-        cells = [output]
+    titles = output_titles(next(iter(groups.values())))
+    for output, title in titles.items():
+        cells = [title]
         for measured in groups.values():
             for figure in (first, second):
                 mean = measured[output][figure]["mean"]
@@ -403,8 +405,9 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
 def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
     """Returns the table of the errors of two models for the outputs of a head."""
     table = [["output", "faces", "error", "the other's error", "difference", "p"]]
+    titles = output_titles(compared)
     for output, row in compared.items():
-        cells = [output, f"{row['faces']:,}"]
+        cells = [titles[output], f"{row['faces']:,}"]
         cells.append(interval_text(row["error"], ".3f"))
         cells.append(interval_text(row["other"], ".3f"))
         cells.append(interval_text(row["difference"], "+.3f"))
@@ -442,8 +445,9 @@ def altered_section(head: str, altered: AlteredHead) -> Section:
 def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[list[str]]:
     """Returns a measure of each output, a row, on each kind of altered images, a column."""
     table = [["output", *outputs]]
-    for output in next(iter(outputs.values())):
-        cells = [output]
+    titles = output_titles(next(iter(outputs.values())))
+    for output, title in titles.items():
+        cells = [title]
         for measured in outputs.values():
             mean = measured[output][name]["mean"]
             cells.append(NOTHING if mean is None else f"{mean:.3f}")
@@ -596,7 +600,11 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if not groups:
         return Section(f"By {column}", text.strip())
     drawn = chart(groups, "accuracy" if scored else FOUND)
-    return Section(f"By {column}", text.strip(), score_table(column, groups), intervals=drawn)
+    table = score_table(column, groups)
+    if drawn is None:
+        return Section(f"By {column}", text.strip(), table)
+    numbers = Section("All scores", rows=table)
+    return Section(f"By {column}", text.strip(), intervals=drawn, more=[numbers])
 
 
 def chart(

@@ -48,6 +48,7 @@ class Method(NamedTuple):
     """A way to explain."""
 
     attribute: Attribute
+    title: str  # in a few words, for the head of a report
     text: str  # what it shows, for a report
     can_be_rounded: bool = False  # whether bfloat16, in half the time, is exact enough
     draws: int = 1  # explanations whose measures are averaged, to reduce noise
@@ -228,15 +229,19 @@ METHODS = {
     # In bfloat16 it is as near to a finer integration.
     "pixels": Method(
         pixels,
+        "what each pixel adds (integrated gradients)",
         "what each pixel adds to the score, from a blurred face to this one "
         "(integrated gradients).",
         can_be_rounded=True,
     ),
     "relevance": Method(
-        relevance, "gradient times attention, from the score back to the model's tokens."
+        relevance,
+        "gradient times attention",
+        "gradient times attention, from the score back to the model's tokens.",
     ),
     "ablation": Method(
         ablation,
+        "hiding one region after the other",
         "how far the score falls when a region's tokens, and the patches under it, "
         "are masked together.",
     ),
@@ -246,11 +251,15 @@ METHODS = {
 Changes by masked tokens are too small for bfloat16.
 """
 CONTROLS = {
-    "random": Method(random_scores, "random scores.", draws=3),
-    "centre": Method(centre, "a Gaussian around the centre of the crop."),
+    "random": Method(random_scores, "random scores", "random scores.", draws=3),
+    "centre": Method(centre, "the centre", "a Gaussian around the centre of the crop."),
 }
 """Baselines for the methods: their scores do not depend on what the model learned."""
-MEASURED = METHODS | {"attention": Method(attention, "how tokens exchange information.")} | CONTROLS
+MEASURED = (
+    METHODS
+    | {"attention": Method(attention, "attention", "how tokens exchange information.")}
+    | CONTROLS
+)
 """What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 

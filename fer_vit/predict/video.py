@@ -96,7 +96,7 @@ def _find_in_frames(
     if not finder.searches:
         for frame in frames:
             # all crops of a video show one person
-            yield frame, replace(finder.find(frame.image), track=as_objects([0]))
+            yield frame, replace(finder.find(frame.image), track=as_objects([1]))  # the only person
         return
     for frame, faces, tracks in find_in_frames(finder.detector, frames, detect_every, fill):
         yield frame, to_faces(IN_MEMORY, faces, tracks)
@@ -147,7 +147,7 @@ def search_frames(
         known = tracker.persons
         tracks = tracker.number_faces(faces, seconds)
         for face, track in zip(faces, tracks, strict=True):
-            if track >= known:
+            if track > known:
                 follow_back(detector, waiting, face, track)
         yield Tracked(frame, list(faces), tracks)
 
@@ -236,7 +236,7 @@ class Tracker:
     def __init__(self) -> None:
         self._tracks: list[Track] = []
         self._seconds = 0.0
-        self.persons = 0  # so many are numbered
+        self.persons = 0  # so many are numbered, from 1
 
     def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""
@@ -262,9 +262,9 @@ class Tracker:
 
         for index, face in enumerate(faces):
             if index not in chosen:
+                self.persons += 1
                 chosen[index] = Track(self.persons, face, seconds)
                 tracks.append(chosen[index])
-                self.persons += 1
             chosen[index].update(face, seconds)
         self._tracks = tracks
         self._seconds = seconds

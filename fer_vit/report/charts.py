@@ -14,6 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 
@@ -30,6 +31,7 @@ from fer_vit.report.draw import (
     FaceView,
 )
 from fer_vit.report.faces import Attributed, heat_palette
+from fer_vit.report.fonts import drawn_characters, find_font
 
 BARS = 12  # probabilities beside a face, at most
 PANELS = 6  # side by side, at most
@@ -129,11 +131,20 @@ def _draw_roc(panel: Axes, value: Array, true: Mask) -> None:
     panel.plot(np.append(0, alarms), np.append(0, hits), color=ACCENT_COLOUR)
 
 
+def choose_fonts(figure: Figure) -> None:
+    """Gives each text of a figure a font that has its characters, beside the usual one."""
+    for text in figure.findobj(Text):
+        file = find_font(drawn_characters(text.get_text()))
+        if file is not None:
+            text.set_fontfamily([*text.get_fontfamily(), file.name])
+
+
 def rasterize(figure: Figure) -> Image:
     """Returns a figure as an image (H, W, 3), RGB uint8."""
+    choose_fonts(figure)
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the font lacks some that file names have
+        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
         canvas.draw()  # type: ignore[no-untyped-call]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
@@ -490,6 +501,7 @@ def signed_percent(share: float) -> str:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Saves a figure: text stays text in SVG, and PDF embeds TrueType fonts."""
+    choose_fonts(figure)
     with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the font lacks some that labels have
+        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
         figure.savefig(path)

@@ -6,16 +6,16 @@ lines and text are crisp on a 48-pixel face and cheap on a 24-megapixel photo.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
-from PIL import Image as Pil, ImageDraw, ImageFont
+from PIL import Image as Pil, ImageDraw
 
 from fer_vit.errors import printable
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
+from fer_vit.report.fonts import font
 
 REGION_COLOUR = "#c3ffa5"
 """Of regions, which have names, and of attention.
@@ -64,9 +64,9 @@ class FaceView:
 
     @property
     def where(self) -> str:
-        """Which face of the photo it is; in a video, who and when."""
+        """Which face of the photo it is, counted from 1; in a video, who and when."""
         if self.face.track is None:
-            return f"face {self.face.face}"
+            return f"face {self.face.face + 1}"
         minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
         return f"person {self.face.track} at {minutes:.0f}:{seconds:04.1f}"
 
@@ -167,16 +167,11 @@ def fitted(text: str, size: int, width: float) -> str:
     text = printable(text)
     kept = text[-160:]
     result = kept if kept == text else "…" + kept
-    while kept and font(size).getlength(result) > width:
+    face = font(result, size)
+    while kept and face.getlength(result) > width:
         kept = kept[1:]
         result = "…" + kept
     return result
-
-
-@cache
-def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns Pillow's own font, so that figures look the same everywhere."""
-    return ImageFont.load_default(size)
 
 
 class Marked(NamedTuple):
@@ -189,7 +184,7 @@ class Marked(NamedTuple):
     box: Array | None  # (4,), xyxy in pixels; None: the whole picture
     label: str  # untrusted text
     probability: float
-    track: int | None = None  # the number of the person in a video
+    number: int | None = None  # of the person in a video, or of the face in a photo, from 1
 
 
 def mark(face: Face) -> Marked:
@@ -245,7 +240,7 @@ class PlateStyle(NamedTuple):
 
     def size_of(self, text: str) -> tuple[int, int]:
         """Returns the width and height of a plate."""
-        return round(font(self.text).getlength(text)) + 2 * self.pad, self.text + 3 * self.pad
+        return round(font(text, self.text).getlength(text)) + 2 * self.pad, self.text + 3 * self.pad
 
 
 def _whole_box(face: Marked, size: tuple[int, int]) -> Box:
@@ -267,8 +262,8 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: Box, colour: str, line: int) -> No
 def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
     """Returns the name of a face, which fits into a picture of some width."""
     text = f"{face.label}  {probability_text(face.probability)}"
-    if face.track is not None:
-        text = f"{face.track}  {text}"
+    if face.number is not None:
+        text = f"{face.number}  {text}"
     return fitted(text, style.text, width - 2 * style.pad)
 
 
@@ -311,7 +306,7 @@ def _draw_plate(
     pad = style.pad
     draw.rectangle(plate, "#000000b0")
     baseline = top + pad + 0.8 * style.text
-    draw.text((left + pad, baseline), text, "#ffffff", font(style.text), "ls")
+    draw.text((left + pad, baseline), text, "#ffffff", font(text, style.text), "ls")
 
     bar_left = left + pad
     bar_right = right - pad

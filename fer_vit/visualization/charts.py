@@ -5,7 +5,6 @@
 K outputs of a head, R regions.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, POSE, Head, outputs_of, target_column
+from fer_vit.heads import HEADS, POSE, Head, in_words, output_titles, outputs_of, target_column
 from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
@@ -74,7 +73,7 @@ def fixed_head(model: Recognizer, name: str) -> Json:
     if not is_bounded(head):
         bias = head.middle + bias
     return _about(head) | {
-        "names": [spoken(output) for output in outputs],
+        "names": [*output_titles(outputs).values()],
         "places": [drawn_region(output, regions) for output in outputs],
         "bias": _rounded(bias),
     }
@@ -138,17 +137,12 @@ def _rounded(values: Array) -> list[Json]:
     return rounded
 
 
-def spoken(name: str) -> str:
-    """Returns the name of a movement in words: `mouthSmileLeft` becomes `mouth smile left`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower()
-
-
 def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     """Returns the index of the region that a movement is drawn on; None: it has no place.
 
     A movement of a side has the region of its side.
     """
-    words = spoken(movement).split()
+    words = in_words(movement).split()
     for part in PARTS.get(words[0], ()):
         for wanted in (f"{words[-1]}_{part}", part):
             if wanted in regions:

@@ -192,7 +192,8 @@ class Watched:
         video.start = min(video.start, info.seconds)  # times of damaged videos may fall
         video.end = max(video.end, info.seconds)
         for face in faces:
-            track = face.track or 0
+            assert face.track is not None  # every face of a video has one
+            track = face.track
             person = video.people.setdefault(track, Timeline(track))
             person.add(face, info.seconds, frame)
 

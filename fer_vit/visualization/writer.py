@@ -125,7 +125,7 @@ def write_report(
     records = saver.records
     figures.check_written(len(records))
     averages = _write_averages(folder, model, saver)
-    facts = {"Method": explaining.method, "Model": name}
+    facts = {"Explained by": METHODS[explaining.method].title, "Model": name}
     facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
     warnings = []
     if saver.small:

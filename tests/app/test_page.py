@@ -13,7 +13,8 @@ KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 DONE = {
     "state": "done",
     "id": "job",
-    "messages": ["a.jpg cannot be read."],
+    "messages": ["b.jpg: 1 face (1 fear)."],
+    "warnings": ["a.jpg cannot be read."],
     "files": ["faces.csv"],
     "photos": [{"name": "b.jpg", "file": "photos/0.jpg"}],
     "html": True,
@@ -62,7 +63,7 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
 
 
 def test_progress_has_the_time_that_is_left(page: Page) -> None:
-    page.evaluate("found({messages: []})")
+    page.evaluate("found({messages: [], warnings: []})")
     page.evaluate("began -= 30000")
     page.evaluate("explaining({faces: 3, of: 5})")
     expect(page.locator("output")).to_contain_text("20 s left")
@@ -108,7 +109,8 @@ def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[
 
 def test_a_photo_that_the_report_has_is_folded(page: Page) -> None:
     page.evaluate(f"show({json.dumps(DONE)})")
-    expect(page.locator(".messages li")).to_be_visible()
+    expect(page.locator(".messages li")).to_have_text([*DONE["messages"], *DONE["warnings"]])
+    expect(page.locator(".messages .wrong")).to_have_text(DONE["warnings"])
     expect(page.locator(".frame iframe")).to_have_count(1)
     expect(page.locator(".photos")).to_have_js_property("open", False)
     assert page.locator(".photos img").count() == 1

@@ -93,9 +93,11 @@ def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     found, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
     assert found["messages"] == [
         "group.jpg: 1 face (1 happiness).",
+        "clip.mp4: person 1 mostly happiness.",
+    ]
+    assert found["warnings"] == [
         "No face found in empty.png.",
         f"text.jpg cannot be read: {image_file.UNREADABLE}.",
-        "clip.mp4: person 0 mostly happiness.",
     ]
     assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]
     assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
@@ -150,7 +152,7 @@ def test_a_clip_is_searched_once(uploads: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Recognizer, "recognize", count)
     run(uploads, ["clip.mp4"], report=True)
     assert searched == [[Path("clip.mp4")]]
-    assert "person 0" in (uploads.parent / "report" / "index.html").read_text()
+    assert "person 1" in (uploads.parent / "report" / "index.html").read_text()
 
 
 def test_a_report_of_the_app_has_no_estimate(
@@ -255,7 +257,8 @@ def test_a_report_names_refused_files_and_explains_the_others(
     write_video(uploads / "clip.mp4", [astronaut()] * 3, [0, 0.1, 0.2])
     monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 0)
     found, *_, done = run(uploads, ["bomb.jpg", "clip.mp4", "notes.txt", "group.jpg"], report=True)
-    bombed, clip, notes, group = found["messages"]
+    bombed, clip, notes = found["warnings"]
+    (group,) = found["messages"]
     assert "bomb.jpg" in bombed
     assert "67 megapixels" in bombed
     assert tasks.CLIP_TOO_LONG in clip

@@ -736,7 +736,7 @@ MUTATIONS = [
     Mutation(
         "uploads get new names",
         "fer_vit/app/uploads.py",
-        '    stem = base.stem[:50].lstrip(" .-") or "photo"\n',
+        '    stem = base.stem.lstrip(" .-") or "photo"\n',
         '    return name\n    stem = ""\n',
         "tests/app/test_server.py::test_uploads_get_safe_and_different_names",
     ),

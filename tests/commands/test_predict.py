@@ -262,7 +262,7 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert [*by_name] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
     assert [
         (row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]
-    ] == [(n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)]
+    ] == [(n, pytest.approx(seconds, abs=1e-4), 1, 0) for n, seconds in enumerate(TIMES)]
     for row in by_name["b.mp4"]:
         for prefix, suffix in (("p_", ""), ("smoothed_", "_smoothed")):
             probabilities = {name: row[prefix + name] for name in EXPRESSIONS}
@@ -305,7 +305,7 @@ def test_a_rerun_resumes_videos(
         for row in read(tmp_path / "p.jsonl")
     ]
     assert (people[0], [name for name, *_ in people]) == (
-        ("b.mp4", 0, 0.5),
+        ("b.mp4", 1, 0.5),
         ["b.mp4", "c.mkv", "f.mov"],
     )
     parts = sorted(output.glob("part-*"))
@@ -384,7 +384,7 @@ def test_a_marked_copy_of_a_moving_face(
 ) -> None:
     rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
     assert [(row["frame"], row["status"], row["track"]) for row in rows] == [
-        *((n, "ok", 0) for n in range(8)),
+        *((n, "ok", 1) for n in range(8)),
         (8, "no face", None),
         (9, "no face", None),
     ]
@@ -410,10 +410,10 @@ def test_in_python(walk: Path, folder: Path) -> None:
     model = load(device="cpu")
     found = model.predict(str(walk), every=2)
     assert [(face.frame, face.track, face.face) for face in found] == [
-        (0, 0, 0),
-        (2, 0, 0),
-        (4, 0, 0),
-        (6, 0, 0),
+        (0, 1, 0),
+        (2, 1, 0),
+        (4, 1, 0),
+        (6, 1, 0),
     ]
     assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert found[0].label_smoothed in EXPRESSIONS
@@ -430,7 +430,7 @@ def test_in_python(walk: Path, folder: Path) -> None:
 
 def test_a_real_clip_goes_from_tears_to_laughter(clips: Path) -> None:
     faces = load(device="cpu").predict(clips / "sad_to_happy.mp4", fps=1)
-    assert {face.track for face in faces} == {0}
+    assert {face.track for face in faces} == {1}
     assert {face.label for face in faces[:5]} <= {"sadness", "neutral"}
     assert {face.label_smoothed for face in faces[-5:]} == {"happiness"}
 
@@ -446,5 +446,5 @@ def test_real_people_keep_their_numbers(detect_every: int, clips: Path) -> None:
     ):
         frames = list(model.stream(clips / f"{name}.mp4", detect_every=detect_every))
         assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {
-            tuple(range(people))
+            tuple(range(1, people + 1))
         }

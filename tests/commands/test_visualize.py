@@ -9,6 +9,7 @@ from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit import load
+from fer_vit.explain.methods import METHODS
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import UNREADABLE, encode_png
 from fer_vit.predict import frames
@@ -42,7 +43,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
             96,
             2 * 96,
         )
-    assert f"<dt>Method</dt><dd>{method}</dd>" in page
+    assert f"<dt>Explained by</dt><dd>{METHODS[method].title}</dd>" in page
     # nothing from elsewhere
     assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
@@ -135,7 +136,7 @@ def test_a_report_of_videos(
     assert [Path(path).name for path in table["path"]] == ["c.png"] + ["a.mp4"] * 4 + ["b.mp4"] * 4
     assert table["frame"] == [None, *[2, 4, 6, 8] * 2]
     assert table["seconds"][1:] == pytest.approx([0.2, 0.5, 0.7, 0.9] * 2, abs=1e-4)
-    assert table["track"] == [None, *[0] * 8]
+    assert table["track"] == [None, *[1] * 8]
     shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
     assert np.allclose(np.abs(shares).sum(1), 1)
     assert np.allclose(shares[1:5], shares[5:], atol=1e-5)  # the same video
@@ -143,9 +144,9 @@ def test_a_report_of_videos(
     assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE_VIDEO}</dd>" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
     assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [
-        (0, 4, 0.2, 0.9)
+        (1, 4, 0.2, 0.9)
     ] * 2
-    assert data["faces"][1]["where"] == "person 0 at 0:00.2"
+    assert data["faces"][1]["where"] == "person 1 at 0:00.2"
     assert sum(average["faces"] for average in data["averages"]) == 9
     assert "9 of 9 faces below 100 pixels" in page
     one = load(checkpoint).predict(

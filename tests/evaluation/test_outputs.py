@@ -141,7 +141,7 @@ def test_a_manifest(folder: Path, tmp_path: Path) -> None:
             assert results["heads"]["affect"][name][figure]["mean"] == pytest.approx(expected)
     text = (tmp_path / "e" / "results.md").read_text()
     assert "## Movements" in text
-    assert "| mouthSmile |" in text
+    assert "| mouth smile |" in text
 
 
 NAMES = [f"{number}.png" for number in range(40)]

@@ -130,4 +130,4 @@ class Stub:
             (task.folder / "report").mkdir()
             (task.folder / "report" / "index.html").write_text("<p>Report</p>")
             (task.folder / "report.zip").write_bytes(b"zip")
-        yield {"state": "done", "messages": ["1 face"], "photos": []}
+        yield {"state": "done", "messages": ["1 face"], "warnings": [], "photos": []}

@@ -86,7 +86,7 @@ def test_faces_are_followed_between_searches() -> None:
         corners = [tracks[track] for track in sorted(tracks, key=found[0].__getitem__)]
         expected = sorted(places) if places == sorted(places) else places
         assert np.abs(np.array(corners) - expected).max() <= 2
-    assert all(tracks.keys() == {0, 1} for tracks in found)
+    assert all(tracks.keys() == {1, 2} for tracks in found)
 
 
 @squares
@@ -120,9 +120,9 @@ def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) ->
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
     found = list(tracked(Blobs(), frames, 5, fill=True))
     assert [faces.infos[0].frame for faces in found] == [*range(12)]
-    assert [faces.track.tolist() for faces in found] == [[0]] * entry + [[0, 1]] * (12 - entry)
+    assert [faces.track.tolist() for faces in found] == [[1]] * entry + [[1, 2]] * (12 - entry)
     for number, faces in enumerate(found[entry:], entry):
-        newcomer = faces.box[faces.track == 1][0]
+        newcomer = faces.box[faces.track == 2][0]
         assert np.abs(newcomer[:2] - (400 - 3 * number, 200)).max() <= 2
 
 
@@ -223,7 +223,7 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     batches = list(read_batches(reader, range(1, 3), 3, workers))
     seen = [photo for faces, _ in batches for photo in faces.photos()]
     assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
-        *((1, n, OK, [0]) for n in (0, 2, 4)),
+        *((1, n, OK, [1]) for n in (0, 2, 4)),
         (1, 6, NO_FACE, []),
         (2, None, frames.UNREADABLE_VIDEO, []),
     ]
@@ -344,22 +344,22 @@ def test_uneven_times_and_times_that_do_not_pass() -> None:
 
 def test_new_tracks() -> None:
     tracker = Tracker()
-    assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [0, 1]
+    assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [1, 2]
     assert tracker.number_faces([], 0.1) == []
     # the order of detections does not matter
     assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [
+        2,
         1,
-        0,
     ]
     # too fast for the same person
     assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [
-        0,
-        2,
+        1,
+        3,
     ]
     # too large for the same person
-    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [3]
-    assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [1]
-    assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [4]
+    assert tracker.number_faces([face_at(100, width=250.0)], 0.4) == [4]
+    assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [2]
+    assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [5]
 
 
 @pytest.mark.parametrize("step", [2.5, 60.0])
@@ -372,7 +372,7 @@ def test_frames_far_apart_keep_tracks(step: float) -> None:
         tracker.number_faces(faces, n * step)
         for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])
     ]
-    assert numbers == [[0], [], [1]]  # away for longer than MAX_GAP
+    assert numbers == [[1], [], [2]]  # away for longer than MAX_GAP
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (1, 4), (4, 1), (3, 3), (2, 5)])

@@ -121,7 +121,7 @@ def test_fitted_keeps_the_end_of_a_path() -> None:
     cut = draw.fitted("folder/" * 50 + "name.png", 14, 200)
     assert cut.startswith("…")
     assert cut.endswith("name.png")
-    assert draw.font(14).getlength(cut) <= 200
+    assert draw.font(cut, 14).getlength(cut) <= 200
 
 
 GREY = np.full((200, 300, 3), 100, np.uint8)

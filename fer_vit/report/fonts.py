@@ -1,0 +1,100 @@
+"""Fonts that have the characters of labels and file names, in any script.
+
+Pillow's own font has ASCII alone. Of other text, the font is matplotlib's, or else one of the
+system, which `matplotlib.font_manager` lists.
+"""
+
+import logging
+import unicodedata
+from collections.abc import Iterator, Set as AbstractSet
+from functools import cache
+from typing import NamedTuple
+
+from PIL import ImageFont
+
+LOGGER = logging.getLogger("fer_vit")
+OWN = frozenset(map(chr, range(32, 127))) | {"…"}
+"""The characters of Pillow's own font."""
+STANDARD = "DejaVu Sans"  # which comes with matplotlib
+BOXES = "Last Resort"  # begin of the names of fonts that have a box for every character
+
+
+class FontFile(NamedTuple):
+    """A font of matplotlib or the system."""
+
+    name: str
+    path: str
+
+
+def font(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Returns Pillow's own font where it has the text, so that figures look the same everywhere.
+
+    Else another one that has it.
+    """
+    file = find_font(drawn_characters(text))
+    return _load(file, size)
+
+
+def drawn_characters(text: str) -> frozenset[str]:
+    """Returns the characters of a text of which a font needs a picture."""
+    return frozenset(char for char in text if unicodedata.category(char) != "Cf")
+
+
+@cache
+def _load(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    if file is None:
+        return ImageFont.load_default(size)
+    return ImageFont.truetype(file.path, size)
+
+
+@cache
+def find_font(characters: frozenset[str]) -> FontFile | None:
+    """Returns a font that has some characters; None: Pillow's own.
+
+    Where no font has all of them, a line reports it.
+    """
+    if characters <= OWN:
+        return None
+    files = [*font_files()]
+    for file in files:
+        if not missing_characters(file, characters):
+            return file
+    missing = "".join(sorted(missing_characters(files[0], characters)))
+    LOGGER.warning(
+        f"No font of this machine has all of {missing[:20]}: pictures show boxes instead. Install "
+        "a font of this script, for example one of Noto Sans. Tables and pages are complete."
+    )
+    return files[0]
+
+
+def font_files() -> Iterator[FontFile]:
+    """Yields the upright fonts of normal weight: matplotlib's first, then those without serifs."""
+    # only here: the import takes time, and few labels need it
+    from matplotlib.font_manager import fontManager
+
+    entries = []
+    for entry in fontManager.ttflist:
+        upright = entry.style == "normal" and entry.weight == 400
+        if upright and not entry.name.startswith(BOXES):
+            entries.append(entry)
+    entries.sort(
+        key=lambda entry: (
+            entry.name != STANDARD,
+            "Sans" not in entry.name,
+            entry.name,
+            entry.fname,
+        )
+    )
+    for entry in entries:
+        yield FontFile(entry.name, entry.fname)
+
+
+def missing_characters(file: FontFile, characters: AbstractSet[str]) -> set[str]:
+    """Returns the characters that a font lacks: all, if its file has been removed or is damaged."""
+    from matplotlib.font_manager import get_font
+
+    try:
+        known = get_font(file.path)
+    except (OSError, RuntimeError):
+        return {*characters}
+    return {char for char in characters if not known.get_char_index(ord(char))}

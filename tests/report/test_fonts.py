@@ -1,0 +1,78 @@
+"""Labels and file names in any script: which font has their characters."""
+
+import logging
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontEntry, fontManager
+
+from fer_vit.report import charts, fonts
+from fer_vit.report.draw import Marked, draw_faces
+
+FOREIGN = "喜"
+"""A character that the standard font lacks."""
+
+
+@pytest.fixture(autouse=True)
+def _unknown() -> None:
+    fonts.find_font.cache_clear()
+
+
+def drawn_label(label: str) -> np.ndarray:
+    box = np.array([10.0, 100.0, 150.0, 190.0])
+    return draw_faces(np.zeros((200, 400, 3), np.uint8), [Marked(box, label, 0.5)])
+
+
+@pytest.mark.parametrize("label", ["müde", "радость", "χαρά", "שמחה", "سعادة"])
+def test_a_label_has_a_font_with_all_its_characters(
+    label: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = fonts.find_font(frozenset(label))
+    assert file is not None
+    assert file.name == fonts.STANDARD
+    assert fonts.missing_characters(file, frozenset(label)) == set()
+    assert not caplog.records
+    assert drawn_label(label).std() > 0
+
+
+def test_ascii_has_the_font_of_pillow() -> None:
+    assert fonts.find_font(frozenset("happiness …/\\~")) is None
+
+
+def test_characters_without_a_font_are_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD]
+    monkeypatch.setattr(fontManager, "ttflist", standard)
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        drawn_label(FOREIGN)
+        drawn_label(FOREIGN)
+    (record,) = caplog.records
+    assert FOREIGN in record.getMessage()
+    assert "Noto Sans" in record.getMessage()
+
+
+def test_removed_fonts_and_fonts_of_boxes_are_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removed = FontEntry(fname="removed.ttf", name=fonts.STANDARD, style="normal", weight=400)
+    boxes = FontEntry(fname="boxes.otf", name="Last Resort Font", style="normal", weight=400)
+    (standard,) = [file for file in fonts.font_files() if file.name == fonts.STANDARD][:1]
+    usual = FontEntry(fname=standard.path, name="Other Sans", style="normal", weight=400)
+    monkeypatch.setattr(fontManager, "ttflist", [boxes, removed, usual])
+    assert [file.name for file in fonts.font_files()] == [fonts.STANDARD, "Other Sans"]
+    assert fonts.find_font(frozenset("müde")) == fonts.FontFile("Other Sans", standard.path)
+
+
+def test_invisible_characters_need_no_font() -> None:
+    assert fonts.drawn_characters("a\u200db\u202e") == {"a", "b"}
+
+
+def test_texts_of_figures_have_a_second_font() -> None:
+    figure = Figure()
+    plain = figure.text(0, 0, "joy")
+    other = figure.text(0, 1, "радость")
+    charts.choose_fonts(figure)
+    assert fonts.STANDARD in other.get_fontfamily()
+    assert len(plain.get_fontfamily()) < len(other.get_fontfamily())
