@@ -13,8 +13,8 @@ from torch import Tensor
 from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDDEN, Effects, agreement, region_effects

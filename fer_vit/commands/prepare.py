@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
+from fer_vit.data.shards import parse_shard_name
 from fer_vit.errors import FerVitError, check_number, printable, suggest
 from fer_vit.face.detectors import DETECTORS, DetectorName
 from fer_vit.files import check_output
@@ -220,9 +221,7 @@ def _may_hold_shards(out: Path) -> bool:
         return False
     if not out.exists():
         return True
-    return out.is_dir() and all(
-        schema.SHARD_NAME.fullmatch(path.name) is not None for path in out.iterdir()
-    )
+    return out.is_dir() and all(parse_shard_name(path.name) is not None for path in out.iterdir())
 
 
 def _with_landmarks(

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
-from fer_vit.data.schema import Shard, find_shards
+from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.image import decode_image

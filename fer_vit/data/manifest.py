@@ -21,15 +21,14 @@ from fer_vit.data.schema import (
     ROW_GROUP,
     SCHEMA,
     SPLITS,
-    Shard,
     Split,
     check_table,
-    find_shards,
     read_labels,
     read_numbers,
     read_outputs,
     target_columns,
 )
+from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text

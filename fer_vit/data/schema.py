@@ -7,8 +7,8 @@ more columns after these, strings or null, for example age, gender and race in F
 `image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in
 order, the landmark scheme and the version of fer-vit.
 
-A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
-a table with its images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
+A data set larger than a disk is a folder of shards, see `shards`. Each is such a table with its
+images inside.
 
 A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed:
 the owner of the folder made them.
@@ -19,8 +19,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,10 +27,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as fs
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from fer_vit.data.shards import AGAIN, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST
@@ -47,12 +46,10 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 # a path that is absolute or leads upwards, on any system
 OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
-SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 Embed = Literal["auto", "always"]
 # by default, images smaller than this many bytes are stored inside the manifest
 EMBED_BELOW = 32 * 1024
 ROW_GROUP = 2000  # rows that are written at once
-AGAIN = "Run `fer-vit prepare` again."
 ARROW = {
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
@@ -259,146 +256,6 @@ def _find_wrong(
     coordinates = read_numbers(landmarks, count, 2)  # (M, 5, 2)
     wrong = ~np.isfinite(coordinates).all((1, 2))
     yield "landmarks", expected, pc.and_(landmarks.is_valid(), pa.array(wrong))
-
-
-class Shard(NamedTuple):
-    """One Parquet file."""
-
-    split: str | None  # None for a manifest in one file
-    location: str  # path or URL, for messages
-    path: str  # within `files`
-    files: fs.FileSystem
-
-    def read(self, columns: list[str] | None = None) -> pa.Table:
-        """Reads the table, or some of its columns; raises FerVitError when the file is damaged."""
-        with self._checked():
-            table = pq.read_table(
-                self.path, columns=columns, filesystem=self.files, partitioning=None
-            )
-            # text may be invalid Unicode, lists may extend beyond their values
-            table.validate(full=True)
-            return table
-
-    def footer(self) -> pq.FileMetaData:
-        """Reads the number of rows and the metadata."""
-        with self._checked():
-            return pq.read_metadata(self.path, filesystem=self.files)
-
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            if "://" in self.location and isinstance(error, OSError):
-                raise FerVitError(
-                    f"Cannot read {self.location} ({reason}). Check its name and your access."
-                ) from error
-            if self.location.lower().endswith(".parquet"):
-                advice = AGAIN
-            else:  # perhaps a table of predictions
-                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
-            raise FerVitError(
-                f"{self.location} is not a complete Parquet table ({reason}). {advice}"
-            ) from error
-
-
-def location_text(location: str | Path) -> str:
-    """Returns a path or URL as text, with the two slashes of a URL that `Path` made one."""
-    return re.sub(r"^(\w+):/+", r"\1://", str(location)).rstrip("/")
-
-
-def is_sharded(location: str | Path) -> bool:
-    """Returns whether this is a folder or URL of shards rather than a manifest in one file."""
-    return "://" in location_text(location) or Path(location).is_dir()
-
-
-class ShardName(NamedTuple):
-    """What the file name of a shard states."""
-
-    split: str
-    number: int  # from 0
-    total: int  # of the shards of its split
-
-
-def shard_name(split: str, number: int, count: int) -> str:
-    """Returns a shard's file name; numbers start at 0."""
-    return f"{split}-{number:05}-of-{count:05}.parquet"
-
-
-def parse_shard_name(file: str) -> ShardName | None:
-    """Reads the file name of a shard; None for other files."""
-    match = SHARD_NAME.fullmatch(file)
-    if match is None:
-        return None
-    return ShardName(split=match[1], number=int(match[2]), total=int(match[3]))
-
-
-def find_shards(location: str | Path) -> list[Shard]:
-    """Lists the shards in a folder or under a URL, ordered by name; a file is its own only shard.
-
-    Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
-    Raises FerVitError when there is nothing, it cannot be listed, or shards are missing.
-    """
-    location = location_text(location)
-    if not is_sharded(location):
-        return [_single_shard(location)]
-
-    files, entries = _list_folder(location)
-    names: dict[str, ShardName] = {}  # by file name
-    shards = []
-    for entry in entries:
-        name = parse_shard_name(entry.base_name)
-        if name is not None:
-            names[entry.base_name] = name
-            shards.append(Shard(name.split, f"{location}/{entry.base_name}", entry.path, files))
-    if not shards:
-        raise FerVitError(
-            f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
-            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
-        )
-    _check_complete(location, names)
-    return shards
-
-
-def _single_shard(location: str) -> Shard:
-    """Returns a manifest in one file; raises FerVitError if there is none."""
-    if not Path(location).is_file():
-        raise FerVitError(
-            f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
-        )
-    files = fs.LocalFileSystem(use_mmap=True)
-    return Shard(split=None, location=location, path=location, files=files)
-
-
-def _list_folder(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
-    """Returns the file system of a folder or URL, and its entries by name.
-
-    Raises FerVitError if it cannot be listed.
-    """
-    files: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
-    folder = location
-    try:
-        if "://" in location:
-            files, folder = fs.FileSystem.from_uri(location)
-        entries = files.get_file_info(fs.FileSelector(folder))
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise FerVitError(
-            f"Cannot list {location} ({reason}). Check its name and your access."
-        ) from error
-    return files, sorted(entries, key=lambda entry: entry.base_name)
-
-
-def _check_complete(location: str, names: Mapping[str, ShardName]) -> None:
-    """Raises FerVitError unless each split has as many shards as their names state."""
-    counts = Counter(name.split for name in names.values())
-    for file, name in names.items():
-        if name.number >= name.total or name.total != counts[name.split]:
-            raise FerVitError(
-                f"{location}: expected {name.total:,} shards as in the name {file}, but got "
-                f"{counts[name.split]:,}. Copy the whole folder of one data set again."
-            )
 
 
 def write_manifest(

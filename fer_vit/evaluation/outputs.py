@@ -8,9 +8,16 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-import fer_vit.evaluation.scores as scores
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.inference import (
+    DRAWN_TOGETHER,
+    RESAMPLES,
+    holm,
+    mean_intervals,
+    paired_p,
+)
 from fer_vit.evaluation.join import align_outputs
+from fer_vit.evaluation.scores import FEW
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
@@ -93,14 +100,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
     """Returns the measures of `score_outputs` by head, for each group of a column.
 
-    Groups of fewer than `scores.FEW` persons or photos with a prediction are left out.
+    Groups of fewer than `FEW` persons or photos with a prediction are left out.
     """
     known = faces.take(faces.predicted)
     names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
     groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
     for name in np.unique(names[names != ""]).tolist():
         group = known.take(names == name)
-        if len(np.unique(group.units)) < scores.FEW:
+        if len(np.unique(group.units)) < FEW:
             continue
         for head, measured in score_outputs(group).items():
             groups[head][name] = measured
@@ -122,7 +129,7 @@ def compare_outputs(
 ) -> dict[str, dict[str, Compared]]:
     """Compares the absolute errors of two models, by head and output.
 
-    The p-values are of `scores.paired_p` over persons or photos, with Holm's correction for the
+    The p-values are of `inference.paired_p` over persons or photos, with Holm's correction for the
     number of outputs of a head. `second` has the second model's values of the same faces.
     """
     compared: dict[str, dict[str, Compared]] = {}
@@ -136,8 +143,8 @@ def compare_outputs(
 
         columns = [np.where(both, values, np.nan) for values in (errors, second_errors)]
         columns.append(columns[0] - columns[1])
-        intervals = [scores.mean_intervals(values, faces.units) for values in columns]
-        p_values = scores.holm([scores.paired_p(values, faces.units) for values in columns[2].T])
+        intervals = [mean_intervals(values, faces.units) for values in columns]
+        p_values = holm([paired_p(values, faces.units) for values in columns[2].T])
         compared[head] = {}
         for place, name in enumerate(second_outputs.names):
             compared[head][name] = Compared(
@@ -176,6 +183,6 @@ def draw_weights(units: IntArray) -> Iterator[Array]:
         return
     rng = np.random.default_rng(0)
     chance = np.full(count, 1 / count)
-    for _ in range(0, scores.RESAMPLES, scores.DRAWN_TOGETHER):
-        draws = rng.multinomial(count, chance, scores.DRAWN_TOGETHER)
+    for _ in range(0, RESAMPLES, DRAWN_TOGETHER):
+        draws = rng.multinomial(count, chance, DRAWN_TOGETHER)
         yield draws[:, units].astype(float)

@@ -1,134 +1,37 @@
 """Scores of predictions with their intervals: of all faces, of groups, and of two models.
 
-A score is a function of sums over faces, and a resample is how often each face was drawn, so that
-2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
-Efron & Tibshirani (1993). Where all faces agree, all resamples do, so shares of 0 and 1, and shares
-minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
+A score is a function of sums over faces; `inference` makes its interval.
 
 Shapes: N faces, C classes, R resamples, G groups.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, fisher_exact, norm, t as student
+from scipy.stats import binomtest, fisher_exact
 from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.inference import (
+    Scale,
+    Sums,
+    bound,
+    has_no_width,
+    holm,
+    hybrid_difference,
+    mean_intervals,
+    paired_p,
+    score_intervals,
+    t_p,
+)
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED
-from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
-RESAMPLES = 2000  # bootstrap resamples
-DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 BINS = 15  # bins of the calibration error
-TAIL = 0.025  # chance beyond each bound of a 95 % interval
-EQUAL = 1e-12  # smaller differences are of rounding
-
-Scale: TypeAlias = Literal["number", "share", "difference"]
-"""What is averaged: numbers, hits (0 or 1), or hits minus others (from -1 to 1)."""
-
-Contributions: TypeAlias = Mapping[str, Array]
-"""By name, what each face adds to a sum (N, K)."""
-Sums: TypeAlias = Mapping[str, Array]
-"""By name, sums over faces (K,), or of resamples (R, K)."""
-
-
-def score_intervals(
-    values: Contributions,
-    score: Callable[[Sums], Mapping[str, Array]],
-    units: IntArray | None = None,
-) -> dict[str, Interval]:
-    """Returns results that are functions of sums over N faces, with their intervals.
-
-    Args:
-        values: What each face adds to the sums (N, K), by name.
-        score: Returns results (...), or NaN, of sums (..., K).
-        units: The person or photo of each face, counted from 0 (N,). All faces of a unit are drawn
-            together, since they are similar.
-    """
-    packed = np.hstack([*values.values()])  # (N, all K)
-    ends = np.cumsum([column.shape[1] for column in values.values()])
-
-    def unpack(sums: Array) -> Sums:
-        return dict(zip(values, np.split(sums, ends[:-1], axis=-1), strict=True))
-
-    resamples = resample_sums(packed, units)
-    drawn = None if resamples is None else score(unpack(resamples))
-
-    results = {}
-    for name, value in score(unpack(packed.sum(0))).items():
-        interval = Interval(mean=None, low=None, high=None, faces=len(packed))
-        if np.isfinite(value):
-            interval["mean"] = float(value)
-            if drawn is not None:
-                low, high = np.nanpercentile(drawn[name], [2.5, 97.5])
-                interval["low"] = float(low)
-                interval["high"] = float(high)
-        results[name] = interval
-    return results
-
-
-def resample_sums(values: Array, units: IntArray | None) -> Array | None:
-    """Returns the sums of bootstrap resamples (R, K) of values (N, K); None for a single unit."""
-    if units is not None:
-        sums = np.zeros((units.max() + 1, values.shape[1]))
-        np.add.at(sums, units, values)
-        values = sums  # (units, K)
-    count = len(values)
-    if count < 2:
-        return None
-
-    rng = np.random.default_rng(0)
-    chance = np.full(count, 1 / count)
-    parts = []
-    for _ in range(0, RESAMPLES, DRAWN_TOGETHER):
-        draws = rng.multinomial(count, chance, DRAWN_TOGETHER)  # how often each unit was drawn
-        parts.append(draws.astype(float) @ values)
-    return np.concatenate(parts)  # (R, K)
-
-
-def mean_intervals(
-    values: Array, units: IntArray | None = None, scale: Scale = "number"
-) -> list[Interval]:
-    """Returns the means of values (N, M), without NaN, over N faces with intervals."""
-    present = ~np.isnan(values)  # (N, M)
-
-    def means(sums: Sums) -> dict[str, Array]:
-        count = sums["count"]  # (..., M)
-        missing = np.full(count.shape, np.nan)
-        mean = np.divide(sums["total"], count, out=missing, where=count > 0)
-        return {str(index): mean[..., index] for index in range(values.shape[1])}
-
-    sums = {"total": np.where(present, values, 0.0), "count": present.astype(float)}
-    intervals = score_intervals(sums, means, units)
-    bounded = []
-    for interval, member in zip(intervals.values(), present.T, strict=True):
-        bounded.append(bound(interval, member, units, scale))
-    return bounded
-
-
-def bound(
-    interval: Interval, member: Mask, units: IntArray | None = None, scale: Scale = "share"
-) -> Interval:
-    """Returns a result of the faces in `member` (N,) with the interval that their number allows.
-
-    There is no interval for one unit. Where all units agree, the bounds are by Clopper and Pearson
-    for the share of units that may disagree; numbers of any size have no such bounds.
-    """
-    faces = int(member.sum())
-    count = faces if units is None else len(np.unique(units[member]))  # of persons or images
-    mean, low, high = interval["mean"], interval["low"], interval["high"]
-    if count < 2 or mean is None or low is None or high is None:
-        low = high = None
-    elif scale != "number" and _has_no_width(interval):
-        disagree = 1 - TAIL ** (1 / count)
-        low = max(mean - disagree, -1.0 if scale == "difference" else 0.0)
-        high = min(mean + disagree, 1.0)
-    return Interval(mean=mean, low=low, high=high, faces=faces)
 
 
 def have_votes(targets: Array) -> bool:
@@ -272,16 +175,10 @@ def score_faces(
     sizes = np.bincount(label)
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
     for name in ("macro F1", "UAR"):
-        member = rarest if _has_no_width(intervals[name]) else every
+        member = rarest if has_no_width(intervals[name]) else every
         intervals[name] = bound(intervals[name], member, units, scale)
         intervals[name]["faces"] = len(targets)
     return intervals
-
-
-def _has_no_width(interval: Interval) -> bool:
-    """Returns whether all resamples have the same result."""
-    low, high = interval["low"], interval["high"]
-    return low is not None and high is not None and high - low < EQUAL
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
@@ -289,52 +186,6 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     classes = targets.shape[1]
     cells = targets.argmax(1) * classes + probabilities.argmax(1)  # (N,)
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
-
-
-def t_p(difference: Interval, units: int) -> float:
-    """Returns the p-value of no difference by a t test; 1 without an interval.
-
-    The standard error is half of the 95 % bootstrap interval, divided by its normal quantile. The
-    bootstrap takes the variance of U units to be the mean square, so that it is multiplied by
-    U / (U - 1).
-
-    Args:
-        difference: The difference with its interval.
-        units: The number U of persons or images.
-    """
-    mean, low, high = difference["mean"], difference["low"], difference["high"]
-    if mean is None or low is None or high is None:
-        return 1.0
-    error = max((high - low) / (2 * norm.isf(TAIL)), EQUAL) * np.sqrt(units / (units - 1))
-    return float(2 * student.sf(abs(mean) / error, units - 1))
-
-
-def paired_p(values: Array, units: IntArray | None = None) -> float:
-    """Returns the p-value that the mean of values (N,), differences of two models, is 0.
-
-    By a t test over U persons or photos; for equal numbers of faces it is the paired t test of
-    their means. But not below 2^(1 - D), where the values of D units do not add up to 0: if both
-    models were equal, all of these would have the same sign as often by chance. 1 for fewer than
-    two units.
-
-    Args:
-        values: The differences (N,), NaN where a face does not count.
-        units: The person or photo of each face (N,), as for `score_intervals`.
-    """
-    known = ~np.isnan(values)
-    if units is None:
-        units = np.arange(len(values))
-    names, unit, sizes = np.unique(units[known], return_inverse=True, return_counts=True)
-    count = len(names)
-    totals = np.bincount(unit, values[known], count)  # (U,)
-    differing = int((np.abs(totals) > EQUAL).sum())
-    if count < 2 or not differing:
-        return 1.0
-    mean = totals.sum() / sizes.sum()
-    deviations = totals - mean * sizes  # (U,)
-    error = np.sqrt((deviations**2).sum() * count / (count - 1)) / sizes.sum()
-    p = float(2 * student.sf(abs(mean) / max(error, EQUAL), count - 1))
-    return max(p, 2.0 ** (1 - differing))
 
 
 def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
@@ -579,45 +430,10 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     return intervals, p_values
 
 
-def hybrid_difference(first: Interval, second: Interval) -> Interval:
-    """Returns the difference of two independent shares, with an interval from their intervals.
-
-    Newcombe, "Interval estimation for the difference between independent proportions", 1998, method
-    10: where one share is 0 or 1, the bootstrap of the difference would take it for certain.
-    """
-    faces = first.get("faces", 0) + second.get("faces", 0)
-    interval = Interval(mean=None, low=None, high=None, faces=faces)
-    if first["mean"] is None or second["mean"] is None:
-        return interval
-    interval["mean"] = first["mean"] - second["mean"]
-    if first["low"] is None or first["high"] is None:
-        return interval
-    if second["low"] is None or second["high"] is None:
-        return interval
-    below = np.hypot(first["mean"] - first["low"], second["high"] - second["mean"])
-    above = np.hypot(first["high"] - first["mean"], second["mean"] - second["low"])
-    interval["low"] = float(interval["mean"] - below)
-    interval["high"] = float(interval["mean"] + above)
-    return interval
-
-
 def _fisher_p(correct: Array, group: Array) -> float:
     """Returns the p-value that being correct (N,) does not depend on being in a group (N,)."""
     table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
     return float(fisher_exact(table).pvalue)
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Corrects the p-values of several tests.
-
-    Holm, "A simple sequentially rejective multiple test procedure", 1979.
-    """
-    order = np.argsort(p)
-    factors = np.arange(len(p), 0, -1)
-    ascending = np.asarray(p, float)[order]
-    corrected = np.empty(len(p))
-    corrected[order] = np.maximum.accumulate(factors * ascending).clip(max=1)
-    return corrected.tolist()
 
 
 def compare_models(faces: EvaluatedFaces, against: Array) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.schema import shard_name
+from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces

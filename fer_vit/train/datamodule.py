@@ -21,7 +21,8 @@ from fer_vit.data.dataset import (
     collate,
 )
 from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
-from fer_vit.data.schema import SPLITS, Split, is_sharded
+from fer_vit.data.schema import SPLITS, Split
+from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.evaluation.scores import mean_intervals
+from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.face.crop import warp
 from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell

@@ -160,7 +160,7 @@ MUTATIONS = [
     ),
     Mutation(
         "damaged manifests are one line",
-        "fer_vit/data/schema.py",
+        "fer_vit/data/shards.py",
         "        except (pa.ArrowException, OSError) as error:",
         "        except ZeroDivisionError as error:",
         "tests/test_fuzz.py::test_a_damaged_manifest",

@@ -11,7 +11,8 @@ import pytest
 
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest, class_counts, in_fold
-from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, find_shards, write_manifest
+from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, write_manifest
+from fer_vit.data.shards import find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS

@@ -23,18 +23,15 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation import scores
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.inference import RESAMPLES, holm, mean_intervals, paired_p
 from fer_vit.evaluation.scores import (
     FEW,
-    RESAMPLES,
     compare_groups,
     compare_models,
     confusion_matrix,
     describe_results,
     evaluate_faces,
     group_tests,
-    holm,
-    mean_intervals,
-    paired_p,
     score_faces,
     suspect_labels,
 )

@@ -14,8 +14,8 @@ from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.cells import read_numbers, read_paths
+from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.evaluation.read import is_table, read_table
-from fer_vit.evaluation.scores import mean_intervals
 from fer_vit.report.table import (
     SUFFIXES,
     TableWriter,
