@@ -43,7 +43,7 @@ HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {*(f"train/{name}.py" for name in LIGHTNING)},
     "pyarrow": {
-        *(f"data/{name}.py" for name in ("manifest", "schema")),
+        *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
         *(f"evaluation/{name}.py" for name in ("cells", "read")),
         "predict/tables.py",
         "report/table.py",
