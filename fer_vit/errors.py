@@ -25,7 +25,15 @@ def printable(text: str) -> str:
 
     Unprintable characters (control characters, lone surrogates) become `?`.
     """
-    return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
+    letters = []
+    for letter in text:
+        if letter.isspace():
+            letters.append(" ")
+        elif letter.isprintable():
+            letters.append(letter)
+        else:
+            letters.append("?")
+    return "".join(letters)
 
 
 class PrintableStream:

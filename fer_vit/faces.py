@@ -9,7 +9,7 @@ D features. Points are (x, y) in pixels of the photo, boxes xyxy.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, overload
 
@@ -676,7 +676,9 @@ def found_faces(
     """
     number = len(photo)
     scheme = scheme or Scheme()
-    labels, outputs, regions = len(scheme.labels), len(scheme.outputs), len(scheme.regions)
+    labels = len(scheme.labels)
+    outputs = len(scheme.outputs)
+    regions = len(scheme.regions)
     first = np.searchsorted(photo, photo)  # the row of the first face of each face's photo
     return Faces(
         infos=tuple(infos),
@@ -705,10 +707,10 @@ def _unknown(*shape: int) -> Array:
     return np.full(shape, np.nan)
 
 
-Some = TypeVar("Some", bound=Faces)
+AnyFaces = TypeVar("AnyFaces", bound=Faces)
 
 
-def join_faces(parts: Sequence[Some]) -> Some:
+def join_faces(parts: Sequence[AnyFaces]) -> AnyFaces:
     """Returns the faces and photos of several values, one or more, one after another.
 
     Raises FerVitError when different models have classified them.
@@ -727,7 +729,7 @@ def join_faces(parts: Sequence[Some]) -> Some:
     starts = np.cumsum([0, *(len(part.infos) for part in parts)])
     photo = [part.photo + start for part, start in zip(parts, starts, strict=False)]
     columns["photo"] = np.concatenate(photo)
-    infos = tuple(info for part in parts for info in part.infos)
+    infos = tuple(chain.from_iterable(part.infos for part in parts))
     return replace(classified[0], infos=infos, **columns)
 
 

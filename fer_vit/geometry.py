@@ -32,7 +32,8 @@ def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Arr
     """
     # With points as complex numbers x + iy, rotation and scale are one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
-    a, b = src - src.sum() / len(src), dst - dst.sum() / len(dst)
+    a = src - src.sum() / len(src)
+    b = dst - dst.sum() / len(dst)
     norm = max(np.vdot(a, a).real, 1e-12)
     # Without rotation a least-squares fit would shrink a tilted face; equal spread keeps its size.
     turn = np.vdot(a, b) / norm if rotate else complex(np.sqrt(np.vdot(b, b).real / norm))

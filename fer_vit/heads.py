@@ -259,6 +259,17 @@ def output_titles(names: Iterable[str]) -> dict[str, str]:
     return {name: title if counts[title] == 1 else name for name, title in titles.items()}
 
 
+def column_periods(columns: Sequence[str]) -> dict[str, float]:
+    """Returns the period of the values in each column that has one."""
+    periods = {}
+    for head, names in outputs_of(columns).items():
+        period = HEADS[head].period
+        if period is not None:
+            for name in names:
+                periods[target_column(head, name)] = period
+    return periods
+
+
 def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
     """Returns the outputs by head that columns hold, in the order of `HEADS` and of the columns."""
     outputs: dict[str, list[str]] = {}

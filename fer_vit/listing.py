@@ -193,9 +193,10 @@ def name_text(names: Iterable[object], most: int = 3) -> str:
 
 def plain(name: str) -> str:
     """Returns a name without characters that a terminal could act on."""
-    return "".join(
-        letter
-        if letter.isprintable()
-        else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in name
-    )
+    letters = []
+    for letter in name:
+        if letter.isprintable():
+            letters.append(letter)
+        else:
+            letters.append(letter.encode("unicode_escape", "surrogatepass").decode())
+    return "".join(letters)

@@ -54,7 +54,8 @@ def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
         known = target[:, output].isfinite()
         if not known.any():
             continue
-        x, y = values[known, output], target[known, output].float()
+        x = values[known, output]
+        y = target[known, output].float()
         loss = (x - y).square().mean()
         if y.max() > y.min():  # the variance of equal targets is not 0 in binary
             loss = loss + 1 - concordance(x, y)

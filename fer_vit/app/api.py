@@ -274,14 +274,14 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
     if options.end <= options.start:
         raise HTTPException(422, "Expected an end that is later than the start.")
     return Task(
-        folder,
-        upload.names,
-        options.model or jobs.models[0],
-        table,
-        report,
-        {"fps": options.fps, "start": options.start, "end": options.end},
-        options.explain,
-        tuple(options.outputs),
+        folder=folder,
+        names=upload.names,
+        model=options.model or jobs.models[0],
+        table=table,
+        report=report,
+        reading={"fps": options.fps, "start": options.start, "end": options.end},
+        explain=options.explain,
+        outputs=tuple(options.outputs),
     )
 
 

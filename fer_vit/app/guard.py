@@ -143,7 +143,8 @@ class Guard:
 
 def _quoted(header: str) -> str:
     """Returns a header's value for a sentence: short, without characters that cannot be printed."""
-    return f"`{short(''.join(letter if letter.isprintable() else '?' for letter in header))}`"
+    shown = [letter if letter.isprintable() else "?" for letter in header]
+    return f"`{short(''.join(shown))}`"
 
 
 class UploadLimit:

@@ -250,12 +250,12 @@ def explain(
         send({"state": "explaining", "faces": faces, "of": max(faces, in_photos + in_clips)})
 
     faces = write_report(
-        report,
-        load_cached(task.model),
-        paths,
-        options,
-        ExplainOptions(memory=EXPLAIN_MEMORY),
-        task.model,
+        folder=report,
+        model=load_cached(task.model),
+        sources=paths,
+        options=options,
+        explaining=ExplainOptions(memory=EXPLAIN_MEMORY),
+        name=task.model,
         most=MAX_FACES,
         on_face=explained,
         known=known,

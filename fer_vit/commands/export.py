@@ -86,7 +86,13 @@ def export(
             "a manifest with the frequency of each expression."
         )
     names = checkpoint or [DEFAULT]
-    options = ExportOptions(names, output, half, faithfulness, quantize)
+    options = ExportOptions(
+        models=names,
+        output=output,
+        half=half,
+        faithfulness=faithfulness,
+        quantize=quantize,
+    )
     file_format = find_format(output)
     file_format.check(options)
     check_output(output, overwrite, file_format.files)

@@ -154,7 +154,10 @@ def score_methods(
     effects: list[dict[str, Effects]] = []
     faces = 0
     for batch in batches:
-        net, image, boxes, valid = model.net, batch.image, batch.boxes, batch.valid
+        net = model.net
+        image = batch.image
+        boxes = batch.boxes
+        valid = batch.valid
         measured.append(measure(net, image, boxes, valid, [*MEASURED]))
         if faces < SHUFFLED:
             by_method = {}

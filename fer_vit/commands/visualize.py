@@ -95,15 +95,14 @@ def visualize(
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
-    name = checkpoint or DEFAULT
     with atomic_write(output) as folder:
         number = write_report(
-            folder,
-            recognizer,
-            sources,
-            options,
-            explaining,
-            name,
+            folder=folder,
+            model=recognizer,
+            sources=sources,
+            options=options,
+            explaining=explaining,
+            name=checkpoint or DEFAULT,
             figures=FigureOptions(figures, faces),
         )
 

@@ -377,18 +377,38 @@ def _average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
 
 def _probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
     values = dict(zip(labels, probabilities.T, strict=True))
-    return Kind("Mean probability", "the mean probability (0 to 1)", ".3f", "", values, most=1)
+    return Kind(
+        title="Mean probability",
+        phrase="the mean probability (0 to 1)",
+        form=".3f",
+        unit="",
+        values=values,
+        most=1,
+    )
 
 
 def _change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
     values = dict(zip(labels, changes.T, strict=True))
-    phrase = f"the change of the probability (0 to 1) from rest ({rest} s)"
-    return Kind(CHANGE, phrase, "+.3f", "", values, least=-1, most=1)
+    return Kind(
+        title=CHANGE,
+        phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
+        form="+.3f",
+        unit="",
+        values=values,
+        least=-1,
+        most=1,
+    )
 
 
 def _share_kind(values: dict[str, Array]) -> Kind:
-    phrase = "the share of faces with this label"
-    return Kind(SHARE, phrase, ".1%", " percentage points", values, most=1)
+    return Kind(
+        title=SHARE,
+        phrase="the share of faces with this label",
+        form=".1%",
+        unit=" percentage points",
+        values=values,
+        most=1,
+    )
 
 
 def read_heads(
@@ -448,7 +468,17 @@ def head_kinds(
         if entry.period is not None:  # beside 179 degrees, -179 is 181
             least = -np.inf
             most = np.inf
-        kind = Kind(title, phrase, form, unit, values, least, most, entry.period, of_head=True)
+        kind = Kind(
+            title=title,
+            phrase=phrase,
+            form=form,
+            unit=unit,
+            values=values,
+            least=least,
+            most=most,
+            period=entry.period,
+            of_head=True,
+        )
         kinds.append(kind)
     return kinds
 
@@ -531,14 +561,30 @@ def clip_kinds(
         duration = {label: measured * time / count[label] for label, time in seconds.items()}
     rate = {label: times / minutes for label, times in count.items()}
     changes = {name: times / minutes for name, times in transitions.items() if times.any()}
-    kinds = [
-        Kind("Seconds per episode", "the mean duration of an episode", ".2f", " s", duration),
-        Kind("Episodes per minute", "the number of episodes", ".2f", " per minute", rate),
-    ]
-    if changes:
-        phrase = "the number of transitions"
-        kinds.append(Kind("Transitions per minute", phrase, ".2f", " per minute", changes))
-    return kinds
+    durations = Kind(
+        title="Seconds per episode",
+        phrase="the mean duration of an episode",
+        form=".2f",
+        unit=" s",
+        values=duration,
+    )
+    rates = Kind(
+        title="Episodes per minute",
+        phrase="the number of episodes",
+        form=".2f",
+        unit=" per minute",
+        values=rate,
+    )
+    if not changes:
+        return [durations, rates]
+    rates_of_changes = Kind(
+        title="Transitions per minute",
+        phrase="the number of transitions",
+        form=".2f",
+        unit=" per minute",
+        values=changes,
+    )
+    return [durations, rates, rates_of_changes]
 
 
 def _touch(episode: Episode, following: Episode) -> bool:

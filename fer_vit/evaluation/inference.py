@@ -115,7 +115,9 @@ def bound(
     """
     faces = int(member.sum())
     count = faces if units is None else len(np.unique(units[member]))  # of persons or images
-    mean, low, high = interval["mean"], interval["low"], interval["high"]
+    mean = interval["mean"]
+    low = interval["low"]
+    high = interval["high"]
     if count < 2 or mean is None or low is None or high is None:
         low = high = None
     elif scale != "number" and has_no_width(interval):
@@ -142,7 +144,9 @@ def t_p(difference: Interval, units: int) -> float:
         difference: The difference with its interval.
         units: The number U of persons or images.
     """
-    mean, low, high = difference["mean"], difference["low"], difference["high"]
+    mean = difference["mean"]
+    low = difference["low"]
+    high = difference["high"]
     if mean is None or low is None or high is None:
         return 1.0
     error = max((high - low) / (2 * norm.isf(TAIL)), EQUAL) * np.sqrt(units / (units - 1))

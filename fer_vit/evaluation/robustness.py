@@ -232,7 +232,13 @@ def read_altered(
         values = []
         for variant in corruption.variants:
             finder = FaceFinder(model.crop_spec, "crop", corruption.detector)
-            crops = CorruptedCrops(rows, landmarks, finder, variant.change, corruption.shift)
+            crops = CorruptedCrops(
+                rows=rows,
+                landmarks=landmarks,
+                finder=finder,
+                change=variant.change,
+                shift=corruption.shift,
+            )
             shares, outputs = read_crops(model, crops, len(rows))
             if matrix is not None:
                 shares = merge_probabilities(shares, matrix)

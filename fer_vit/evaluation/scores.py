@@ -375,7 +375,8 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
 
     accuracy = {name: group["accuracy"]["mean"] for name, group in groups.items()}
     ranking = sorted(groups, key=accuracy.__getitem__)
-    worst, best = ranking[0], ranking[-1]
+    worst = ranking[0]
+    best = ranking[-1]
     # No interval: worst and best are chosen by the same data, which biases the gap upwards.
     gap = Interval(
         mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
@@ -445,7 +446,9 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> dict[str, Any]:
     faces = faces.take(both)
     against = against[both]
     assert faces.targets is not None
-    targets, labels, units = faces.targets, faces.labels, faces.units
+    targets = faces.targets
+    labels = faces.labels
+    units = faces.units
     difference = score_faces(faces.probabilities, targets, labels, units, minus=against)
 
     # faces that only the first, or only the second model classifies correctly

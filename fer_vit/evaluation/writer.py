@@ -621,7 +621,7 @@ def choose_cards(
     """Returns faces to look at, the greatest loss first, and how many are left out.
 
     Args:
-        faces: EvaluatedFaces with labels and predictions.
+        faces: Faces with labels and predictions.
         against: Another model's probabilities (N, C), NaN without a face.
         better: The better label of faces whose label is likely wrong, by row.
     """

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
 from fer_vit.files import as_text, atomic_write
-from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
+from fer_vit.heads import HEADS, MOVEMENTS, column_periods
 from fer_vit.report.table import TableWriter
 
 MOVE = HEADS[MOVEMENTS].prefix
@@ -196,12 +196,7 @@ class People:
                 has.
         """
         self._outputs = list(outputs)
-        self._periods: dict[str, float] = {}  # of the columns whose values have one
-        for head, names in outputs_of(self._outputs).items():
-            period = HEADS[head].period
-            if period is not None:
-                columns = [target_column(head, name) for name in names]
-                self._periods |= dict.fromkeys(columns, period)
+        self._periods = column_periods(self._outputs)
         self._threshold = threshold
         self.spans: dict[str, tuple[float, float]] = {}
         """Start and end in seconds of the frames of each video, with and without faces."""

@@ -106,13 +106,7 @@ def load(
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
     if device in (None, "auto"):
-        device = (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available()
-            else "cpu"
-        )
+        device = _best_device()
     try:
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -454,6 +448,15 @@ class Recognizer(nn.Module):
             sure_score=find_detector(detector).sure_score,
             origin=self.origin(detector),
         )
+
+
+def _best_device() -> str:
+    """Returns a GPU if there is one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
 
 
 def list_outputs(further: Iterable[str]) -> list[str]:

@@ -8,24 +8,30 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from fer_vit.faces import Faces, Pose
+from fer_vit.faces import Faces
 from fer_vit.geometry import Array
+from fer_vit.heads import column_periods
 
-REACH = 3.0  # half the width of the window in time constants: 99.7 % of the weight
+REACH = 3.0
+"""Half the width of the window in time constants: 99.7 % of a Gaussian's weight, 95 % of an
+exponential's.
+"""
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
 
 
-Some = TypeVar("Some", bound=Faces)
+AnyFaces = TypeVar("AnyFaces", bound=Faces)
 
 
-class TimedFaces(NamedTuple, Generic[Some]):
+class TimedFaces(NamedTuple, Generic[AnyFaces]):
     """The faces of a frame."""
 
     seconds: float
-    faces: Some
+    faces: AnyFaces
 
 
-def smooth_faces(parts: Iterable[Some], constant: float, causal: bool = False) -> Iterator[Some]:
+def smooth_faces(
+    parts: Iterable[AnyFaces], constant: float, causal: bool = False
+) -> Iterator[AnyFaces]:
     """Yields each photo unchanged, and each frame with averages over time, in order.
 
     Averages are of log-probabilities, of the outputs of further heads, and of the directions of a
@@ -41,15 +47,15 @@ def smooth_faces(parts: Iterable[Some], constant: float, causal: bool = False) -
         yield from _smooth_video(frames, constant, causal)
 
 
-def _each_photo(parts: Iterable[Some]) -> Iterator[Some]:
+def _each_photo(parts: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
     for part in parts:
         for index in range(len(part.infos)):
             yield part.of_photo(index)
 
 
-def _smooth_video(frames: Iterable[Some], constant: float, causal: bool) -> Iterator[Some]:
+def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> Iterator[AnyFaces]:
     reach = REACH * constant
-    window = deque[TimedFaces[Some]]()
+    window = deque[TimedFaces[AnyFaces]]()
     done = 0  # so many frames at the start of the window have been yielded
     for faces in frames:
         seconds = faces.infos[0].seconds
@@ -73,8 +79,11 @@ def _smooth_video(frames: Iterable[Some], constant: float, causal: bool) -> Iter
 
 
 def _smooth_frame(
-    timed: TimedFaces[Some], window: Iterable[TimedFaces[Some]], constant: float, causal: bool
-) -> Some:
+    timed: TimedFaces[AnyFaces],
+    window: Iterable[TimedFaces[AnyFaces]],
+    constant: float,
+    causal: bool,
+) -> AnyFaces:
     """Returns the faces of a frame with the averages over the frames around it."""
     seconds, faces = timed
     near = [frame for frame in window if abs(seconds - frame.seconds) <= REACH * constant]
@@ -99,11 +108,15 @@ def _smooth_frame(
 
 
 def _average(outputs: Array, weights: Array, names: tuple[str, ...]) -> Array:
-    """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions."""
+    """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions.
+
+    `names` are the columns of the outputs (K).
+    """
     means = np.asarray(weights @ outputs)
+    periods = column_periods(names)
     for index, name in enumerate(names):
-        if name in Pose._fields:
-            angles = np.radians(outputs[:, index])
-            mean = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
-            means[index] = np.degrees(mean)
+        if name in periods:
+            radians = outputs[:, index] * (2 * np.pi / periods[name])
+            mean = np.arctan2(weights @ np.sin(radians), weights @ np.cos(radians))
+            means[index] = mean * (periods[name] / (2 * np.pi))
     return means

@@ -64,7 +64,15 @@ def predict_table(
     check_threshold(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
-        model, images, options, {outputs.table: images}, facts, outputs, started, on_faces, refused
+        model=model,
+        images=images,
+        options=options,
+        share={outputs.table: images},
+        facts=facts,
+        outputs=outputs,
+        started=started,
+        on_faces=on_faces,
+        refused=refused,
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:

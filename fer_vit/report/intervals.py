@@ -54,8 +54,15 @@ def interval_chart(
     rows = []
     for name, result in known.items():
         low, mean, high = (axis.place(value) for value in _numbers(result))
-        text = interval_text(result, form)
-        rows.append(IntervalRow(name, low, mean, high, text, hollow=name in hollow))
+        row = IntervalRow(
+            name=name,
+            low=low,
+            mean=mean,
+            high=high,
+            text=interval_text(result, form),
+            hollow=name in hollow,
+        )
+        rows.append(row)
     zero = axis.place(0.0)
     return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None)
 

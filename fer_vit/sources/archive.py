@@ -244,14 +244,12 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for a password, and for methods other than deflate.
-
-    A little bzip2 can fill all memory.
-    """
+    """Raises FerVitError for a password, and for methods other than deflate."""
     if any(entry.flag_bits & ENCRYPTED for entry in entries):
         raise FerVitError(
             f"{archive} has a password. Unpack it first, and name the folder instead."
         )
+    # a little bzip2 can fill all memory
     methods = {entry.compress_type for entry in entries}
     if methods - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise FerVitError(

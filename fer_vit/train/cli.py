@@ -379,8 +379,14 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     options.append(f"--task={given.task or task_of(kind)}")
 
     files = [Path(config).stem for config in given.configs if os.path.isfile(config)]
-    name = files[0] if files else "default"
-    cli = TrainCLI(verb, options, name, settings, kind, other_class)
+    cli = TrainCLI(
+        verb=verb,
+        args=options,
+        name=files[0] if files else "default",
+        settings=settings,
+        kind=kind,
+        other_class=other_class,
+    )
     if checkpoint:  # before the run has a folder
         cli.model.on_load_checkpoint(checkpoint)
     return cli

@@ -170,7 +170,7 @@ class FaceDataModule(L.LightningDataModule):
         if self.streamed:
             dataset = self._shards()
             start = self._start(len(dataset))
-            sampler = ShardSampler(dataset, None, processes, rank, start)
+            sampler = ShardSampler(dataset, None, processes, rank, start=start)
         else:
             dataset = self.dataset("train")
             weights = None  # (M,)
@@ -180,7 +180,7 @@ class FaceDataModule(L.LightningDataModule):
                 weights = 1 / np.bincount(labels)[labels]
                 weights /= weights.sum()
             start = self._start(len(dataset))
-            sampler = TrainSampler(dataset, weights, processes, rank, start)
+            sampler = TrainSampler(dataset, weights, processes, rank, start=start)
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -199,7 +199,12 @@ class FaceDataModule(L.LightningDataModule):
         path = self.manifest.path
         augment = Augment(self.augment)
         dataset = ShardDataset(
-            path, self.manifest.names, self.spec, augment, self.unlabelled, self.partial
+            path=path,
+            names=self.manifest.names,
+            spec=self.spec,
+            augment=augment,
+            unlabelled=self.unlabelled,
+            partial=self.partial,
         )
         if len(dataset) < self.batch_size * _processes():
             raise FerVitError(

@@ -243,14 +243,15 @@ def create_model(
 
     arguments, state = read_model(name)
     arguments = dict(arguments)
-    known = arguments["labels"]
+    former = arguments["labels"]
     config = change_settings(arguments.pop("config"), settings)
     labels = class_names(num_classes, arguments.pop("labels"))
-    if labels != list(known):  # what was fitted to the labels
+    if labels != list(former):
+        # not the temperature, prior and thresholds, which were fitted to the former labels
         arguments = {key: arguments[key] for key in ("align", "template", "outputs")}
     net = build_model(config, labels, **arguments)
     if pretrained:
-        take_weights(net, {"config": config, "labels": known, **arguments}, state, name or DEFAULT)
+        take_weights(net, {"config": config, "labels": former, **arguments}, state, name or DEFAULT)
     return net
 
 

@@ -237,7 +237,7 @@ def _random_symmetric_net(
     """Builds a network of one block with large random weights, and makes them symmetric."""
     small = replace(config, depth=1, keep_rate=(), pretrained=False)
     with torch.random.fork_rng(devices=[]):
-        net = build_model(small, "abc", outputs=dict(outputs)).eval()
+        net = build_model(small, ["a", "b", "c"], outputs=dict(outputs)).eval()
     state = net.state_dict()
     for value in state.values():
         if value.ndim > 1:
