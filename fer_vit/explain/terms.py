@@ -98,5 +98,6 @@ def agreement(terms: Array, effects: Array) -> Agreement:
     term_size = np.abs(terms)
     effect_size = np.abs(effects)
     first = (term_size.argmax(1) == effect_size.argmax(1)).astype(float)
-    first[(np.ptp(term_size, axis=1) == 0) | (np.ptp(effect_size, axis=1) == 0)] = np.nan
+    all_equal = (np.ptp(term_size, axis=1) == 0) | (np.ptp(effect_size, axis=1) == 0)
+    first[all_equal] = np.nan
     return Agreement(rank, first)

@@ -148,7 +148,10 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
     at = len(JPEG) - 1
     segments = 0
-    while (match := MARKER.search(data, at)) and (marker := match[1][0]) != END:
+    while match := MARKER.search(data, at):
+        marker = match[1][0]
+        if marker == END:
+            return
         segments += 1
         if segments > MAX_SEGMENTS:
             raise ImageError(f"too many segments of a JPEG: the limit is {MAX_SEGMENTS:,}")

@@ -19,9 +19,9 @@ from fer_vit.face.image import QUIET_OPENCV, ImageError
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import Frame, play
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import Item, PhotoOptions
 from fer_vit.predict.reading import make_finder
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import FoundFaces, Recognizer
 from fer_vit.predict.results import FaceResults
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.video import track_faces
@@ -66,11 +66,15 @@ def recognize_frames(
     items = track_faces(
         make_finder(model.crop_spec, options), frames, PhotoInfo(name), options.detect_every
     )
-    searched = (
-        (faces, [collate(crops).ready(model.device)] if crops else []) for faces, crops in items
-    )
-    classified = model.classify(searched, [Path(name)], options.detector)
+    classified = model.classify(_ready(items, model), [Path(name)], options.detector)
     return smooth_faces(classified, options.smooth, causal=True)
+
+
+def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
+    """Yields the faces of each frame with their crops as a batch for the model, if it has any."""
+    for faces, crops in items:
+        batches = [collate(crops).ready(model.device)] if crops else []
+        yield faces, batches
 
 
 def shown_name(source: str) -> str:

@@ -107,10 +107,11 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
 
 
 def faces_at_once(net: RegionViT, memory: int) -> int:
-    """Returns how many faces are explained together: as many as `memory`, in bytes, holds, but at
+    """Returns how many faces are explained together: those that `memory`, in bytes, holds.
 
-    least one. Gradients need the values of every block: some vectors for each token, and numbers
-    for each pair of tokens, which with additive attention are vectors (`AdditiveAttention.score`).
+    It is at least one. Gradients need the values of every block: some vectors for each token, and
+    numbers for each pair of tokens, which with additive attention are vectors
+    (`AdditiveAttention.score`).
     """
     blocks = len(net.vit.blocks)
     tokens = net.layout.num_tokens
