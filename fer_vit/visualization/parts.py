@@ -128,7 +128,13 @@ def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]],
             left_out[info.path] = format_count(len(faces) - len(first), "face")
     chunks = collate(samples).split(CHUNK) if samples else []
     ready = [chunk.ready(model.device) for chunk in chunks]
-    return Part(shown, ready, status, skipped, left_out)
+    return Part(
+        faces=shown,
+        chunks=ready,
+        status=status,
+        skipped=skipped,
+        left_out=left_out,
+    )
 
 
 def _video_parts(
