@@ -421,12 +421,15 @@ def test_no_process_stays_behind(
 SLEEPER = """
 import os, shutil, sys, time
 from pathlib import Path
+from fer_vit import signals
 from fer_vit.files import scratch_folder
 from fer_vit.signals import exit_on_signals
+signals.REPEATED = 600.0  # the second signal may be late on a busy machine
 remove = shutil.rmtree
 
 def remove_slowly(*given, **options):
-    time.sleep(0.5)  # while files are removed, a second signal comes
+    print(flush=True)
+    sys.stdin.readline()  # while files are removed, a second signal comes
     remove(*given, **options)
 
 shutil.rmtree = remove_slowly
@@ -444,23 +447,25 @@ def test_signals_leave_no_file_even_two_of_them(
     number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
     command = [*DEFAULT_SIGNALS, sys.executable, "-c", SLEEPER, tmp_path / "out"]
-    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    pipe = subprocess.PIPE
+    with psutil.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         process.stdout.readline()
         process.send_signal(number)
-        time.sleep(0.2)
+        process.stdout.readline()  # it removes its files
         process.send_signal(number)
+        process.stdin.close()
         assert process.wait(PATIENCE) == status
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
     command = ["nohup", sys.executable, "-c", SLEEPER, tmp_path / "out"]
-    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    pipe = subprocess.PIPE
+    with psutil.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         process.stdout.readline()
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.2)
-        assert process.poll() is None
+        process.send_signal(signal.SIGHUP)  # a system delivers it before SIGTERM
         process.send_signal(signal.SIGTERM)
+        process.stdin.close()
         assert process.wait(PATIENCE) == 143
 
 

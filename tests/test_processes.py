@@ -97,7 +97,7 @@ def collect(number: int) -> int:
 def wait_as_worker(ready: int) -> None:
     start_worker()
     os.write(ready, b"1")
-    time.sleep(60)
+    time.sleep(2 * PATIENCE)
 
 
 def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
@@ -107,7 +107,7 @@ def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
     process.start()
     assert os.read(listening, 1) == b"1"
     process._popen.finalizer()  # type: ignore[attr-defined]  # as when the main process drops it
-    process.join(30)
+    process.join(PATIENCE)
     assert process.exitcode == 0
     os.close(listening)
     os.close(ready)
@@ -218,7 +218,7 @@ def test_an_error_of_a_task_is_raised_and_no_process_stays() -> None:
         if result:
             break
     gc.collect()
-    assert set(multiprocessing.active_children()) == before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +277,9 @@ def mark(folder: Path, number: int) -> list[int]:
 
 
 def test_workers_of_unused_results_end() -> None:
-    before = multiprocessing.active_children()
+    before = set(multiprocessing.active_children())
     results = work_in_processes(itertools.repeat, [1, 2], 2)
-    assert len(multiprocessing.active_children()) == len(before) + 2
+    started = set(multiprocessing.active_children()) - before
+    assert len(started) == 2
     del results
-    assert len(multiprocessing.active_children()) == len(before)
+    assert not started & set(multiprocessing.active_children())

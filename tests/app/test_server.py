@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from fer_vit.app import api, guard, jobs, server, uploads
 from fer_vit.app.guard import POLICY, public_address, refuse_network
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.server import LivePage, create_app
+from fer_vit.app.server import LivePage, PatientProtocol, create_app
 from fer_vit.app.uploads import FormReader, JsonReader, Upload, output_names, safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.fields import all_face_fields
@@ -137,9 +137,8 @@ def test_how_long_a_report_is_kept(
     assert client.get(done["html"]).status_code == 404
     monkeypatch.setattr(jobs, "KEPT", 0.01)
     done = client.post("/api/report", files=PHOTO).json()
-    time.sleep(0.1)
+    wait_until(lambda: not [*tmp_path.iterdir()])
     assert client.get(done["html"]).status_code == 404
-    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
@@ -550,28 +549,52 @@ def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(
         assert b" 408 " in client.recv(4096)
 
 
+PROGRESS_BYTES = 1_000_000
+"""What a steady client reads between two checks: more than the system holds for it."""
+
+
 def test_a_client_that_reads_steadily_gets_everything(
-    address: str, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, worker: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 1.5)  # the client reads for three times as long
-    worker.table = bytes(5_000_000)
-    body = EMPTY_FORM
+    """The client, not a clock, starts each check of its progress."""
+    due = threading.Semaphore(1)
+    checks = 0
+    check = PatientProtocol._check
+
+    def check_when_due(protocol: PatientProtocol, before: object) -> None:
+        nonlocal checks
+        if not due.acquire(blocking=False):
+            protocol.loop.call_later(0.01, protocol._check, before)
+            return
+        checks += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(guard, "CLIENT_PATIENCE", 0.01)
+            check(protocol, before)
+
+    monkeypatch.setattr(PatientProtocol, "_check", check_when_due)
+    worker.table = bytes(5 * PROGRESS_BYTES)
     head = (
         "POST /api/predict HTTP/1.1\r\nHost: localhost\r\n"
-        "Content-Type: multipart/form-data; boundary=b"
+        "Content-Type: multipart/form-data; boundary=b\r\n"
+        f"Content-Length: {len(EMPTY_FORM)}\r\n\r\n"
     )
     with socket.socket() as client:
         # the rest waits at the server
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.settimeout(PATIENCE)
         client.connect(("127.0.0.1", int(address.rpartition(":")[2])))
-        client.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        start = time.monotonic()
+        client.sendall(head.encode() + EMPTY_FORM)
         received = 0
         while received < len(worker.table):
             piece = client.recv(16384)
             assert piece, f"cut off after {received:,} bytes"
+            steps = (received + len(piece)) // PROGRESS_BYTES - received // PROGRESS_BYTES
             received += len(piece)
-            time.sleep(max(0.0, start + received / 1e6 - time.monotonic()))
+            if steps:
+                expected = checks + 1
+                due.release()
+                wait_until(lambda: checks >= expected)  # noqa: B023
+    assert checks > 4
 
 
 def test_more_connections_than_the_limit_get_503(

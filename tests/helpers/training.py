@@ -68,7 +68,8 @@ def train_on_faces(
                 patch.setattr(embedding, "crop_image", Mock(return_value=regions))
                 valid = torch.rand(len(rows), faces.boxes.shape[1]) >= schedule.hidden
                 valid[:, list(schedule.shown)] = True
-                logits = net.logits(faces.image[rows], faces.boxes[rows], valid)
+                corner = faces.image[rows, :, :1, :1]  # not read: regions are cut already
+                logits = net.logits(corner, faces.boxes[rows], valid)
                 loss = nn.functional.cross_entropy(logits, faces.label[rows])
 
                 optimizer.zero_grad()
