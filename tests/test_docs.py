@@ -4,6 +4,8 @@ import shlex
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
+from inspect import signature
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,12 @@ def commands(page: Path) -> list[list[str]]:
 
     Not of commands with SOME placeholder, or with a class of the user's module `my_module`.
     """
-    text = prose(page).replace("\\\n", " ")
+    return commands_of(prose(page))
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The same of a text."""
+    text = text.replace("\\\n", " ")
     found = re.findall(
         r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M
     )
@@ -87,6 +94,38 @@ def test_commands_of_the_documentation_are_understood(
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     found = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
     assert {target for targets in found for target in targets.split()} <= set(targets)
+
+
+def output_of(verb: str, words: list[str]) -> str | None:
+    """What a command writes, which must not exist before; None: nothing, or it is resumed."""
+    if "--output" in words:
+        output = words[words.index("--output") + 1]
+    elif verb == "export":
+        output = words[0]
+    elif verb in ("predict", "visualize", "evaluate", "compare", "crossvalidate", "faithfulness"):
+        command = getattr(import_module(f"fer_vit.commands.{verb}"), verb)
+        output = str(signature(command).parameters["output"].default)
+    else:
+        return None
+    return None if Path(output).is_absolute() else output
+
+
+HOW_TO = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md")])
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.name)
+def test_commands_of_a_block_run_one_after_the_other(page: Path) -> None:
+    """None finds the output of the one before, which it would refuse.
+
+    Absolute paths, as on a cluster, are of folders of tables, which are resumed.
+    """
+    for block in re.findall(r"(?:^    .*\n)+", prose(page), re.M):
+        outputs = []
+        for verb, *words in commands_of(block):
+            output = output_of(verb, words)
+            if output is not None:
+                outputs.append(output)
+        assert len(outputs) == len(set(outputs)), block
 
 
 RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
