@@ -14,7 +14,7 @@ from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation import scores
+from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import HEADS, Head
@@ -45,7 +45,7 @@ AGE = Head(
 @pytest.fixture(autouse=True)
 def age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HEADS, "age", AGE)
-    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ minus others that no face changes, have the bounds of Clopper & Pearson (1934) i
 Shapes: N faces, K columns, R resamples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -76,13 +76,19 @@ def resample_sums(values: Array, units: IntArray | None) -> Array | None:
     if count < 2:
         return None
 
+    parts = [draws.astype(float) @ values for draws in draw_units(count)]
+    return np.concatenate(parts)  # (R, K)
+
+
+def draw_units(count: int) -> Iterator[IntArray]:
+    """Yields how often each of `count` units U is drawn in bootstrap resamples, (R, U) at a time.
+
+    The same number of units always has the same resamples.
+    """
     rng = np.random.default_rng(0)
     chance = np.full(count, 1 / count)
-    parts = []
     for _ in range(0, RESAMPLES, DRAWN_TOGETHER):
-        draws = rng.multinomial(count, chance, DRAWN_TOGETHER)  # how often each unit was drawn
-        parts.append(draws.astype(float) @ values)
-    return np.concatenate(parts)  # (R, K)
+        yield rng.multinomial(count, chance, DRAWN_TOGETHER)
 
 
 def mean_intervals(

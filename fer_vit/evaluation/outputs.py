@@ -8,16 +8,10 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
+import fer_vit.evaluation.scores as scores
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.inference import (
-    DRAWN_TOGETHER,
-    RESAMPLES,
-    holm,
-    mean_intervals,
-    paired_p,
-)
+from fer_vit.evaluation.inference import draw_units, holm, mean_intervals, paired_p
 from fer_vit.evaluation.join import align_outputs
-from fer_vit.evaluation.scores import FEW
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
@@ -100,14 +94,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
     """Returns the measures of `score_outputs` by head, for each group of a column.
 
-    Groups of fewer than `FEW` persons or photos with a prediction are left out.
+    Groups of fewer than `scores.FEW` persons or photos with a prediction are left out.
     """
     known = faces.take(faces.predicted)
     names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
     groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
     for name in np.unique(names[names != ""]).tolist():
         group = known.take(names == name)
-        if len(np.unique(group.units)) < FEW:
+        if len(np.unique(group.units)) < scores.FEW:
             continue
         for head, measured in score_outputs(group).items():
             groups[head][name] = measured
@@ -181,8 +175,5 @@ def draw_weights(units: IntArray) -> Iterator[Array]:
     count = int(units.max(initial=-1)) + 1
     if count < 2:
         return
-    rng = np.random.default_rng(0)
-    chance = np.full(count, 1 / count)
-    for _ in range(0, RESAMPLES, DRAWN_TOGETHER):
-        draws = rng.multinomial(count, chance, DRAWN_TOGETHER)
+    for draws in draw_units(count):
         yield draws[:, units].astype(float)

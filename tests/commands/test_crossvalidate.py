@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.evaluation import scores
+from fer_vit.evaluation import inference
 from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import fails, run
 
@@ -23,7 +23,7 @@ def whole(
     """The output of an uninterrupted run of two folds, and its results."""
     output = tmp_path_factory.mktemp("whole") / "cv"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores, "RESAMPLES", 100)
+        patch.setattr(inference, "RESAMPLES", 100)
         results = fer_vit.crossvalidate(
             drawn / "faces.parquet", config=str(config), folds=2, output=output
         )
@@ -84,7 +84,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
     options = {"config": str(config), "folds": 2}
     _, expected = whole

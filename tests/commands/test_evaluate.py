@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import scores, writer
+from fer_vit.evaluation import inference, writer
 from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.read import read_table
 from fer_vit.evaluation.writer import EVALUATION_FILES
@@ -29,7 +29,7 @@ MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import scores
+from fer_vit.evaluation import inference
 from fer_vit.evaluation.read import read_table
 from fer_vit.exporting.formats import FACE_FILES
 from fer_vit.face.crop import CUT
@@ -69,7 +69,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return fit(config, words, **options, **quick)
 
     patch.setattr(recipe, "fit", fit_quickly)
-    patch.setattr(scores, "RESAMPLES", 50)
+    patch.setattr(inference, "RESAMPLES", 50)
 
 
 class Made(NamedTuple):

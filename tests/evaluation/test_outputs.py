@@ -14,7 +14,7 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import scores
+from fer_vit.evaluation import inference, scores
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import (
     EvaluatedFaces,
@@ -40,7 +40,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "RESAMPLES", 100)
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from sklearn.metrics import (
 from statsmodels.stats.multitest import multipletests
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation import scores
+from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.inference import RESAMPLES, holm, mean_intervals, paired_p
 from fer_vit.evaluation.scores import (
@@ -457,7 +457,7 @@ def test_small_and_single_groups() -> None:
 
 
 def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "RESAMPLES", 200)
+    monkeypatch.setattr(inference, "RESAMPLES", 200)
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)
