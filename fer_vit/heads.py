@@ -113,7 +113,7 @@ def nearest_to(head: str, values: Array, targets: Array) -> Array:
 
 
 def values_near(values: Array, targets: Array, period: float) -> Array:
-    """Returns values with a period near targets; both have one shape, and NaN is no target."""
+    """Returns values (...) with a period near targets (...); NaN is no target."""
     turns = np.round((targets - values) / period)
     return np.asarray(values + period * np.nan_to_num(turns))
 

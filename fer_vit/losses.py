@@ -16,7 +16,7 @@ BEND = 0.25  # error of raw outputs below which `number_loss` is quadratic: 5 de
 
 
 def masked_mean(values: Tensor, known: Tensor) -> Tensor:
-    """Returns the mean of the values that are known; 0, with a gradient of 0, if there is none."""
+    """Returns the mean of values (B, K) that are known; 0, with a gradient of 0, without any."""
     return values.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)
 
 
@@ -74,7 +74,7 @@ def concordance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def identity(raw: Tensor) -> Tensor:
-    """Raw outputs that are values."""
+    """Returns raw outputs (B, K), which are values already."""
     return raw
 
 

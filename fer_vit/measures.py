@@ -44,7 +44,7 @@ class Pairs:
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
-    """Returns a quotient, NaN where the denominator is not positive."""
+    """Returns a quotient (...), NaN where the denominator is not positive."""
     missing = np.full(np.broadcast(numerator, denominator).shape, np.nan)
     return np.asarray(np.divide(numerator, denominator, out=missing, where=denominator > 0))
 

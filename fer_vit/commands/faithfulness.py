@@ -200,7 +200,7 @@ def score_terms(
 
 
 def known_mean(values: Array, axis: int) -> Array:
-    """Returns the mean of values along an axis without NaN; NaN where there is no value."""
+    """Returns the mean of values (B, K) along an axis without NaN; NaN where there is no value."""
     known = np.isfinite(values)
     count = known.sum(axis)
     missing = np.full(count.shape, np.nan)
@@ -210,7 +210,7 @@ def known_mean(values: Array, axis: int) -> Array:
 
 
 def gather(batches: Sequence[Tensor]) -> Array:
-    """Returns the values of all batches in one array."""
+    """Returns the values (B, ...) of all batches in one array."""
     return torch.cat([*batches]).double().cpu().numpy()
 
 

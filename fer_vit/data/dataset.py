@@ -291,7 +291,10 @@ def targets_in_crop(head: str, names: Sequence[str], values: Array, cropped: Cro
 
 
 def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-    """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
+    """Crops a face with landmarks (5, 2) of an image (H, W, 3), and mirrors the crop.
+
+    The matrix maps to the crop before mirroring. The seed has no effect.
+    """
     crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
     crop, points = mirror(crop, points)
     return Cropped(crop, points, to_crop, mirrored=True)

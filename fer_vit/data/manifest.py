@@ -121,7 +121,7 @@ class Manifest:
         return [self.name(row) for row in range(len(self))]
 
     def image(self, row: int) -> Image:
-        """Returns the image of a row. Raises ImageError when it cannot be read."""
+        """Returns the image (H, W, 3) of a row. Raises ImageError when it cannot be read."""
         return decode_image(self.image_bytes(row))
 
     def image_bytes(self, row: int) -> bytes:

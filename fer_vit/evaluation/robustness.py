@@ -105,7 +105,7 @@ class CorruptedCrops:
 
 
 def turn_image(image: Image, landmarks: Array, degrees: float) -> Image:
-    """Turns an image about its middle, counter-clockwise; the border is repeated."""
+    """Turns an image (H, W, 3) about its middle, counter-clockwise; the border is repeated."""
     height, width = image.shape[:2]
     middle = ((width - 1) / 2, (height - 1) / 2)
     matrix = cv2.getRotationMatrix2D(middle, degrees, 1.0)
@@ -114,13 +114,13 @@ def turn_image(image: Image, landmarks: Array, degrees: float) -> Image:
 
 
 def blur_image(image: Image, landmarks: Array, sigma: float) -> Image:
-    """Blurs an image by a Gaussian of `sigma` pixels of `NOMINAL_SIDE`."""
+    """Blurs an image (H, W, 3) by a Gaussian of `sigma` pixels of `NOMINAL_SIDE`."""
     pixels = sigma * max(image.shape[:2]) / NOMINAL_SIDE
     return np.asarray(cv2.GaussianBlur(image, (0, 0), pixels), np.uint8)
 
 
 def shrink_image(image: Image, landmarks: Array, side: int) -> Image:
-    """Makes an image's longer side `side` pixels long."""
+    """Makes the longer side of an image (H, W, 3) `side` pixels long."""
     return resized(image, side)
 
 

@@ -295,7 +295,10 @@ def evaluate_faces(
 
 
 def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[dict[str, Any]]:
-    """Returns the path, label and better label of the faces of `suspect_labels`."""
+    """Returns the path, label and better label of the faces of `suspect_labels`.
+
+    The targets are (N, C).
+    """
     truth = targets.argmax(1)
     wrong = []
     for row, better in suspect_labels(faces.probabilities, targets).tolist():

@@ -58,7 +58,7 @@ class Trace(NamedTuple):
 
 
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
-    """Classifies faces and records what explanations need.
+    """Classifies faces and records what explanations need; arguments as for `RegionViT.forward`.
 
     Raises FerVitError under `torch.inference_mode`.
     """
@@ -170,7 +170,10 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
 
 
 def no_autocast(values: Tensor) -> torch.autocast:
-    """Keeps products in float32; a caller's autocast would round them to bfloat16."""
+    """Keeps products in float32 on the device of `values`, a tensor of any shape.
+
+    A caller's autocast would round them to bfloat16.
+    """
     return torch.autocast(values.device.type, enabled=False)
 
 

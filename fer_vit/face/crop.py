@@ -239,7 +239,10 @@ def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Imag
 
 
 def halve(image: Image) -> Image:
-    """Averages 2 x 2 pixels of an image, ten times as fast as averages over parts of pixels."""
+    """Averages 2 x 2 pixels of an image (H, W, 3): (H / 2, W / 2, 3), rounded down.
+
+    That is ten times as fast as averages over parts of pixels.
+    """
     half = (image.shape[1] // 2, image.shape[0] // 2)
     return np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_LINEAR), np.uint8)
 

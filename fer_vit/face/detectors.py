@@ -127,7 +127,10 @@ class YuNet(Detector):
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
     def search(self, image: Image) -> tuple[list[Detection], list[Detection]]:
-        """Returns the faces found at up to MAX_SIDE pixels, and those found in a small copy."""
+        """Returns the faces found at up to MAX_SIDE pixels, and those found in a small copy.
+
+        All are in pixels of the image (H, W, 3).
+        """
         longest = max(image.shape[:2])
         fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
         coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
@@ -264,7 +267,7 @@ def grey_copy(image: Image) -> Image:
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
-    """Returns whether an image of more than `CUT` pixels shows several faces, or a small one.
+    """Returns whether an image (H, W, 3) larger than `CUT` shows several faces, or a small one.
 
     A face is small if it fills less than half of the image. Faces below the detector's minimum
     score of photos do not count.
@@ -276,7 +279,7 @@ def is_photo(detector: Detector, image: Image) -> bool:
 
 
 def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> list[Detection]:
-    """Re-detects each face of a video where it is expected in the next frame.
+    """Re-detects each face of a video where it is expected in the next frame (H, W, 3).
 
     A box keeps its size and moves with the landmarks, so that all searches have the same framing.
     Faces that are not found, or found twice, are left out. Landmarks are refined from the expected
@@ -332,7 +335,7 @@ def _scale(small: Image, image: Image) -> Array:
 
 
 def resized(image: Image, side: int) -> Image:
-    """Scales the longer side to `side` pixels.
+    """Scales the longer side of an image (H, W, 3) to `side` pixels.
 
     It is enlarged by bicubic interpolation; or reduced by halves, then averaged.
 

@@ -71,7 +71,7 @@ def refine_points(image: Image, landmarks: Array) -> Array:
 
 
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
-    """Finds landmarks in cuts framed as in training.
+    """Finds the landmarks of faces in an image (H, W, 3), in cuts framed as in training.
 
     Landmarks of detectors depend on size, surroundings and colours.
     """
@@ -86,7 +86,7 @@ def confirm_faces(
 ) -> list[Detection]:
     """Refines the landmarks of faces; leaves out uncertain ones that are none in the second look.
 
-    Faces with a score below `sure_score` are uncertain; None: no face is.
+    The image is (H, W, 3). Faces with a score below `sure_score` are uncertain; None: no face is.
     """
     scores = np.array([face.score for face in faces])
     uncertain = are_uncertain(scores, sure_score)
@@ -100,7 +100,7 @@ def confirm_faces(
 
 
 def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
-    """Looks at faces in cuts framed as in training."""
+    """Looks at faces in an image (H, W, 3), in cuts framed as in training."""
     return look(
         image,
         [box_matrix(face.box, INPUT_SIDE, FILL * INPUT_SIDE / face.longer_side) for face in faces],

@@ -320,7 +320,7 @@ class DecoderBlock(nn.Module):
         self.mlp = Mlp(dim, 4 * dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """As for `CrossAttention`."""
+        """Returns queries (B, Q, D) and weights (B, H, Q, T); arguments as for `CrossAttention`."""
         x = x + self.self_attn(self.norm1(x), is_causal=self.causal)
         change, weights = self.cross_attn(self.norm2(x), memory, valid)
         x = x + change

@@ -96,7 +96,7 @@ class ConvStem(nn.Module):
         return self.finish(features)
 
     def finish(self, features: Tensor) -> Tensor:
-        """Turns the map into patches, row by row."""
+        """Turns the map of `early` (B, C', 2 S/P, 2 S/P) into patches (B, N, D), row by row."""
         return self.late(features).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 

@@ -117,7 +117,10 @@ def _add_video(
 
 
 def copy_size(image: Image) -> tuple[int, int]:
-    """Returns an image's height and width in the copy: even, and at most `MOST_PIXELS` pixels."""
+    """Returns the height and width of an image (H, W, 3) in the copy: even, and not too large.
+
+    They have at most `MOST_PIXELS` pixels.
+    """
     height, width = image.shape[:2]
     scale = math.sqrt(MOST_PIXELS / (height * width))
     if scale >= 1:
@@ -153,7 +156,7 @@ def _encode(
 
 
 def _fit(image: Image) -> Image:
-    """Returns an image in the size of the copy, reduced or padded."""
+    """Returns an image (H, W, 3) in the size of the copy, reduced or padded."""
     height, width = copy_size(image)
     if height * width < image.shape[0] * image.shape[1]:
         reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)

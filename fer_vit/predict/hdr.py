@@ -63,21 +63,26 @@ def _codes_of_roots() -> Image:
 
 def _pq_light(codes: Array) -> Array:
     """Returns the light of PQ codes in [0, 1] in cd/m2 (SMPTE ST 2084)."""
-    m1, m2 = 2610 / 16384, 2523 / 32
-    c1, c2, c3 = 3424 / 4096, 2413 / 128, 2392 / 128
+    m1 = 2610 / 16384
+    m2 = 2523 / 32
+    c1 = 3424 / 4096
+    c2 = 2413 / 128
+    c3 = 2392 / 128
     power = codes ** (1 / m2)
     return np.asarray(10_000 * (np.maximum(power - c1, 0) / (c2 - c3 * power)) ** (1 / m1))
 
 
 def _hlg_light(codes: Array) -> Array:
     """Returns the light of HLG codes in [0, 1] in cd/m2 (ARIB STD-B67) on a screen of `PEAK`."""
-    a, b, c = 0.17883277, 0.28466892, 0.55991073
+    a = 0.17883277
+    b = 0.28466892
+    c = 0.55991073
     scene = np.where(codes <= 0.5, codes**2 / 3, (np.exp((codes - c) / a) + b) / 12)
     return np.asarray(PEAK * scene**1.2)
 
 
 def _compress(light: Array) -> Array:
-    """Compresses light above the knee so that `PEAK` becomes 1.
+    """Compresses light (256,), 1 for white in SDR, above the knee so that `PEAK` becomes 1.
 
     The curve is "mobius" of FFmpeg's filter `tonemap`.
     """

@@ -263,7 +263,14 @@ class People:
             for column, value in outputs.items():
                 above = self._is_above(column, value)
                 period = self._periods.get(column)
-                person.move(column, value, above, frame.seconds, step, period)
+                person.move(
+                    column=column,
+                    value=value,
+                    above=above,
+                    seconds=frame.seconds,
+                    step=step,
+                    period=period,
+                )
             person.end_movements(outputs)
         self._before = set(frame.tracks)
 

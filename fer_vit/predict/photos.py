@@ -120,7 +120,7 @@ def is_video(path: object) -> bool:
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader does.
+    """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
 
     It is rotated by EXIF, and 16 bits are reduced to the 8 that are used.
     """

@@ -179,7 +179,7 @@ NEVER = 1e6  # the cost of an impossible pair
 
 
 def assign(costs: Array) -> list[tuple[int, int]]:
-    """Returns pairs of rows and columns with the least sum of costs, each at most once."""
+    """Returns pairs of rows and columns of costs (R, C) with the least sum, each at most once."""
     if costs.size == 0:
         return []
     # a single row or column needs no solver, whose import takes longer than a second of video

@@ -38,7 +38,7 @@ class Axis(NamedTuple):
         return (value - self.low) / (self.high - self.low)
 
     def places(self, values: Array) -> Array:
-        """Returns where values lie in [0, 1] along the axis."""
+        """Returns where values (N,) lie in [0, 1] along the axis (N,)."""
         return (values - self.low) / (self.high - self.low)
 
 

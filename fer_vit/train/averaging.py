@@ -30,7 +30,10 @@ class EMA(WeightAveraging):
 
 
 def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:
-    """Moves an average towards the newest value, after `count` moves. Counters are not averaged."""
+    """Moves an average (...) towards the newest value (...), after `count` moves.
+
+    Counters are not averaged.
+    """
     if not average.is_floating_point():
         return newest
     kept = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device

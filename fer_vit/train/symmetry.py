@@ -201,7 +201,7 @@ def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:
 
 
 def swap_halves(x: Tensor, axes: range) -> Tensor:
-    """Exchanges the first and second half of a tensor along axes; axes of size 1 stay."""
+    """Exchanges the first and second half of a tensor (...) along axes; axes of size 1 stay."""
     for axis in axes:
         x = x.roll(x.shape[axis] // 2, axis)
     return x

@@ -40,7 +40,10 @@ def output_rows(
 def write_outputs(
     folder: Path, stage: str, head: str, names: Sequence[str], preds: Array, target: Array
 ) -> str:
-    """Writes STAGE_HEAD.csv and STAGE_HEAD.png, and returns the table as text."""
+    """Writes STAGE_HEAD.csv and STAGE_HEAD.png, and returns the table as text.
+
+    Predictions and targets are (M, K).
+    """
     rows = output_rows(head, names, preds, target)
     columns: dict[str, type] = {OUTPUT: str, FACES: int}
     for figure in HEADS[head].figures:
