@@ -1,5 +1,20 @@
-"""`python -m fer_vit`, where the command `fer-vit` is not on the path."""
+"""The command `fer-vit`, also as `python -m fer_vit`."""
 
-from fer_vit.cli import main
+import signal
 
-main()
+
+def main() -> None:
+    """Runs the command line.
+
+    While it is imported there is nothing to remove, so Ctrl-C ends the process at once. Python
+    would print a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from fer_vit.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

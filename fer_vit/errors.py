@@ -171,6 +171,22 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+MANY = 16  # more names are no help in a message
+NEAREST = 5
+
+
+def known_names(name: str, known: Iterable[str]) -> str:
+    """Returns known names for a message about an unknown one.
+
+    All are named if they are few; of many, the nearest ones and the number of all.
+    """
+    names = list(known)
+    if len(names) <= MANY:
+        return ", ".join(names)
+    nearest = get_close_matches(name, names, NEAREST, cutoff=0.3) or names[:NEAREST]
+    return f"{', '.join(nearest)} and {len(names) - len(nearest):,} others"
+
+
 def describe_option(error: str) -> str:
     """Returns an error of jsonargparse about the type of an option in plain words.
 

@@ -263,10 +263,22 @@ PEOPLE = (
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
-    Field("time_*", "number", "probability", "fraction of the time with each smoothed expression"),
+    Field(
+        "time_*",
+        "number",
+        "probability",
+        "fraction of the time with each smoothed expression",
+        head="expression",
+    ),
     Field("mean_*", "number", "", "mean of each smoothed output of further heads", WITH_HEAD),
-    Field("longest_run", "string", "", "expression of the longest interval without a change"),
-    Field("longest_run_seconds", "number", "seconds", "its duration"),
+    Field(
+        "longest_run",
+        "string",
+        "",
+        "expression of the longest interval without a change",
+        head="expression",
+    ),
+    Field("longest_run_seconds", "number", "seconds", "its duration", head="expression"),
 )
 """The table of `predict --summary`: a row for each person in a video."""
 INTERVALS = (
@@ -388,7 +400,8 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
     fields = []
     for field in PEOPLE:
         if field.name == "mean_*":
-            fields += [field.named(name, index) for index, name in enumerate(outputs)]
+            for index, name in enumerate(outputs):
+                fields.append(field.named(name, index)._replace(head=output_field(name).head))
         else:
             fields += _expand([field], labels)
     return fields

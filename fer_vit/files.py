@@ -96,18 +96,20 @@ def _add(new: Path, path: Path) -> None:
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder beside `path` and removes it afterwards.
 
-    A failure to write raises FerVitError. Other users may not enter the folder.
+    A failure to write raises FerVitError. Other users may not enter the folder. Folders above it
+    that are made for it, and are empty afterwards, are removed as well: a command that fails leaves
+    nothing.
     """
     with ExitStack() as after:
+        after.callback(_remove_empty, _missing_parents(path))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             scratch = None
             # Before the folder is locked, another process may remove it.
             while scratch is None or not scratch.exists():
                 scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
                 after.callback(_remove, scratch)
                 after.callback(_restore, path, scratch / "old")
-                scratch.mkdir(mode=0o700)
+                _make_scratch(scratch)
                 after.enter_context(_locked(scratch, wait=True))
             (scratch / MARK).touch()
         except OSError as error:
@@ -119,6 +121,33 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
             if of_another_file:
                 raise
             raise cannot_write(path, error, advice) from error
+
+
+def _missing_parents(path: Path) -> list[Path]:
+    """Returns the folders above a path that do not exist, the lowest first."""
+    return [parent for parent in path.parents if not os.path.lexists(parent)]
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Removes folders that are empty."""
+    for folder in folders:
+        with suppress(OSError):  # it has files, or was never made
+            folder.rmdir()
+
+
+def _make_scratch(scratch: Path) -> None:
+    """Makes a scratch folder and the folders above it.
+
+    Meanwhile another process that fails may remove these again, because they are empty.
+    """
+    while True:
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.mkdir(mode=0o700)
+            return
+        except FileNotFoundError:
+            if scratch.parent.exists():  # such as /proc, in which there are no new folders
+                raise
 
 
 def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:

@@ -1,13 +1,14 @@
 """What a user's folder holds: photos, videos, other files, and entries that no user made.
 
-This is the only place that decides which suffixes are photos and videos, and which entries belong
-to the system.
+This is the only place that decides which suffixes are photos and videos, which entries belong to
+the system, and which folders are results.
 """
 
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
@@ -78,6 +79,34 @@ def system_entry(name: str) -> str | None:
     return HIDDEN if name.startswith(".") else None
 
 
+GENERATOR = "fer-vit visualize"
+"""The program of a report, in the head of its page."""
+REPORT = "by visualize"
+TRAINING_LOG = "by training"
+RESULTS = (REPORT, TRAINING_LOG)
+"""Folders whose pictures are results, and no photos of a user."""
+
+
+def is_report(page: Path) -> bool:
+    """Returns whether a file is the page of a report."""
+    try:
+        with page.open("rb") as file:
+            return f'name="generator" content="{GENERATOR}"'.encode() in file.read(1000)
+    except OSError:  # there is none, or it is a folder
+        return False
+
+
+def result_kind(folder: Path) -> str | None:
+    """Returns which of `RESULTS` a folder is; None for others, and for one that is not readable."""
+    page = folder / "index.html"
+    if page.is_file() and is_report(page):
+        return REPORT
+    with suppress(OSError):
+        if any(name.startswith("events.out.tfevents.") for name in os.listdir(folder)):
+            return TRAINING_LOG
+    return None
+
+
 @dataclass(frozen=True)
 class Listing:
     """The content of a folder, at any depth and in order."""
@@ -85,7 +114,7 @@ class Listing:
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     system: Counter[str] = field(default_factory=Counter)
-    """Number of system entries and hidden ones by their pattern;
+    """Number of system entries and hidden ones by their pattern, and of results by their kind;
     what lies below them is not counted.
     """
 
@@ -104,7 +133,7 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """Lists a folder without system entries and hidden ones.
+    """Lists a folder without system entries, hidden ones, and folders of results.
 
     Raises FerVitError if it cannot read a folder below. Links are followed, but no folder is listed
     twice: neither through a link to a parent, nor through one to a folder below the top, which is
@@ -120,6 +149,11 @@ def list_folder(folder: Path) -> Listing:
             folders.clear()
             continue
         seen.add(real)
+        kind = result_kind(Path(parent))
+        if kind:
+            listing.system[kind] += 1
+            folders.clear()
+            continue
         if real != str(top):
             listing.folders.append(Path(parent))
         folders[:] = _without_system(folders, listing.system)
@@ -155,7 +189,9 @@ def _cannot_list(error: OSError) -> None:
 
 
 def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
-    """Returns a line for files that are not read, by suffix, and one for system entries."""
+    """Returns lines for what is not read: files by suffix, system entries, results."""
+    results = Counter({kind: system[kind] for kind in RESULTS if system[kind]})
+    system = system - results
     notes = []
     if others:
         notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")
@@ -165,6 +201,9 @@ def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
             f"{counted(system.total(), 'system or hidden entry', 'system or hidden entries')} "
             f"({count_text(system)})"
         )
+    if results:
+        folders = counted(results.total(), "folder of results", "folders of results")
+        notes.append(f"not read: {folders} ({count_text(results)})")
     return notes
 
 

@@ -1,10 +1,12 @@
 """Signals that end a command: one table for every command, the servers and the training."""
 
+import math
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer, main_thread
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 """Sent by schedulers and services; when a terminal or ssh closes."""
@@ -13,6 +15,7 @@ ENDING: Sequence[signal.Signals] = tuple(
     for name in SIGNAL_NAMES
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
+AGAIN = 0.1  # seconds after which a signal is sent again
 REPEATED = 2.0  # seconds in which further signals belong to the first: a closed terminal sends two
 
 
@@ -26,38 +29,72 @@ def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
             signal.signal(number, lambda received, _: handle(signal.Signals(received)))
 
 
+def _send(number: signal.Signals) -> None:
+    """Sends a signal to the main thread, which may wait for something."""
+    if sys.platform == "win32":
+        signal.raise_signal(number)
+    else:
+        signal.pthread_kill(main_thread().ident or 0, number)
+
+
+class _Ending:
+    """The exception of a signal, which ends the block of `exit_on_signals`."""
+
+    def __init__(self) -> None:
+        self.exception: SystemExit | KeyboardInterrupt | None = None
+        self._number = signal.SIGINT
+        self._last = -math.inf  # seconds
+        self._report_others = sys.unraisablehook
+
+    def raise_first(self, number: signal.Signals) -> None:
+        """Raises the exception of a signal, unless it belongs to the one before."""
+        now = time.monotonic()
+        if now - self._last >= REPEATED:
+            self._last = now
+            self._number = number
+            interrupted = number == signal.SIGINT
+            self.exception = KeyboardInterrupt() if interrupted else SystemExit(128 + number)
+            raise self.exception
+
+    def raise_again(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """Sends the signal again whose exception Python ignores, as in a destructor."""
+        if self.exception is None or unraisable.exc_value is not self.exception:
+            self._report_others(unraisable)
+            return
+        self._last = -math.inf
+        timer = Timer(AGAIN, _send, [self._number])
+        timer.daemon = True
+        timer.start()
+
+
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
     """Makes signals end the block by an exception, so that its files are removed.
 
     A signal of `ENDING` raises SystemExit with the status of a shell, 128 + its number; Ctrl-C
     raises KeyboardInterrupt. A further signal within `REPEATED` seconds does nothing: it would
-    interrupt the removal.
+    interrupt the removal. A library that is imported meanwhile makes an ImportError of the signal's
+    exception, which therefore replaces each that leaves the block. Where Python ignores it, as in a
+    destructor, it is raised again soon afterwards.
     """
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
-    last = -REPEATED
-
-    def is_first() -> bool:
-        nonlocal last
-        now = time.monotonic()
-        first = now - last >= REPEATED
-        if first:
-            last = now
-        return first
-
-    def leave(number: signal.Signals) -> None:
-        if is_first():
-            sys.exit(128 + number)
+    ending = _Ending()
 
     def interrupt(_number: int, _frame: object) -> None:
-        if is_first():
-            raise KeyboardInterrupt
+        ending.raise_first(signal.SIGINT)
 
-    handle_ending(leave)
+    handle_ending(ending.raise_first)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, interrupt)
+    report_others = sys.unraisablehook
+    sys.unraisablehook = ending.raise_again
     try:
         yield
+    except Exception:
+        if ending.exception is None:
+            raise
+        raise ending.exception from None
     finally:
+        sys.unraisablehook = report_others
         for number, handler in before.items():
             signal.signal(number, handler)

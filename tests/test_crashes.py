@@ -30,6 +30,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import remove_stale, remove_stale_below, scratch_folder
 from fer_vit.report.table import TableWriter
+from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint
@@ -467,6 +468,115 @@ def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.stdin.close()
         assert process.wait(PATIENCE) == 143
+
+
+IMPORTING = """
+import time
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("entry", ["-m fer_vit", "cli.py"])
+def test_ctrl_c_while_libraries_are_imported_prints_nothing(entry: str, tmp_path: Path) -> None:
+    (tmp_path / "jsonargparse.py").write_text(IMPORTING)  # the first library of the command line
+    script = f"{ROOT / entry}" if entry.endswith(".py") else entry
+    command = [*DEFAULT_SIGNALS, sys.executable, *script.split(), "models"]
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]])
+    with psutil.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == -signal.SIGINT
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"),
+    [
+        (signal.SIGINT, KeyboardInterrupt),
+        (signal.SIGTERM, SystemExit),
+        (signal.SIGHUP, SystemExit),
+    ],
+)
+def test_the_exception_of_a_signal_wins_over_what_a_library_makes_of_it(
+    number: signal.Signals, ending: type[BaseException]
+) -> None:
+    def replaced() -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            raise ImportError("initialization failed") from None  # as onnxruntime does
+
+    with pytest.raises(ending), exit_on_signals():
+        replaced()
+    with pytest.raises(ImportError), exit_on_signals():
+        raise ImportError("without a signal")
+
+
+class Stubborn:
+    """Gets a signal in its destructor, where Python ignores exceptions."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_in_a_destructor_is_not_lost(
+    number: signal.Signals, ending: type[BaseException], capsys: pytest.CaptureFixture
+) -> None:
+    def work() -> None:
+        Stubborn(number)  # freed at once
+        time.sleep(PATIENCE)
+
+    with pytest.raises(ending), exit_on_signals():
+        work()
+    assert capsys.readouterr().err == ""
+
+
+# What a command that fails leaves
+
+
+def test_folders_that_were_made_for_a_failed_output_are_removed(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b" / "c.csv"
+    files.check_output(target, overwrite=False)
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "a").mkdir()  # the user's
+    with pytest.raises(FileNotFoundError), files.atomic_write(target):
+        (tmp_path / "input").read_text()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "a"]
+    with files.atomic_write(target) as new:
+        new.write_text("whole")
+    assert target.read_text() == "whole"
+
+
+def test_a_folder_that_another_process_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a" / "c.csv"
+    mkdir = Path.mkdir
+    removed = []
+
+    def remove_first(self: Path, *given: Any, **options: Any) -> None:
+        if files.SCRATCH_NAME.fullmatch(self.name) and not removed:
+            removed.append(self.parent)
+            self.parent.rmdir()
+        mkdir(self, *given, **options)
+
+    monkeypatch.setattr(Path, "mkdir", remove_first)
+    with files.atomic_write(target) as new:
+        new.write_text("whole")
+    assert removed == [target.parent]
+    assert target.read_text() == "whole"
 
 
 # Full disks

@@ -17,6 +17,7 @@ from fer_vit.errors import (
     command_line,
     describe_option,
     for_reader,
+    known_names,
     printable,
     short,
 )
@@ -155,3 +156,14 @@ def test_the_log_names_arguments_in_python_and_options_in_a_command(
             assert for_reader("`--a.b 1`") == "`--a.b 1`"
     in_python, in_command = "a.png: add `face='crop'`.", "a.png: add `--face crop`."
     assert caplog.messages == [in_python, in_command] * 2
+
+
+def test_of_many_names_an_error_has_the_nearest() -> None:
+    few = ["age", "gender"]
+    assert known_names("gendr", few) == "age, gender"
+    many = [f"move_{number}" for number in range(70)] + few
+    text = known_names("gendr", many)
+    assert "gender" in text.split(", ")[0]
+    assert text.endswith(" others")
+    assert len(text) < 100
+    assert known_names("€", many).startswith("move_0, ")

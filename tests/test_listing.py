@@ -7,6 +7,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.listing import (
+    GENERATOR,
     HIDDEN,
     MEDIA_SUFFIXES,
     PHOTO_SUFFIXES,
@@ -155,3 +156,28 @@ def test_notes_are_short_and_plain() -> None:
     assert text.startswith("5 .txt, 3 .\\x1b[2J, ")
     assert text.endswith("996 others")
     assert all(note.isprintable() and len(note) < 200 for note in unread_notes(counts, counts))
+
+
+PAGE = f'<!doctype html><meta name="generator" content="{GENERATOR}">'
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("index.html", PAGE), ("events.out.tfevents.1.host.2", "")]
+)
+def test_pictures_of_results_are_no_photos(file: str, content: str, tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "site/index.html", "site/b.jpg", "out/photos/1.jpg")
+    (tmp_path / "out" / file).write_text(content)
+    kept = [tmp_path / "a.jpg", tmp_path / "site" / "b.jpg"]
+    inputs = find_inputs([tmp_path])
+    assert inputs.files == kept
+    assert len(inputs.notes) == 2, "index.html, and the results"
+    assert list_folder(tmp_path).folders == [tmp_path / "site"]
+    assert find_images([f"{tmp_path}/**/*.jpg"]) == kept
+    # `*` of a shell names the results, too
+    assert find_images([tmp_path / "a.jpg", tmp_path / "out"]) == kept[:1]
+    with pytest.raises(FerVitError, match="results"):
+        find_images([tmp_path / "out"])
+
+    photo = tmp_path / "out" / "photos" / "1.jpg"
+    for named in (photo, photo.parent, f"{tmp_path}/out/photos/*.jpg"):
+        assert find_images([named]) == [photo], "results that are named"

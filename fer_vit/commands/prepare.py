@@ -15,7 +15,7 @@ import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.data.shards import parse_shard_name
-from fer_vit.errors import FerVitError, check_number, printable, suggest
+from fer_vit.errors import FerVitError, check_number, check_whole, printable, suggest
 from fer_vit.face.detectors import DETECTORS, DetectorName
 from fer_vit.files import check_output
 from fer_vit.heads import target_column
@@ -78,7 +78,7 @@ def prepare(
             are kept.
         shards: Number of shards of training images to write into a folder, with all images, for
             `fit` to stream.
-        workers: Processes that read images. Default: one per core.
+        workers: Processes that read images; 0: this one. Default: one per core.
         overwrite: Whether an existing manifest may be replaced.
         options: The options of the data set.
     """
@@ -191,7 +191,7 @@ def _check_arguments(
     overwrite: bool,
 ) -> None:
     """Raises FerVitError, before the data set is read, for a wrong argument."""
-    check_number("workers", 1 if workers is None else workers, 1)
+    check_whole("workers", workers or 0, 0)
     check_number("shards", 1 if shards is None else shards, 1)
     if is_archive(root) and not root.is_file():
         raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")

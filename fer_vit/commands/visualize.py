@@ -10,11 +10,10 @@ from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_beside, check_output
-from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.photos import PhotoOptions, find_inputs, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count
-from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions

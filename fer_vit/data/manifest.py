@@ -29,7 +29,7 @@ from fer_vit.data.schema import (
     target_columns,
 )
 from fer_vit.data.shards import Shard, find_shards
-from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, Mask
@@ -207,7 +207,7 @@ class Manifest:
         if name not in names:
             raise FerVitError(
                 f"{self.path} has no column `{name}`, only "
-                f"{', '.join(names)}.{suggest(name, names)}"
+                f"{known_names(name, names)}.{suggest(name, names)}"
             )
         return list(self.table[name].to_pylist())
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, suggest
+from fer_vit.errors import FerVitError, known_names, suggest
+from fer_vit.evaluation.columns import is_owned
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
@@ -135,11 +136,7 @@ def check_options(
         )
     for column in by:
         if column not in faces.columns:
-            known = ", ".join(faces.columns)
-            hint = suggest(column, faces.columns)
-            raise FerVitError(
-                f"There is no column `{column}`, only {known}.{hint} `--columns` adds a table."
-            )
+            raise _no_column(column, data, faces, is_manifest=images)
     if against and faces.targets is None and not faces.heads:
         raise FerVitError(
             "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
@@ -153,3 +150,20 @@ def check_options(
         raise FerVitError(
             "`--robustness` needs images, and there is only a table. Name a manifest."
         )
+
+
+def _no_column(column: str, data: Path, faces: EvaluatedFaces, is_manifest: bool) -> FerVitError:
+    """Returns the error of a missing column; of a table, it names the columns of the user."""
+    hint = suggest(column, faces.columns)
+    names = list(faces.columns)
+    if is_manifest:
+        known = f"It has {known_names(column, names)}."
+    else:
+        added = [name for name in names if not is_owned(name, faces.labels)]
+        known = "`fer-vit predict --help` lists the columns of `predict`"
+        if added:
+            known += f"; others are {known_names(column, added)}"
+        known += "."
+    return FerVitError(
+        f"There is no column `{column}` in {data}.{hint} {known} `--columns` adds a table."
+    )

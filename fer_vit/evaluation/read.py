@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from fer_vit.errors import TableError, printable, short, suggest
+from fer_vit.errors import TableError, known_names, printable, short, suggest
 from fer_vit.evaluation.cells import (
     SPACES,
     AmbiguousMarkError,
@@ -84,7 +84,7 @@ class Table:
                 hint = f" Rename `{name}`."
                 break
         columns = "columns" if len(names) > 1 else "column"
-        came = short(", ".join(map(printable, self.names))) or "no column"
+        came = known_names(missing[0], map(printable, self.names)) or "no column"
         raise TableError(
             f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {came}.{hint}"
         )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
+from fer_vit.heads import EXPRESSION, MOVEMENTS
 from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import is_video
 
@@ -26,13 +27,13 @@ class Outputs(NamedTuple):
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
         if self.people:
-            people.write(self.people, labels, self.overwrite)
+            people.write(self.people, labels, self.overwrite, self.heads)
         if self.intervals:
             from fer_vit.predict.frames import start_of  # only here: PyAV may not be installed
 
             people.end()
             starts = {path: start_of(Path(path)) for path in people.spans}
-            write_intervals(self.intervals, people, starts, self.overwrite)
+            write_intervals(self.intervals, people, starts, self.overwrite, self.heads)
 
 
 def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
@@ -46,12 +47,23 @@ def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
         raise FerVitError(f"Expected each of the outputs once, but got {', '.join(heads)}.")
 
 
-def check_threshold(outputs: Outputs, known: Sequence[str], model: str) -> None:
-    """Raises FerVitError when intervals of movements are requested of a model without them."""
-    if outputs.threshold is not None and "movements" not in known:
+def check_intervals(outputs: Outputs, known: Sequence[str], model: str) -> None:
+    """Raises FerVitError when intervals are requested of heads that have none."""
+    if outputs.threshold is not None and MOVEMENTS not in known:
         raise FerVitError(
             f"Expected a model with movements for `--threshold`, but {model} has "
             f"{', '.join(known)}. Leave it out, or choose another model."
+        )
+    chosen = outputs.heads or known
+    if outputs.threshold is not None and MOVEMENTS not in chosen:
+        raise FerVitError(
+            "`--threshold` is for movements, which `--outputs` leaves out. "
+            "Leave the threshold out, or add movements to the outputs."
+        )
+    if outputs.intervals and outputs.threshold is None and EXPRESSION not in chosen:
+        raise FerVitError(
+            "`--intervals` has expressions, which `--outputs` leaves out, and movements above "
+            "`--threshold`. Add expression to the outputs, or a threshold."
         )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.faces import NO_FACE, Faces
-from fer_vit.fields import INTERVALS, SMOOTHED, people_fields
+from fer_vit.fields import INTERVALS, SMOOTHED, choose_fields, people_fields
 from fer_vit.files import as_text, atomic_write
-from fer_vit.heads import HEADS, MOVEMENTS, column_periods
+from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
 from fer_vit.report.table import TableWriter
 
 MOVE = HEADS[MOVEMENTS].prefix
@@ -277,10 +277,16 @@ class People:
     def _is_above(self, column: str, value: float) -> bool:
         return is_movement(column) and self._threshold is not None and value > self._threshold
 
-    def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
-        """Writes a table with a row for each person."""
+    def write(
+        self, path: Path, labels: list[str], overwrite: bool, heads: Sequence[str] = ()
+    ) -> None:
+        """Writes a table with a row for each person.
+
+        It has the columns of the chosen `heads`; empty: of all.
+        """
         self.end()
-        columns = {field.name: field.kind for field in people_fields(labels, self._outputs)}
+        fields = choose_fields(people_fields(labels, self._outputs), heads)
+        columns = {field.name: field.kind for field in fields}
         with TableWriter(path, columns, overwrite=overwrite) as table:
             for person in self._persons.values():
                 lengths = [run.end - run.start for run in person.intervals]
@@ -304,13 +310,18 @@ class People:
                     row[f"mean_{column}"] = mean.value
                 table.write([row])
 
-    def intervals(self) -> list[Episode]:
-        """Returns the intervals, person by person: first of expressions, then of movements."""
+    def intervals(self, heads: Sequence[str] = ()) -> list[Episode]:
+        """Returns the intervals of the chosen `heads`, person by person; empty: of all.
+
+        Expressions come first, then movements.
+        """
         self.end()
         intervals: list[Episode] = []
         for person in self._persons.values():
-            intervals += person.intervals
-            intervals += person.movements
+            if not heads or EXPRESSION in heads:
+                intervals += person.intervals
+            if not heads or MOVEMENTS in heads:
+                intervals += person.movements
         return intervals
 
 
@@ -325,15 +336,19 @@ def is_textgrid(path: Path) -> bool:
 
 
 def write_intervals(
-    path: Path, people: People, starts: Mapping[str, float], overwrite: bool
+    path: Path,
+    people: People,
+    starts: Mapping[str, float],
+    overwrite: bool,
+    heads: Sequence[str] = (),
 ) -> None:
     """Writes the intervals of people as a table or, by its suffix, as a TextGrid of one video.
 
     Times count from the start of each file, as other programs play it; `starts` has the first time
-    in it, in seconds.
+    in it, in seconds. They are of the chosen `heads`; empty: of all.
     """
     intervals = []
-    for interval in people.intervals():
+    for interval in people.intervals(heads):
         shift = starts[interval.path]
         shifted = replace(interval, start=interval.start - shift, end=interval.end - shift)
         intervals.append(shifted)

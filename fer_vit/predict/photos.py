@@ -40,8 +40,10 @@ from fer_vit.geometry import Image
 from fer_vit.listing import (
     MEDIA_SUFFIXES,
     PHOTO_SUFFIXES,
+    RESULTS,
     VIDEO_SUFFIXES,
     list_folder,
+    result_kind,
     system_entry,
     unread_notes,
 )
@@ -156,9 +158,9 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
     """Lists the images in files, folders (recursively) and glob patterns, each once, in order.
 
-    In folders, system entries, hidden ones and files without one of the `suffixes` are counted;
-    other inputs may have any suffix. Raises FerVitError when an input does not exist or contains no
-    image.
+    In folders, system entries, hidden ones, results and files without one of the `suffixes` are
+    counted; other inputs may have any suffix. Raises FerVitError when an input does not exist or
+    contains no image.
     """
     named = {str(item): expand_pattern(str(item)) for item in inputs}
     files: dict[Path, None] = {}
@@ -176,9 +178,12 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
             files |= dict.fromkeys(images)
             others += listing.other_kinds(suffixes)
             system += listing.system
-            known = known or bool(images)
+            # `predict *` also names the report of an earlier run
+            known = known or bool(images) or any(kind in listing.system for kind in RESULTS)
         if not known:
             raise _no_image(item, others, system)
+    if named and not files:
+        raise _no_image(", ".join(named), others, system)
     return Inputs(list(files), others, system)
 
 
@@ -195,8 +200,8 @@ def expand_pattern(item: str) -> list[Path]:
     """Returns the files and folders that a path or glob pattern names, in order.
 
     An existing path is itself, even if it looks like a pattern. In a pattern, leading folders that
-    exist are literal; where it matches nothing, brackets are, too. Matches with system entries or
-    hidden ones on their way are left out, unless the pattern names these.
+    exist are literal; where it matches nothing, brackets are, too. Matches with system entries,
+    hidden ones or folders of results on their way are left out, unless the pattern names these.
 
     Raises:
         FerVitError: The pattern is empty, matches nothing, or is an address such as https://.
@@ -207,8 +212,7 @@ def expand_pattern(item: str) -> list[Path]:
         return [Path(item)]
     matches = _match(_as_pattern(item)) or _match(item.replace("[", "[[]"))
     if matches:
-        named = set(Path(item).parts)
-        return [path for path in matches if not any(map(system_entry, {*path.parts} - named))]
+        return _without_system(matches, item)
 
     address = re.fullmatch(r"(\w{2,}):/+(.*)", item)  # a Path has one slash
     if address:
@@ -218,6 +222,22 @@ def expand_pattern(item: str) -> list[Path]:
     raise FerVitError(
         f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
     )
+
+
+def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
+    """Returns the matches without system entries, hidden ones and results that are not named."""
+    named = set(Path(pattern).parts)
+    results: dict[Path, bool] = {}  # whether a folder is one
+    kept = []
+    for match in matches:
+        folders = [folder for folder in match.parents if folder.name not in {*named, ""}]
+        for folder in folders:
+            if folder not in results:
+                results[folder] = result_kind(folder) is not None
+        hidden = any(map(system_entry, {*match.parts} - named))
+        if not hidden and not any(results[folder] for folder in folders):
+            kept.append(match)
+    return kept
 
 
 def _as_pattern(item: str) -> str:
@@ -263,7 +283,8 @@ class PhotoOptions:
         detector: "yunet" finds faces, also in crops. "landmarks" treats each image as one face and
             finds its landmarks. "none" finds nothing: crops must be framed like the training crops.
         batch_size: Photos or frames per batch; the result does not depend on it.
-        workers: Processes that read photos. Default: one per core. Videos are read by one process.
+        workers: Processes that read photos; 0: this one. Default: one per core. Videos are read by
+            one process.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
         start: Begin this many seconds after the first frame of a video.

@@ -25,7 +25,7 @@ from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
 from fer_vit.fields import Cell, Field, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, remove_stale_below
-from fer_vit.predict.outputs import Outputs, check_heads, check_threshold
+from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.reading import Started
@@ -61,7 +61,7 @@ def predict_table(
     have a row with this status. The table is complete even if the marked copy fails.
     """
     check_heads(outputs.heads, model.heads, model.name)
-    check_threshold(outputs, model.heads, model.name)
+    check_intervals(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
         model=model,
@@ -102,7 +102,7 @@ def predict_folder(
     folder contains other files, or a table of other images, options or another model.
     """
     check_heads(outputs.heads, model.heads, model.name)
-    check_threshold(outputs, model.heads, model.name)
+    check_intervals(outputs, model.heads, model.name)
     facts = _folder_facts(model, images, options, outputs)
     remove_stale_below(outputs.table)  # of finished tables, too
 

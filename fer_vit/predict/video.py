@@ -108,13 +108,14 @@ def find_in_frames(
     """Yields each frame with its faces and their tracks.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in
-    between, faces are followed. With `fill`, a new face is also followed back into the frames since
-    the search before, up to WAITING.
+    between, faces are followed. With `fill`, the last frame is searched, too, and a new face is
+    followed back into the frames since the search before, as far as these wait.
     """
     waiting = deque[Tracked]()
-    most = min(detect_every, WAITING) if fill else 1
+    most = min(detect_every, WAITING - 1) if fill else 1  # `mark_last` holds one, too
+    marked = mark_last(frames) if fill else ((frame, False) for frame in frames)
     try:
-        for tracked in search_frames(detector, frames, detect_every, waiting):
+        for tracked in search_frames(detector, marked, detect_every, waiting):
             waiting.append(tracked)
             if len(waiting) == most:
                 yield waiting.popleft()
@@ -124,19 +125,38 @@ def find_in_frames(
     yield from waiting
 
 
+def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
+    """Yields each frame with whether it is the last one, also before an error of the frames."""
+    before: Frame | None = None
+    try:
+        for frame in frames:
+            if before is not None:
+                yield before, False
+            before = frame
+    except Exception:  # of a damaged file
+        if before is not None:
+            yield before, True
+        raise
+    if before is not None:
+        yield before, True
+
+
 def search_frames(
     detector: Detector,
-    frames: Iterable[Frame],
+    frames: Iterable[tuple[Frame, bool]],
     detect_every: int,
     waiting: Sequence[Tracked],
 ) -> Iterator[Tracked]:
-    """Yields each frame with its faces and tracks; adds a new face to the frames `waiting`."""
+    """Yields each frame with its faces and tracks; adds a new face to the frames `waiting`.
+
+    Frames come with whether they are searched in any case.
+    """
     tracker = Tracker()
     due = 0  # the next frame to search
-    for frame in frames:
+    for frame, is_last in frames:
         image, number, seconds = frame
         expected = tracker.expect_faces(seconds)
-        search = number >= due
+        search = number >= due or is_last
         if not search:
             faces = follow_faces(detector, image, expected)
             search = len(faces) < len(expected)  # one is lost

@@ -20,16 +20,7 @@ from fer_vit.files import json_text
 from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.faces import data_uri
 
-GENERATOR = "fer-vit visualize"
 FIRST = "base.js"  # of the scripts in a folder, which the others use
-
-
-def is_report(page: Path) -> bool:
-    """Returns whether a file is the page of a report."""
-    if not page.is_file():
-        return False
-    with page.open("rb") as file:
-        return f'name="generator" content="{GENERATOR}"'.encode() in file.read(1000)
 
 
 def _printable_text(value: Any) -> Any:

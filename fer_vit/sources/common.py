@@ -146,12 +146,13 @@ def add_landmarks(
     """Returns a copy with landmarks and thumbnails, without unreadable images, in the same order.
 
     Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images
-    of more than CUT pixels become crops of their face. Worker processes read the images; one that
-    kills its process is dropped, too, and a note names it.
+    of more than CUT pixels become crops of their face. Worker processes read the images (None: one
+    per core, 0: this process); one that kills its process is dropped, too, and a note names it.
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
-    processes = min(workers or cores(), math.ceil(count / IMAGES_PER_WORKER))
+    most = cores() if workers is None else workers
+    processes = min(most, math.ceil(count / IMAGES_PER_WORKER))
     results = work_in_processes(detect, reading.rows, processes)
     rows: list[Row] = []
     dropped = Counter[str]()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.data.dataset import Batch
-from fer_vit.errors import FerVitError, suggest
+from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.explain.methods import (
     METHODS,
     Explanation,
@@ -133,7 +133,8 @@ def find_targets(model: Recognizer, names: Sequence[str]) -> dict[str, int]:
     for name in names:
         if name not in known:
             raise FerVitError(
-                f"Expected targets among {', '.join(known)}, but got {name}.{suggest(name, known)}"
+                f"Expected targets among {known_names(name, known)}, but got {name}."
+                f"{suggest(name, known)} `fer-vit predict --help` lists all columns."
             )
         indices[name] = known.index(name)
     return indices

@@ -18,12 +18,13 @@ from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.faces import SMALL, Face
 from fer_vit.fields import Cell
+from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
-from fer_vit.report.html import GENERATOR, render
+from fer_vit.report.html import render
 from fer_vit.report.table import TableWriter
 from fer_vit.visualization.averages import Average, list_heads, write_heads, write_tables
 from fer_vit.visualization.charts import fixed_charts

@@ -622,9 +622,23 @@ MUTATIONS = [
     Mutation(
         "a second signal does not interrupt the removal",
         "fer_vit/signals.py",
-        "first = now - last >= REPEATED",
-        "first = True",
+        "        if now - self._last >= REPEATED:\n",
+        "        if True:\n",
         "tests/test_crashes.py::test_signals_leave_no_file_even_two_of_them",
+    ),
+    Mutation(
+        "a signal ends a command though a library replaces its exception",
+        "fer_vit/signals.py",
+        "        if ending.exception is None:\n",
+        "        if True:\n",
+        "tests/test_crashes.py::test_the_exception_of_a_signal_wins_over_what_a_library_makes_of_it",
+    ),
+    Mutation(
+        "a command that fails leaves no empty folder",
+        "fer_vit/files.py",
+        "        after.callback(_remove_empty, _missing_parents(path))\n",
+        "",
+        "tests/test_crashes.py::test_folders_that_were_made_for_a_failed_output_are_removed",
     ),
     Mutation(
         "nohup ignores SIGHUP",

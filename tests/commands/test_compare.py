@@ -109,9 +109,11 @@ def test_columns_of_another_table_different_persons_and_few(
     results = json.loads((tmp_path / "d" / "results.json").read_text())["Mean probability"]
     assert results["differences"]["calm: 1 - 0"] is None
     assert "(6 and 5)" in results["missing"]["calm: 1 - 0"]
-    assert "no column `persn`" in fails(
-        capsys, "compare", *words[:-1], "--person=persn", f"--output={tmp_path / 'e'}"
-    )
+    error = fails(capsys, "compare", *words[:-1], "--person=whoo", f"--output={tmp_path / 'e'}")
+    assert "no column `whoo`" in error
+    assert "`who`" in error
+    assert "group, who." in error, "the added columns, without the columns of predict"
+    assert "p_calm" not in error
 
 
 def test_each_result_is_a_sentence_before_differences_and_means(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fer_vit.listing import GENERATOR
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence, FaceRecord
-from fer_vit.report.html import GENERATOR, render
+from fer_vit.report.html import render
 from tests.helpers.faces import make_face
 
 REGIONS = ("mouth", "nose", "chin")

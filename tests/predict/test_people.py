@@ -10,12 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from praatio import textgrid
 
+from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
 from fer_vit.fields import face_fields
+from fer_vit.predict.outputs import Outputs, check_intervals
 from fer_vit.predict.people import People, format_textgrid, write_intervals
 
 LABELS = ["neutral", "happiness"]
-HEADS = ("move_smile", "yaw")
+SMILE = "move_smile"
+HEADS = (SMILE, "yaw")
 SCHEME = Scheme(tuple(LABELS))
 
 
@@ -202,6 +205,47 @@ def test_movements_above_a_threshold_have_intervals_and_means() -> None:
     text = format_textgrid(moving(values, 0.5).intervals(), 0.7)
     assert 'name = "track 3"' in text
     assert 'name = "track 3 move_smile"' in text
+
+
+@pytest.mark.parametrize(
+    ("heads", "columns", "intervals"),
+    [
+        ((), {"time_neutral", "longest_run", "mean_move_smile", "mean_yaw"}, {"neutral", SMILE}),
+        (("expression",), {"time_neutral", "longest_run"}, {"neutral"}),
+        (("movements",), {"mean_move_smile"}, {SMILE}),
+        (("pose", "movements"), {"mean_move_smile", "mean_yaw"}, {SMILE}),
+    ],
+)
+def test_tables_of_people_have_the_chosen_heads(
+    heads: tuple[str, ...], columns: set[str], intervals: set[str], tmp_path: Path
+) -> None:
+    outputs = Outputs(
+        tmp_path / "faces.parquet",
+        people=tmp_path / "people.parquet",
+        intervals=tmp_path / "intervals.parquet",
+        heads=heads,
+        threshold=0.5,
+    )
+    outputs.write_people(moving([0.6, 0.7], 0.5), ["neutral"])
+    known = set(pq.read_schema(tmp_path / "people.parquet").names)
+    assert known - {"path", "track", "first_seen", "last_seen", "frames"} == (
+        columns | ({"longest_run_seconds"} & known)
+    )
+    labels = pq.read_table(tmp_path / "intervals.parquet")["label"].to_pylist()
+    assert set(labels) == intervals
+
+
+@pytest.mark.parametrize(
+    ("heads", "threshold"), [(["expression"], 0.5), (["movements"], None), (["pose"], 0.5)]
+)
+def test_intervals_of_heads_that_are_left_out_are_an_error(
+    heads: list[str], threshold: float | None
+) -> None:
+    outputs = Outputs(
+        Path("a.csv"), intervals=Path("b.csv"), heads=tuple(heads), threshold=threshold
+    )
+    with pytest.raises(FerVitError, match="outputs"):
+        check_intervals(outputs, ["expression", "pose", "movements"], "m")
 
 
 def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ with a drawn and the real detector.
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import permutations
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_every_search_finds_small_faces() -> None:
 
 @squares
 @pytest.mark.parametrize("rate", [10, 25])
-@pytest.mark.parametrize("entry", [1, 4, 5, 7])
+@pytest.mark.parametrize("entry", [1, 4, 5, 7, 11])
 def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
     images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
@@ -124,6 +125,22 @@ def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) ->
     for number, faces in enumerate(found[entry:], entry):
         newcomer = faces.box[faces.track == 2][0]
         assert np.abs(newcomer[:2] - (400 - 3 * number, 200)).max() <= 2
+
+
+@squares
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_face_that_appears_after_the_last_search_has_rows(damaged: bool) -> None:
+    def frames() -> Iterator[Frame]:
+        for number in range(9):
+            yield Frame(stage(*[(50, 100)] * (number >= 6)), number, number / 25)
+        if damaged:
+            raise ImageError("damaged")
+
+    found = []
+    with pytest.raises(ImageError) if damaged else nullcontext():
+        for faces in tracked(Blobs(), frames(), 5, fill=True):
+            found.append(faces)
+    assert [len(faces) for faces in found] == [0] * 6 + [1] * 3
 
 
 def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) -> None:
@@ -180,7 +197,7 @@ def test_few_frames_wait_between_rare_searches() -> None:
         waiting.append(len(taken) - 1 - (faces.infos[0].frame or 0))
         lengths.append(len(faces))
     assert max(waiting) < WAITING
-    assert lengths.index(2) == 30 - (WAITING - 1)
+    assert lengths.index(2) == 30 - (WAITING - 2)
 
 
 @squares

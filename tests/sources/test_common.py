@@ -112,6 +112,9 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(
         f"{index}.png" for index in range(22) if index % 5
     ]
     assert reading.dropped == {"earlier": 1, UNREADABLE: 5}
+    here = add_landmarks(given, YuNet(yunet), workers=0)  # this process
+    assert here.dropped == reading.dropped
+    assert [row.name for row in here.rows] == [row.name for row in reading.rows]
     detector = YuNet(yunet)
     for row in reading.rows:
         assert isinstance(row.image, bytes)
