@@ -7,8 +7,8 @@ more columns after these, strings or null, for example age, gender and race in F
 `image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in
 order, the landmark scheme and the version of fer-vit.
 
-A data set larger than a disk is a folder of shards, see `shards`. Each is such a table with its
-images inside.
+A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
+a table with its images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
 
 A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed:
 the owner of the folder made them.

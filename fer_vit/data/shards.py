@@ -1,7 +1,4 @@
-"""Shards: the Parquet files of a data set in a folder or an object store.
-
-They are named as Hugging Face `datasets` expects a split: `train-00002-of-00008.parquet`.
-"""
+"""Shards: the Parquet files of a data set in a folder or an object store, and their names."""
 
 import re
 from collections import Counter
