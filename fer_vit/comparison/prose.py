@@ -56,19 +56,24 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
         g = -test["g"]
     persons = _persons(study, comparison, test)
     return (
-        f"{_number(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
-        f"{comparison.first} (95% interval {_number(low, kind.form)} to "
-        f"{_number(high, kind.form)}, not corrected; {_p(test['p corrected'])} after Holm's "
+        f"{size_text(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
+        f"{comparison.first} (95% interval {size_text(low, kind.form)} to "
+        f"{size_text(high, kind.form)}, not corrected; {_p(test['p corrected'])} after Holm's "
         f"correction; g = {g:.2f}; {persons})"
     )
 
 
-def _number(value: float, form: str) -> str:
-    """Returns a number as text, of shares in percentage points."""
+def size_text(value: float, form: str) -> str:
+    """Returns a number as text, of shares in percentage points.
+
+    A number that would be rounded to 0 has one significant digit: a difference is never 0.000.
+    """
     plain = form.removeprefix("+")
     if plain.endswith("%"):
-        return f"{100 * value:{plain.removesuffix('%')}f}"
-    return f"{value:{plain}}"
+        value = 100 * value
+        plain = f"{plain.removesuffix('%')}f"
+    text = f"{value:{plain}}"
+    return f"{value:.1g}" if float(text) == 0 else text
 
 
 def p_text(value: float) -> str:

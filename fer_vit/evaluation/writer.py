@@ -580,14 +580,18 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     """Returns the table of the groups of a column."""
     groups = results["groups"]
     text = ""
+    tests = ""
     if "gap" in results:
         text = (
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
             f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
-            "and worst). Difference: from the accuracy of all other faces with a value. p: "
-            "Fisher's exact test (where several faces are of one person, not below the p of the "
-            "bootstrap over persons), with Holm's correction for the number of groups, unless "
-            "two groups have all faces and are one test. "
+            "and worst). "
+        )
+        tests = (
+            "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "
+            "(where several faces are of one person, not below the p of the bootstrap over "
+            "persons), with Holm's correction for the number of groups, unless two groups have "
+            "all faces and are one test."
         )
     if results["few"]:
         few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
@@ -602,8 +606,8 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     drawn = chart(groups, "accuracy" if scored else FOUND)
     table = score_table(column, groups)
     if drawn is None:
-        return Section(f"By {column}", text.strip(), table)
-    numbers = Section("All scores", rows=table)
+        return Section(f"By {column}", f"{text.strip()} {tests}".strip(), table)
+    numbers = Section("All scores", tests, table)
     return Section(f"By {column}", text.strip(), intervals=drawn, more=[numbers])
 
 

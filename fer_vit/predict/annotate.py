@@ -75,15 +75,21 @@ def annotate_video(
             sound = _copy_sound(file, container, begin, end)
             for packet in merge(pictures, sound, key=_time):
                 file.mux(packet)
-            has_sound = bool(file.streams.audio)
+            sounds = _sound_in_words(bool(container.streams.audio), bool(file.streams.audio))
     # `open_video` raises it for errors of FFmpeg, of the output as well
     except ImageError as error:
         raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
     height, width = copy_size(first.image)
     if height * width < first.image.shape[0] * first.image.shape[1]:
         LOGGER.info(f"The copy is reduced to {width} x {height} pixels.")
-    contents = "with its sound" if has_sound else "without sound that MP4 can contain"
-    LOGGER.info(f"Video: {output} ({video.codec_context.name}, {contents})")
+    LOGGER.info(f"Video: {output} ({video.codec_context.name}, {sounds})")
+
+
+def _sound_in_words(of_source: bool, of_copy: bool) -> str:
+    """Returns what became of the sound of a video."""
+    if of_copy:
+        return "with its sound"
+    return "without its sound, which MP4 cannot contain" if of_source else "without sound"
 
 
 def _add_video(

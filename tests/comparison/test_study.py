@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_ind
 
-from fer_vit.comparison.prose import methods, sentences
+from fer_vit.comparison.prose import methods, sentences, size_text
 from fer_vit.comparison.results import compare_kind, compute_results
 from fer_vit.comparison.series import Rest, resample
 from fer_vit.comparison.statistics import Missing
@@ -400,3 +400,18 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     assert direction in line
     assert [float(number) for number in numbers[:3]] == pytest.approx(expected, abs=5e-4)
     assert "g = -" not in line
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (0.2345, ".3f", "0.234"),
+        (0.00031, "+.3f", "0.0003"),
+        (-0.00031, "+.3f", "-0.0003"),
+        (0.916667, ".1%", "91.7"),
+        (0.0002, ".1%", "0.02"),
+        (0.0, ".3f", "0"),
+    ],
+)
+def test_a_difference_is_never_rounded_to_zero(value: float, form: str, text: str) -> None:
+    assert size_text(value, form) == text

@@ -68,7 +68,7 @@ def test_frames_keep_their_times(
     assert [number_of(frame.image) for frame in read_frames(tmp_path / "b.mp4")] == [
         *range(len(moments))
     ]
-    assert f"b.mp4 ({codec}, without sound" in capsys.readouterr().out
+    assert f"b.mp4 ({codec}, without sound)" in capsys.readouterr().out
 
 
 def test_a_video_that_starts_below_0_is_shifted(
@@ -201,7 +201,7 @@ def test_sound_that_mp4_cannot_contain_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     annotate_all(with_sound(tmp_path / "a.avi", "adpcm_ms", EVEN[:5]), tmp_path / "b.mp4")
-    assert "without sound" in capsys.readouterr().out
+    assert "without its sound" in capsys.readouterr().out
     assert len(times(tmp_path / "b.mp4")) == 5
 
 
