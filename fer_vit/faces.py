@@ -783,11 +783,6 @@ def as_cells(column: NDArray[Any]) -> list[Cell]:
     return [cell if known else None for cell, known in zip(cells, finite, strict=True)]
 
 
-def _by_name(names: Sequence[str], values: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Returns the columns of an array (N, K) by K names."""
-    return {name: values[:, index] for index, name in enumerate(names)}
-
-
 def _join_names(names: Sequence[str], member: Mask) -> Objects:
     """Returns the names of the members of each row (N, K) as text (N,)."""
     return as_objects([SEPARATOR.join(compress(names, row)) for row in member])

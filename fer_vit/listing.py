@@ -214,9 +214,13 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {plural or noun + 's'}"
 
 
-def count_text(counts: Counter[str], most: int = 6) -> str:
+MOST_COUNTS = 6
+"""Counts that a line names."""
+
+
+def count_text(counts: Counter[str]) -> str:
     """Returns the largest counts with their names, and how many there are of others."""
-    named = counts.most_common(most)
+    named = counts.most_common(MOST_COUNTS)
     parts = [f"{number:,} {short(plain(name))}" for name, number in named]
     if rest := counts.total() - sum(number for _, number in named):
         parts.append(f"{rest:,} others")

@@ -158,9 +158,6 @@ MEANINGS = {
 }
 """What each of `MEASURES` is, for reports."""
 
-ERRORS = ("MAE", "RMSE")
-"""The measures that are better when they are smaller, in the unit of the head."""
-
 
 def measure(name: str, value: Array, target: Array) -> float:
     """Returns a measure of values (N,) for targets (N,), NaN where unknown."""

@@ -17,7 +17,7 @@ from fer_vit.listing import (
     system_entry,
     unread_notes,
 )
-from fer_vit.predict.photos import find_images, find_inputs
+from fer_vit.predict.photos import find_inputs
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -57,8 +57,10 @@ def test_a_system_folder_is_counted_and_not_entered(name: str, tmp_path: Path) -
     assert inputs.files == [tmp_path / "a.jpg", tmp_path / "deep" / "b.png"]
     assert inputs.system.total() == 2
     assert len(inputs.notes) == 1
-    assert find_images([tmp_path / name]) == [tmp_path / name / "c.jpg"], "a folder that is named"
-    inside = [path for path in find_images([f"{tmp_path}/**/*.jpg"]) if name in path.parts]
+    assert find_inputs([tmp_path / name]).files == [tmp_path / name / "c.jpg"], (
+        "a folder that is named"
+    )
+    inside = [path for path in find_inputs([f"{tmp_path}/**/*.jpg"]).files if name in path.parts]
     assert inside == [], "by a pattern"
 
 
@@ -132,9 +134,9 @@ def test_a_link_to_a_file_is_a_file_of_its_name(tmp_path: Path) -> None:
     expected = ["bored/1.png", "bored/2.png", "calm/1.png", "calm/2.png"]
     for listed in (
         list_folder(tmp_path).files,
-        find_images([tmp_path]),
-        find_images([tmp_path / "*" / "*.png"]),
-        find_images([tmp_path / "**" / "*.png"]),
+        find_inputs([tmp_path]).files,
+        find_inputs([tmp_path / "*" / "*.png"]).files,
+        find_inputs([tmp_path / "**" / "*.png"]).files,
     ):
         assert sorted(path.relative_to(tmp_path).as_posix() for path in listed) == expected
 
@@ -144,10 +146,12 @@ def test_folders_with_letters_of_patterns(folder: str, tmp_path: Path) -> None:
     touch(tmp_path, f"{folder}/1.jpg", f"{folder}/deep[2]/2.jpg", "set1/3.jpg", "a/4.jpg")
     (tmp_path / "more").mkdir()
     for pattern in (f"{folder}/*.jpg", f"{folder}/1*", f"{folder}/[1].jpg"):
-        assert find_images([tmp_path / pattern]) == [tmp_path / folder / "1.jpg"]
+        assert find_inputs([tmp_path / pattern]).files == [tmp_path / folder / "1.jpg"]
     expected = [tmp_path / folder / "deep[2]" / "2.jpg"]
-    assert find_images([tmp_path / folder / "deep[2]" / "*.jpg"]) == expected
-    assert find_images([tmp_path / "*" / "deep[2]" / "*.jpg"]) == expected, "no literal beginning"
+    assert find_inputs([tmp_path / folder / "deep[2]" / "*.jpg"]).files == expected
+    assert find_inputs([tmp_path / "*" / "deep[2]" / "*.jpg"]).files == expected, (
+        "no literal beginning"
+    )
 
 
 def test_notes_are_short_and_plain() -> None:

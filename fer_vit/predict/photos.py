@@ -150,11 +150,6 @@ class Inputs(NamedTuple):
         return unread_notes(self.others, self.system)
 
 
-def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> list[Path]:
-    """Returns the files of `find_inputs`."""
-    return find_inputs(inputs, suffixes).files
-
-
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
     """Lists the images in files, folders (recursively) and glob patterns, each once, in order.
 

@@ -18,7 +18,7 @@ from fer_vit.face.detectors import DETECTORS, Detector
 from fer_vit.face.image import CRASHED, decode_image, encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
-from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
+from fer_vit.predict.photos import FIRST_FRAME, OK, find_inputs, is_video
 from tests.helpers.commands import CROPS, TINY, fails, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
@@ -55,7 +55,7 @@ def test_predict_has_a_row_for_each(
     tmp_path: Path,
 ) -> None:
     rows = predict(photos, checkpoint, tmp_path / "t.parquet", *words)
-    files = find_images([photos])
+    files = find_inputs([photos]).files
     assert len(files) == count + 3
     assert sorted({row["path"] for row in rows}) == texts(files)
     twice = [path for path, number in Counter(row["path"] for row in rows).items() if number > 1]
@@ -105,7 +105,7 @@ def test_visualize_shows_or_counts_each(
         {what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)}
     )
     rows = pq.read_table(tmp_path / "r" / "faces.parquet").to_pylist()
-    films = sum(map(is_video, find_images([photos])))  # GIFs that move
+    films = sum(map(is_video, find_inputs([photos]).files))  # GIFs that move
     assert status.total() == count + 3 - films
     assert len(rows) == len(list((tmp_path / "r" / "photos").glob("*.jpg")))
     assert sum(row.get("frame") is None for row in rows) == status[OK] + status["animated"]

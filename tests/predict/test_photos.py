@@ -23,7 +23,7 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     PhotoReader,
     as_sources,
-    find_images,
+    find_inputs,
     read_batches,
 )
 from tests.helpers.videos import write_numbered
@@ -114,7 +114,7 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    squares_of = reader(find_images([photos]), detect_squares)
+    squares_of = reader(find_inputs([photos]).files, detect_squares)
     batches = list(read_batches(squares_of, range(5), batch_size, workers))
     seen = [
         (Path(photo.path).name, photo.status, len(photo.faces))
@@ -262,10 +262,10 @@ def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Pat
     for link, goal in links.items():
         (top / link).symlink_to(goal)
     expected = ["b/1.png", "kept/2.png", "more/deep/3.png"]
-    assert [path.relative_to(top).as_posix() for path in find_images([top])] == expected
+    assert [path.relative_to(top).as_posix() for path in find_inputs([top]).files] == expected
 
 
-def test_find_images(tmp_path: Path) -> None:
+def test_find_inputs(tmp_path: Path) -> None:
     for name in ("b.png", "a.JPG", "deep/er/c.webp", "notes.txt", ".hidden.png", ".cache/d.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -275,7 +275,7 @@ def test_find_images(tmp_path: Path) -> None:
     def names(*inputs: str) -> list[str]:
         return [
             str(path.relative_to(tmp_path))
-            for path in find_images([tmp_path / item for item in inputs])
+            for path in find_inputs([tmp_path / item for item in inputs]).files
         ]
 
     assert names(".") == ["a.JPG", "b.png", "deep/er/c.webp"]
@@ -297,7 +297,7 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], duration=100)
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
-    files = reader(find_images([tmp_path]), lambda _: [])
+    files = reader(find_inputs([tmp_path]).files, lambda _: [])
     infos = [files.read(index)[0].infos[0] for index in range(7)]
     status = {Path(info.path).name: info.status for info in infos}
     assert status.pop("clip.jpg").startswith("a video")
