@@ -176,12 +176,12 @@ def test_pictures_of_results_are_no_photos(file: str, content: str, tmp_path: Pa
     assert inputs.files == kept
     assert len(inputs.notes) == 2, "index.html, and the results"
     assert list_folder(tmp_path).folders == [tmp_path / "site"]
-    assert find_images([f"{tmp_path}/**/*.jpg"]) == kept
+    assert find_inputs([f"{tmp_path}/**/*.jpg"]).files == kept
     # `*` of a shell names the results, too
-    assert find_images([tmp_path / "a.jpg", tmp_path / "out"]) == kept[:1]
+    assert find_inputs([tmp_path / "a.jpg", tmp_path / "out"]).files == kept[:1]
     with pytest.raises(FerVitError, match="results"):
-        find_images([tmp_path / "out"])
+        find_inputs([tmp_path / "out"])
 
     photo = tmp_path / "out" / "photos" / "1.jpg"
     for named in (photo, photo.parent, f"{tmp_path}/out/photos/*.jpg"):
-        assert find_images([named]) == [photo], "results that are named"
+        assert find_inputs([named]).files == [photo], "results that are named"
