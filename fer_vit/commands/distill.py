@@ -78,9 +78,13 @@ def distill(
     rows.check_copy(output)
     train = rows.split("train")
     votes = train.targets()  # (N, C)
-    if votes is None or not len(train):
+    if not len(train):
+        raise FerVitError(f"Expected training faces in {manifest}, but there is none.")
+    if votes is None:
+        number = train.table["label"].null_count
         raise FerVitError(
-            f"Expected training faces with labels in {manifest}. Prepare it with labels."
+            f"Expected a label for each training face in {manifest}, but {number:,} of "
+            f"{len(train):,} have none. Put these into another manifest, for `--unlabelled`."
         )
 
     faces = train

@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, json_text
-from fer_vit.report.table import TableWriter, align_columns, markdown
+from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -64,6 +64,8 @@ def repeat(
     rows = Manifest.read(manifest).split(split)
     if not len(rows):
         raise FerVitError(f"{manifest} has no rows with split {split}. Choose another `--split`.")
+    if not rows.has_labels:
+        raise FerVitError(f"No face with split {split} in {manifest} has a label. Add labels.")
 
     for recipe in recipes:
         folder = f"{recipe.name}-{recipe.key(manifest)}"
@@ -111,7 +113,9 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
         try:
             run = json.loads(path.read_text("utf-8"))
             texts = {name: str(run[name]) for name in (*GROUP_COLUMNS, "checkpoint")}
-            numbers = {name: float(run[name]) for name in SCORES}
+            numbers = {}
+            for name in SCORES:  # JSON has null for an infinite cross-entropy
+                numbers[name] = None if run[name] is None else float(run[name])
             runs.append({**texts, "seed": int(run["seed"]), **numbers})
         except (ValueError, TypeError, LookupError, OSError) as error:
             raise TableError(
@@ -121,7 +125,10 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
 
 
 def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns mean, standard deviation (over n - 1) and values of each score, for each group."""
+    """Returns mean, standard deviation (over n - 1) and values of each score, for each group.
+
+    A score that is infinite in a run has neither.
+    """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
         groups.setdefault(tuple(run[name] for name in GROUP_COLUMNS), []).append(run)
@@ -132,8 +139,12 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         result["seeds"] = [run["seed"] for run in members]
         for name in SCORES:
             values = [run[name] for run in members]
-            spread = stdev(values) if len(values) > 1 else None
-            result[name] = {"mean": mean(values), "sd": spread, "values": values}
+            result[name] = {"mean": None, "sd": None, "values": values}
+            if None in values:
+                continue
+            result[name]["mean"] = mean(values)
+            if len(values) > 1:
+                result[name]["sd"] = stdev(values)
         results.append(result)
     return results
 
@@ -146,13 +157,18 @@ def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         row.append(str(len(result["seeds"])))
         for name in SCORES:
             score = result[name]
-            text = f"{score['mean']:.3f}"
+            text = score_text(score["mean"])
             if score["sd"] is not None:
                 text += f" ± {score['sd']:.3f}"
             row.append(text)
-        row.append(" ".join(f"{value:.3f}" for value in result["accuracy"]["values"]))
+        row.append(" ".join(map(score_text, result["accuracy"]["values"])))
         rows.append(row)
     return rows
+
+
+def score_text(value: float | None) -> str:
+    """Returns a score as a table has it."""
+    return NOTHING if value is None else f"{value:.3f}"
 
 
 def write_tables(

@@ -229,7 +229,9 @@ def test_wrong_arguments(
     words = ["distill", "ferplus-small", faces, out]
     assert str(seven) in fails(capsys, *words[:2], seven, seven, "--overwrite")
     assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")
-    assert str(photos) in fails(capsys, *words[:2], photos, out)
+    error = fails(capsys, *words[:2], photos, out)
+    assert str(photos) in error
+    assert "have none" in error
     assert "would replace" in fails(
         capsys, *words[:3], photos, f"--unlabelled={photos}", "--overwrite"
     )

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score
 
@@ -85,6 +87,23 @@ def test_summarize_has_the_sample_deviation() -> None:
     assert alone["accuracy"]["sd"] is None
 
 
+def test_an_infinite_score_has_no_mean(
+    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A model that gives the label of a face no probability has an infinite cross-entropy."""
+    before, _ = whole
+    output = tmp_path / "repetitions"
+    shutil.copytree(before, output)
+    (scores,) = output.glob("*/seed1/val.json")
+    scores.write_text(json.dumps(json.loads(scores.read_text()) | {"cross-entropy": None}))
+    (row,) = fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=2, output=output)
+    assert row["cross-entropy"]["mean"] is row["cross-entropy"]["sd"] is None
+    assert row["cross-entropy"]["values"][1] is None
+    assert row["accuracy"]["mean"] is not None
+    assert [item["cross-entropy"] == "" for item in read(output / "runs.csv")] == [False, True]
+    assert "| - |" in (output / "results.md").read_text()
+
+
 def test_repeat_refuses(
     drawn: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -97,6 +116,12 @@ def test_repeat_refuses(
     assert "data.manifest" in fails(capsys, *words, "--data.manifest=other.parquet")
     assert "seeds" in fails(capsys, *words, "--seeds=0")
     assert "none.yaml" in fails(capsys, *words[:2], "--config", "none.yaml")
+    rows = pq.read_table(drawn / "faces.parquet")
+    place = rows.column_names.index("label")
+    nothing = pa.nulls(len(rows), rows.schema.field("label").type)
+    pq.write_table(rows.set_column(place, rows.field("label"), nothing), tmp_path / "none.parquet")
+    words[1] = tmp_path / "none.parquet"
+    assert "none.parquet has a label" in fails(capsys, *words)
 
 
 def test_a_damaged_score_is_named(drawn: Path, config: Path, tmp_path: Path) -> None:
