@@ -228,14 +228,16 @@ def make_report(
     decoded = draw_photos(photos, files)
     if task.explain:
         in_photos = sum(len(faces) for faces in photos.values())
-        explain(task, paths, options, Known(decoded, watched), min(in_photos, MAX_FACES), send)
+        write_explanations(
+            task, paths, options, Known(decoded, watched), min(in_photos, MAX_FACES), send
+        )
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
     send({"state": "done", **sentences, "photos": drawn})
 
 
-def explain(
+def write_explanations(
     task: Task,
     paths: Sequence[Path],
     options: PhotoOptions,

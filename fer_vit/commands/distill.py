@@ -156,14 +156,14 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         faces.check_labels(model.labels)
         probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
         total[rows] += probabilities
-        agreed = agreement(probabilities, votes[rows[: len(votes)]])
+        agreed = agreement_text(probabilities, votes[rows[: len(votes)]])
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
         LOGGER.info(f"{teacher}: agrees with {agreed} faces {which}")
         if model.outputs:
             heads = ", ".join(model.net.settings.outputs)
             LOGGER.info(f"{teacher}: its {heads} are not distilled, only its expressions")
     total /= chosen.sum(0)[:, None]
-    LOGGER.info(f"Together they agree with {agreement(total, votes)} faces")
+    LOGGER.info(f"Together they agree with {agreement_text(total, votes)} faces")
     return total
 
 
@@ -200,7 +200,7 @@ def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Ar
     return torch.stack(views).double().softmax(-1).mean(0).numpy()
 
 
-def agreement(probabilities: Array, votes: Array) -> str:
+def agreement_text(probabilities: Array, votes: Array) -> str:
     """Formats how often the first N probabilities (M, C) and N votes (N, C) have one top class."""
     same = probabilities[: len(votes)].argmax(1) == votes.argmax(1)
     return f"{same.mean():.1%} of {len(votes):,}"

@@ -15,7 +15,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.explain.faithfulness import BETTER, measure, randomised
+from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDDEN, Effects, agreement, region_effects
 from fer_vit.face.detectors import DetectorName
@@ -28,12 +28,12 @@ from fer_vit.report.table import Interval, faithfulness_table, interval_text, ma
 from fer_vit.store.hub import DEFAULT
 
 LOGGER = logging.getLogger("fer_vit")
-Table: TypeAlias = dict[str, dict[str, Interval]]
+MethodTable: TypeAlias = dict[str, dict[str, Interval]]
 HeadTerms: TypeAlias = dict[str, dict[str, Any]]
 """The scores of the terms of a head, by how a region is hidden: intervals by name of `TERMS`, and
 the means of each output, `outputs`.
 """
-Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
+MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
 """The scores of terms; see `score_terms`."""
@@ -143,14 +143,14 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 def score_methods(
     model: Recognizer, batches: Iterable[Batch]
-) -> tuple[Table, Table, Table, dict[str, HeadTerms]]:
+) -> tuple[MethodTable, MethodTable, MethodTable, dict[str, HeadTerms]]:
     """Returns the intervals of methods, of their differences from `random`, of shuffled weights,
     and of the terms of further heads.
 
     Each is by method or head and measure, and empty without a face.
     """
-    measured: list[Values] = []
-    shuffled: list[Values] = []
+    measured: list[MethodValues] = []
+    shuffled: list[MethodValues] = []
     effects: list[dict[str, Effects]] = []
     faces = 0
     for batch in batches:
@@ -158,7 +158,7 @@ def score_methods(
         image = batch.image
         boxes = batch.boxes
         valid = batch.valid
-        measured.append(measure(net, image, boxes, valid, [*MEASURED]))
+        measured.append(measure_methods(net, image, boxes, valid, [*MEASURED]))
         if faces < SHUFFLED:
             by_method = {}
             for method in METHODS:
@@ -225,7 +225,7 @@ def terms_table(terms: Mapping[str, HeadTerms]) -> str:
     return markdown(rows)
 
 
-def subtract_random(measured: Values) -> Values:
+def subtract_random(measured: MethodValues) -> MethodValues:
     """Subtracts the control `random` from each measure of each face."""
     control = measured["random"]
     differences: dict[str, dict[str, Tensor]] = {}
@@ -235,9 +235,9 @@ def subtract_random(measured: Values) -> Values:
     return differences
 
 
-def summarize(batches: list[Values]) -> Table:
+def summarize(batches: list[MethodValues]) -> MethodTable:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
-    table: Table = {}
+    table: MethodTable = {}
     if not batches:
         return table
     for method, measures in batches[0].items():

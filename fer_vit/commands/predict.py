@@ -121,7 +121,7 @@ def predict(
         heads=tuple(outputs),
         threshold=threshold,
     )
-    check_outputs(wanted, images, in_chunks)
+    check_writable(wanted, images, in_chunks)
     check_videos(wanted, sources, in_chunks)
     if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
         raise FerVitError(
@@ -174,7 +174,7 @@ def unused_size(part_size: int, in_chunks: bool) -> list[str]:
     return ["Not used, since `--output` is one table: `--part_size`."]
 
 
-def check_outputs(outputs: Outputs, images: Sequence[Path], in_chunks: bool) -> None:
+def check_writable(outputs: Outputs, images: Sequence[Path], in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written.
 
     Tables in chunks are kept.

@@ -131,12 +131,12 @@ def compare_kind(study: Study, kind: Kind) -> Outcome:
         for (first, second), design in zip(study.pairs, designs, strict=True):
             x = np.where(design.persons, cells[first], np.nan)
             y = np.where(design.persons, cells[second], np.nan)
-            test = limit(compare_pair(x, y, design.paired), kind)
+            test = limit_interval(compare_pair(x, y, design.paired), kind)
             comparisons.append(Comparison(measure, first, second, test))
     return Outcome(kind, means, correct(comparisons))
 
 
-def limit(test: Test | Missing, kind: Kind) -> Test | Missing:
+def limit_interval(test: Test | Missing, kind: Kind) -> Test | Missing:
     """Returns a test whose interval of the difference has no value that the measure cannot have."""
     if isinstance(test, Missing):
         return test
@@ -155,7 +155,7 @@ def mixed_tests(study: Study, kind: Kind) -> list[Comparison]:
     for measure, values in kind.values.items():
         tests = mixed_model(values, study.person, condition)
         for second, test in zip(compared, tests, strict=True):
-            comparisons.append(Comparison(measure, baseline, second, limit(test, kind)))
+            comparisons.append(Comparison(measure, baseline, second, limit_interval(test, kind)))
     return correct(comparisons)
 
 

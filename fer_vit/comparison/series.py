@@ -9,6 +9,7 @@ from scipy import stats
 
 from fer_vit.comparison.statistics import LEAST_PERSONS, interval
 from fer_vit.errors import FerVitError, short
+from fer_vit.evaluation.inference import RESAMPLES
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
@@ -16,7 +17,6 @@ EDGE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
 MOST_BINS = 1_000_000  # of all clips together
 LEAST_BINS = 3  # fewer bins have no correlation
-RESAMPLES = 2000  # of the bootstrap
 
 
 class Rest(NamedTuple):

@@ -24,7 +24,7 @@ from fer_vit.data.schema import (
     Split,
     check_table,
     read_labels,
-    read_numbers,
+    read_lists,
     read_outputs,
     target_columns,
 )
@@ -133,7 +133,7 @@ class Manifest:
 
     def landmarks(self) -> Array:
         """Returns the landmarks of all rows (M, 5, 2) in image pixels; NaN where there are none."""
-        return read_numbers(self.table["landmarks"].combine_chunks(), len(LANDMARKS), 2)
+        return read_lists(self.table["landmarks"].combine_chunks(), len(LANDMARKS), 2)
 
     def targets(self, partial: bool = False) -> Array | None:
         """Returns the fraction of votes for each label (M, C), else 1 for the label.
@@ -147,7 +147,7 @@ class Manifest:
         positions = pc.fill_null(indices, 0).to_numpy()
         targets: Array = np.eye(len(self.names))[positions]  # (M, C)
 
-        votes = read_numbers(self.table["votes"].combine_chunks(), len(self.names))
+        votes = read_lists(self.table["votes"].combine_chunks(), len(self.names))
         shares = votes / votes.sum(1, keepdims=True)
         voted = self.table["votes"].is_valid().to_numpy()
         targets[voted] = shares[voted]
@@ -240,7 +240,7 @@ class Manifest:
             labels.append(merged)
             kept[row] = label is None or merged is not None
 
-        summed = read_numbers(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
+        summed = read_lists(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
         votes = []
         for values in summed:
             voted = values.any() and not np.isnan(values).any()

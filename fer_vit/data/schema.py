@@ -199,7 +199,7 @@ def check_targets(location: str, table: pa.Table) -> None:
                 )
 
 
-def read_numbers(column: pa.Array, *shape: int) -> Array:
+def read_lists(column: pa.Array, *shape: int) -> Array:
     """Returns lists of one shape as numbers (M, *shape); NaN where there is no list."""
     flat = column
     while pa.types.is_list(flat.type):
@@ -239,7 +239,7 @@ def _find_wrong(
 
     votes = table["votes"].combine_chunks()
     yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(votes), len(labels))
-    numbers = read_numbers(votes, len(labels))  # (M, C)
+    numbers = read_lists(votes, len(labels))  # (M, C)
     valid = np.isfinite(numbers) & (numbers >= 0)
     wrong = ~valid.all(1) | (numbers.sum(1) <= 0)
     wrong_votes = pc.and_(votes.is_valid(), pa.array(wrong))
@@ -253,7 +253,7 @@ def _find_wrong(
     no_pair = pc.not_equal(pc.list_value_length(points), 2).fill_null(True)
     rows = pc.list_parent_indices(landmarks).filter(no_pair)
     yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
-    coordinates = read_numbers(landmarks, count, 2)  # (M, 5, 2)
+    coordinates = read_lists(landmarks, count, 2)  # (M, 5, 2)
     wrong = ~np.isfinite(coordinates).all((1, 2))
     yield "landmarks", expected, pc.and_(landmarks.is_valid(), pa.array(wrong))
 

@@ -298,7 +298,7 @@ def check_whole(values: Array) -> None:
         raise BadCellError(row, f"{values[row]:g}", "a whole number")
 
 
-def check_size(values: Array, most: float) -> None:
+def check_magnitude(values: Array, most: float) -> None:
     """Raises BadCellError when the size of a number (N,) is above `most`; NaN is missing."""
     wrong = np.abs(values) > most
     if wrong.any():

@@ -17,7 +17,7 @@ FALL = 1.0  # seconds by which times may fall from a frame to the next
 CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
 
 
-def check_labels(table: Table, columns: Columns, labels: Sequence[str]) -> None:
+def check_label_column(table: Table, columns: Columns, labels: Sequence[str]) -> None:
     """Raises FerVitError for a label without a probability."""
     for name in ("label", SMOOTHED_LABEL):
         cells = columns.get(name, objects([]))

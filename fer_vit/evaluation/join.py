@@ -125,13 +125,13 @@ def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
     return Truth(
         paths=columns[PATH],
         labels=targets,
-        outputs=read_outputs(table, outputs),
+        outputs=read_output_targets(table, outputs),
         columns=joined,
         notes=notes,
     )
 
 
-def read_outputs(table: Table, names: Sequence[str]) -> dict[str, Array]:
+def read_output_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
     """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
     mark = find_mark([table[name] for name in names])
     targets = {}

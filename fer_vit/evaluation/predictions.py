@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.cells import (
     BadCellError,
-    check_size,
+    check_magnitude,
     check_whole,
     normal_path,
     objects,
@@ -25,7 +25,7 @@ from fer_vit.evaluation.cells import (
 from fer_vit.evaluation.checks import (
     check_clips,
     check_complete,
-    check_labels,
+    check_label_column,
     check_times,
     join_probabilities,
     order_rows,
@@ -78,7 +78,7 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     paths = _one_spelling(paths)
     probabilities = join_probabilities(table, numbers, labels)  # (N, C)
     columns, word_notes = _read_others(table, types, numbers)
-    check_labels(table, columns, labels)
+    check_label_column(table, columns, labels)
 
     # rows in order
     check_complete(table, columns, numbers, labels)
@@ -177,7 +177,7 @@ def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
     """Returns the numbers of a column (N,), NaN where missing."""
     try:
         values = read_numbers(table[name], mark)
-        check_size(values, LARGEST)
+        check_magnitude(values, LARGEST)
         if kind is int:
             check_whole(values)
     except BadCellError as error:

@@ -178,7 +178,7 @@ def _check_head(path: Path, cells: pa.Table) -> pa.Table:
     return named.replace_schema_metadata(cells.schema.metadata)
 
 
-def check_size(path: Path, rows: int, columns: int) -> None:
+def check_table_size(path: Path, rows: int, columns: int) -> None:
     """Raises FerVitError for a table that is too large to compute with."""
     if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:
         limit = f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells"
@@ -205,7 +205,7 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
         raise TableError(f"Expected a table in {path}, but it is empty.")
     _check_first(path, ((line + skipped, row) for line, row in rows))
     _, head = rows[0]
-    check_size(path, 1, len(head))
+    check_table_size(path, 1, len(head))
 
     # all cells as text; names may be equal, so columns are read by number
     numbers = [str(index) for index in range(len(head))]
@@ -224,7 +224,7 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     except pa.ArrowInvalid:
         _name_ragged_line(path, encoding, separator, skipped)
         raise
-    check_size(path, cells.num_rows, cells.num_columns)
+    check_table_size(path, cells.num_rows, cells.num_columns)
     cells = _without_blank_rows(cells.slice(1))  # the first row is the head
     columns = [_unescape_column(column) for column in cells.columns]
     names = [csv_value(name) for name in head]
@@ -432,7 +432,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
     while _is_blank(names[width - 1]):
         width -= 1
     head = ["" if _is_blank(cell) else csv_value(str(cell)) for cell in names[:width]]
-    check_size(path, 1, width)
+    check_table_size(path, 1, width)
 
     chunks: list[list[pa.Array]] = [[] for _ in head]  # of each column
     count = 0
@@ -445,7 +445,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
                     "Name its column, or delete the cell."
                 )
         count += len(batch)
-        check_size(path, count, width)
+        check_table_size(path, count, width)
         for index, column in enumerate(chunks):
             column.append(_typed([_cell(row, index) for _, row in batch]))
     columns = [_unescape_text(_join_chunks(column)) for column in chunks]
@@ -511,7 +511,7 @@ def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
                 if name not in chunks:  # null in the rows above
                     chunks[name] = [pa.nulls(count)] if count else []
             count += len(rows)
-            check_size(path, count, len(chunks))
+            check_table_size(path, count, len(chunks))
             for name, column in chunks.items():
                 column.append(_typed([row.get(name) for row in rows]))
     columns = [_join_chunks(column) for column in chunks.values()]
@@ -550,7 +550,7 @@ def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads a Parquet file; repeated text stays one text in memory."""
     with pq.ParquetFile(path) as file:
-        check_size(path, file.metadata.num_rows, file.metadata.num_columns)
+        check_table_size(path, file.metadata.num_rows, file.metadata.num_columns)
         schema = file.schema_arrow
     texts = [column.name for column in schema if is_text(column.type)]
     with pq.ParquetFile(path, read_dictionary=texts) as file:

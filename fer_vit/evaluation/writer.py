@@ -656,7 +656,7 @@ def choose_cards(
             kinds.append("differ")
             lines.append(f"the other: {faces.labels[second[row]]}")
         card = Card(
-            picture=thumbnail(faces, row),
+            picture=face_thumbnail(faces, row),
             name=str(faces.paths[row]),
             truth=int(truth[row]),
             guess=int(guess[row]),
@@ -668,7 +668,7 @@ def choose_cards(
     return cards, max(0, len(shown) - MOST_CARDS)
 
 
-def thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
+def face_thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
     """Returns a small picture of a face; None when its image cannot be read."""
     try:
         picture = Pil.fromarray(faces.picture(int(faces.rows[row])))

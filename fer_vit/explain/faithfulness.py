@@ -48,7 +48,7 @@ BETTER["saco"] = 1
 
 
 @torch.no_grad()
-def measure(
+def measure_methods(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[str]
 ) -> dict[str, dict[str, Tensor]]:
     """Measures how well methods explain the predicted class of each face.

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from fer_vit.faces import Faces
+from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
@@ -17,9 +17,6 @@ REACH = 3.0
 exponential's.
 """
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
-
-
-AnyFaces = TypeVar("AnyFaces", bound=Faces)
 
 
 class TimedFaces(NamedTuple, Generic[AnyFaces]):

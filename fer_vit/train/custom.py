@@ -71,7 +71,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
             f"{path} has no expressions. Train a classifier from it: `fer-vit fit --config "
             f"finetune --model.init {path} --data.manifest MANIFEST`."
         )
-    check_size(settings, content["state_dict"], path)
+    check_network_size(settings, content["state_dict"], path)
     try:
         task = kind(**init_arguments(content["hyper_parameters"]))
         if isinstance(task.net, RegionViT):
@@ -105,7 +105,9 @@ def init_arguments(hyper: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def check_size(settings: dict[str, Any], state: dict[str, torch.Tensor], path: Path) -> None:
+def check_network_size(
+    settings: dict[str, Any], state: dict[str, torch.Tensor], path: Path
+) -> None:
     """Raises FerVitError when a file describes a far larger network than it contains."""
     with torch.device("meta"):  # uses no memory
         net = build_model(**settings)

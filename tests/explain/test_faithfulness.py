@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fer_vit.explain import faithfulness
-from fer_vit.explain.faithfulness import BETTER, measure, randomised, saco, spearman
+from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised, saco, spearman
 from fer_vit.explain.methods import CONTROLS, blur, explain, explain_each
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
@@ -30,7 +30,7 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 def measured(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str
 ) -> dict[str, Tensor]:
-    return measure(net, image, boxes, valid, ["random", method])[method]
+    return measure_methods(net, image, boxes, valid, ["random", method])[method]
 
 
 def test_deletion_and_insertion_of_regions_one_by_one() -> None:
@@ -111,10 +111,10 @@ def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.M
     draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
     assert 0.3 < (scores > 0).float().mean() < 0.7
-    found, each = measure(net, *batch, ["random"])["random"], []
+    found, each = measure_methods(net, *batch, ["random"])["random"], []
     for draw in draws:
         monkeypatch.setattr(faithfulness, "explain_each", lambda *_, draw=draw: [draw])
-        each.append(measure(net, *batch, ["random"])["random"])
+        each.append(measure_methods(net, *batch, ["random"])["random"])
     for name in ("deletion", "region agreement"):
         assert torch.allclose(
             found[name], torch.stack([one[name] for one in each]).mean(0), atol=1e-6, equal_nan=True
