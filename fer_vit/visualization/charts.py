@@ -1,4 +1,4 @@
-"""Charts of a report beside the expression: one of each head, which `HEADS` describes.
+"""Charts of a report beside the expression: one of each head, which `HEADS` describes, and others.
 
 `report/page/NAME.js` may draw the chart of a head in its way; `outputs.js` draws all others.
 
@@ -156,7 +156,7 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
 
 
 SPECIAL = {POSE: Chart(fixed_pose, pose)}
-"""The charts that differ from the values of a head, by the head's name."""
+"""The charts that differ from the values of a head, by the head's name, and charts of no head."""
 
 
 def head_chart(name: str) -> Chart:
@@ -168,9 +168,9 @@ def head_chart(name: str) -> Chart:
 
 
 def fixed_charts(model: Recognizer) -> dict[str, Json]:
-    """Returns what all faces share, by chart that the model has, in the order of `HEADS`."""
+    """Returns what all faces share, by chart that the model has, the charts of heads first."""
     fixed = {}
-    for name in HEADS:
+    for name in dict.fromkeys([*HEADS, *SPECIAL]):
         value = head_chart(name).fixed(model)
         if value is not None:
             fixed[name] = value

@@ -1,21 +1,42 @@
 """Charts of further heads on the page: a model may have some of the outputs of a head."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fer_vit.face.image import encode_png
+from fer_vit.faces import Face
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawn import draw_face
+from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import ExplainOptions, explain_faces
 
 SINGLE = [(head, name) for head, entry in HEADS.items() for name in entry.outputs or ["a b"]]
+
+
+def small_model(outputs: dict[str, list[str]]) -> Recognizer:
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    config = RegionViTConfig(**size, regions=("nose", "mouth"))
+    return Recognizer(build_model(config, "ab", outputs=outputs))
+
+
+def charts_of_a_face(model: Recognizer, folder: Path) -> tuple[Face, dict[str, Any]]:
+    """Returns a face that a model has read, and its charts."""
+    photo = folder / "a.png"
+    photo.write_bytes(encode_png(draw_face("fear", 0, 48)[0]))
+    options = PhotoOptions("crop", "landmarks", workers=0)
+    ((photos, chunks),) = model.find([photo], options)
+    (classified,) = model.classify([(photos, chunks)], [photo], "landmarks")
+    shown = [(face, None) for face in classified]
+    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"))
+    return face, dict(evidence.charts)
 
 
 @pytest.mark.parametrize(("head", "output"), SINGLE)
@@ -23,18 +44,20 @@ def test_a_head_of_one_output_has_a_chart_with_its_terms(
     head: str, output: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
-    config = RegionViTConfig(**size, regions=("nose", "mouth"))
-    model = Recognizer(build_model(config, "ab", outputs={head: [output]}))
-    photo = tmp_path / "a.png"
-    photo.write_bytes(encode_png(draw_face("fear", 0, 48)[0]))
-
-    options = PhotoOptions("crop", "landmarks", workers=0)
-    ((photos, chunks),) = model.find([photo], options)
-    (classified,) = model.classify([(photos, chunks)], [photo], "landmarks")
-    found = [(face, None) for face in classified]
-    ((face, _, evidence),) = explain_faces(model, found, chunks, ExplainOptions("ablation"))
-    chart = evidence.charts[head]
+    model = small_model({head: [output]})
+    face, drawn = charts_of_a_face(model, tmp_path)
+    chart = drawn[head]
     bias = fixed_charts(model)[head]["bias"]
     assert len(chart["face"]) == len(chart["regions"]) == len(bias) == 1
     assert chart["values"] == pytest.approx([*face.outputs.values()], abs=1e-3)
+
+
+def test_an_entry_of_special_is_a_chart_without_a_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entropy = charts.Chart(lambda model: {"title": "Entropy"}, lambda read: read.face.entropy)
+    monkeypatch.setitem(charts.SPECIAL, "entropy", entropy)
+    model = small_model({"pose": ["yaw"]})
+    face, drawn = charts_of_a_face(model, tmp_path)
+    assert [*fixed_charts(model)] == ["pose", "entropy"]
+    assert drawn["entropy"] == face.entropy
