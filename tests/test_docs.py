@@ -175,7 +175,7 @@ def test_commands_of_the_documentation_run(
     for words in (words for words in lines if not any(word.startswith("/") for word in words)):
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
-        main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
+        main([*words, "--overwrite", *(["--max_faces", "1"] if words[0] == "faithfulness" else [])])
     (block,) = re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/explaining.md").read_text(), re.M | re.S
     )

@@ -58,21 +58,18 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     shutil.copytree(drawn / "faces" / "test" / "happiness", tmp_path / "photos")
     fer_vit, crops = binaries / "fer-vit", ("photos", "--face", "crop", "--detector", "none")
     assert "drawn " in call(fer_vit, "configs", cwd=tmp_path)
-    call(fer_vit, "predict", *crops, cwd=tmp_path)
+    manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+    commands = [
+        ["predict", *crops],
+        ["visualize", *crops],
+        ["fit", "--config", "drawn", *TINY, manifest],
+    ]
+    code = f"from fer_vit.cli import main\nfor words in {commands}:\n    main(words)"
+    call(binaries / "python", "-c", code, cwd=tmp_path)
     rows = (tmp_path / "faces.csv").read_text().splitlines()
     assert len(rows) == 1 + len(list((tmp_path / "photos").iterdir()))
     assert ",ok,0," in rows[1]
-    call(fer_vit, "visualize", *crops, cwd=tmp_path)
     assert (tmp_path / "report" / "index.html").is_file()
-    call(
-        fer_vit,
-        "fit",
-        "--config",
-        "drawn",
-        *TINY,
-        f"--data.manifest={drawn / 'faces.parquet'}",
-        cwd=tmp_path,
-    )
     assert (tmp_path / "runs" / "drawn" / "version_0" / "checkpoints" / "best.ckpt").is_file()
     home = call(binaries / "python", "-c", "import fer_vit; print(fer_vit.__file__)", cwd=tmp_path)
     assert Path(home.strip()).is_relative_to(tmp_path / "venv")

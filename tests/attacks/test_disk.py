@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fer_vit.app.guard import SPARE
+from tests.helpers.processes import PATIENCE
 from tests.helpers.servers import Server, running
 
 pytestmark = pytest.mark.slow
@@ -56,12 +57,12 @@ def test_uploads_that_end_together_are_stored_once_and_leave_room(server: Server
     port = int(server.address.rpartition(":")[2])
     clients = []
     for number in range(UPLOADS):
-        client = socket.create_connection(("127.0.0.1", port), timeout=120)
+        client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         clients.append(client)
         client.sendall(head.encode() + START)
         if number < 2:  # the others find too little room at once
             client.sendall(bytes(SIZE))
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE
             while not [path for path in server.folder.rglob("a.jpg") if _is_stored(path)]:
                 assert time.monotonic() < end
                 time.sleep(0.05)

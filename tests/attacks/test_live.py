@@ -16,6 +16,7 @@ import psutil
 import pytest
 import requests
 
+from tests.helpers.processes import PATIENCE
 from tests.helpers.videos import write_video
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    clip = write_video(tmp_path / "clip.mp4", [picture] * 600, [n / 10 for n in range(600)])
+    clip = write_video(tmp_path / "clip.mp4", [picture] * 300, [n / 5 for n in range(300)])
     log = tmp_path / "log"
     command = [sys.executable, "-m", "cli", "live", str(clip), "--port", "0"]
     with log.open("wb") as file:
@@ -38,7 +39,7 @@ def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
         )
     clients = []
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE
         while not (found := re.search(r"http://localhost:(\d+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end
@@ -48,7 +49,7 @@ def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
             assert time.monotonic() < end
         before = psutil.Process(process.pid).memory_info().rss
         for _ in range(VIEWERS):
-            client = socket.create_connection(("127.0.0.1", int(found[1])), timeout=10)
+            client = socket.create_connection(("127.0.0.1", int(found[1])), timeout=PATIENCE)
             client.sendall(b"GET /live/newest HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
             clients.append(client)
         peak = before
@@ -60,6 +61,6 @@ def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
         assert requests.get(f"{page}/health").ok
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(PATIENCE)
         for client in clients:
             client.close()

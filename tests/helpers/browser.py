@@ -22,6 +22,7 @@ def chromium(*args: str) -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no browser is here: install chromium")
+    expect.set_options(timeout=1000 * PATIENCE)  # its default of 5 s is short on a busy machine
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *args])
         yield browser
@@ -33,6 +34,7 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     from now on.
     """
     page, wrong = browser.new_page(), list[str]()
+    page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
@@ -46,6 +48,7 @@ def on_screen(browser: Browser, file: Path, width: int, scheme: str) -> Iterator
     screen = {"width": width, "height": 800}
     context = browser.new_context(color_scheme=scheme, viewport=screen, bypass_csp=True)
     page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
     page.goto(file.as_uri())
     yield page
     context.close()
@@ -63,7 +66,7 @@ def loaded(images: Locator) -> bool:
     returns whether there are some and none is broken.
     """
     for image in images.all():
-        expect(image).to_have_js_property("complete", True, timeout=1000 * PATIENCE)
+        expect(image).to_have_js_property("complete", True)
     return bool(
         images.evaluate_all(
             "images => images.length > 0 && images.every(image => image.naturalWidth > 0)"
