@@ -3,11 +3,13 @@
 Heavy modules are imported when a command needs them, so that `fer-vit --help` is fast.
 """
 
+import errno
 import inspect
 import logging
 import os
 import re
 import sys
+import threading
 from argparse import Action, ArgumentError, RawDescriptionHelpFormatter, _AppendAction, _HelpAction
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +84,17 @@ examples:
   fer-vit export model.onnx
 """
 LOGGER = logging.getLogger("fer_vit")
+NO_ROOM = "Free some space, or choose another disk."
+NO_RIGHTS = "Choose files that you may read, and folders that you may write."
+REMEDIES = {
+    errno.ENOSPC: NO_ROOM,
+    errno.EDQUOT: NO_ROOM,
+    errno.EFBIG: NO_ROOM,
+    errno.EACCES: NO_RIGHTS,
+    errno.EPERM: NO_RIGHTS,
+    errno.EROFS: NO_RIGHTS,
+}
+"""Remedies for errors of the system that no command has described."""
 INTERRUPTED = "interrupted"
 MIN_OPEN_FILES = 64
 
@@ -119,6 +132,31 @@ def printed_log() -> Iterator[None]:
         logger.propagate = propagate
 
 
+@contextmanager
+def raised_in_threads() -> Iterator[None]:
+    """Raises an error of the system in a thread of a library, such as a logger's, at the end.
+
+    It is logged at once, without the traceback that Python prints.
+    """
+    errors: list[OSError] = []
+    report_others = threading.excepthook
+
+    def keep(failed: threading.ExceptHookArgs) -> None:
+        if isinstance(failed.exc_value, OSError):
+            errors.append(failed.exc_value)
+            LOGGER.warning(error_line(failed.exc_value))
+        else:
+            report_others(failed)
+
+    threading.excepthook = keep
+    try:
+        yield
+    finally:
+        threading.excepthook = report_others
+    if errors:
+        raise errors[0]
+
+
 @command_line()
 def main(args: list[str] | None = None) -> None:
     """Runs `fer-vit` with the arguments `args`.
@@ -138,6 +176,7 @@ def main(args: list[str] | None = None) -> None:
             redirect_stderr(PrintableStream(sys.stderr)),
             exit_on_signals(),
             printed_log(),
+            raised_in_threads(),
         ):
             run(args)
         sys.stdout.flush()
@@ -167,6 +206,10 @@ def error_line(error: BaseException) -> str:
                 "Free some, lower the batch size, or hide the GPU."
             )
         return ""
+    if isinstance(error, OSError) and error.strerror:
+        place = f" ({error.filename})" if error.filename else ""
+        remedy = REMEDIES.get(error.errno or 0, "")
+        return f"error: {error.strerror}{place}. {remedy}".rstrip()
     # The text of an OSError from a worker is the worker's traceback; its last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
     return f"error: {words[-1]}"
@@ -175,6 +218,7 @@ def error_line(error: BaseException) -> str:
 def run(args: list[str]) -> None:
     """Runs a command without catching its errors."""
     check_open_files()
+    check_empty(args)
     verb = args[0] if args else "--help"
     if verb in ("-h", "--help"):
         print(HELP)
@@ -193,6 +237,15 @@ def run(args: list[str]) -> None:
             f"There is no command `{verb}`.{suggest(verb, VERBS)} "
             "`fer-vit --help` lists the commands."
         )
+
+
+def check_empty(words: Sequence[str]) -> None:
+    """Raises FerVitError when a word is empty: an empty path would be the current folder."""
+    for word in words:
+        if re.fullmatch(r"(--[\w.-]+=)?", word):
+            raise FerVitError(
+                'Expected a name or a value, but got "". Is a variable of the shell empty?'
+            )
 
 
 def check_open_files() -> None:
@@ -268,11 +321,7 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
-    """Returns arguments as jsonargparse reads them: `--max-faces` and a flag without a value.
-
-    Raises:
-        FerVitError: A word is empty: an empty path would be the current folder.
-    """
+    """Returns arguments as jsonargparse reads them: `--max-faces` and a flag without a value."""
     flags = set()
     for action in parser._actions:
         if getattr(action, "_typehint", None) is bool:
@@ -280,10 +329,6 @@ def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
 
     words = []
     for word in args:
-        if re.fullmatch(r"(--[\w-]+=)?", word):
-            raise FerVitError(
-                'Expected a name or a value, but got "". Is a variable of the shell empty?'
-            )
         words.append(re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word))
 
     for index, word in enumerate(words):

@@ -156,6 +156,15 @@ def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitErro
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
 
+def check_permission(path: str | Path, error: BaseException) -> None:
+    """Raises FerVitError for a file that the user may not read: it is not damaged."""
+    if isinstance(error, PermissionError):
+        raise FerVitError(
+            f"Cannot read {path} ({os.strerror(error.errno or 0)}). Make it readable, or name "
+            "another."
+        ) from error
+
+
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 

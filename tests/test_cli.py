@@ -1,9 +1,11 @@
+import errno
 import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +116,59 @@ def test_ctrl_c_and_a_full_gpu_are_one_line(
         fer_vit.cli.main(["models"])
     assert end.value.code == code
     assert capsys.readouterr().err.startswith(f"fer-vit: {line}")
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "expected"),
+    [
+        (errno.ENOSPC, None, "No space left on device. Free some space, or choose another disk."),
+        (errno.EACCES, "a/b", "Permission denied (a/b). Choose files that you may read"),
+        (errno.EISDIR, "a/b", "Is a directory (a/b)."),
+    ],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_an_error_of_the_system_is_one_plain_line(
+    number: int,
+    file: str | None,
+    expected: str,
+    in_thread: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), file)
+
+    def run(_: list[str]) -> None:
+        if in_thread:
+            thread = threading.Thread(target=fail)
+            thread.start()
+            thread.join()
+        else:
+            fail()
+
+    before = threading.excepthook
+    monkeypatch.setattr(fer_vit.cli, "run", run)
+    with pytest.raises(SystemExit) as end:
+        fer_vit.cli.main(["models"])
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"fer-vit: error: {expected}")
+    assert len(err.splitlines()) == 1
+    assert out.startswith(f"error: {expected}") == in_thread
+    assert threading.excepthook is before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fit", "--config=drawn", "--data.manifest", ""],
+        ["fit", "--config=drawn", "--data.manifest="],
+        ["crossvalidate", "faces.parquet", "--model.init", ""],
+        ["predict", ""],
+    ],
+)
+def test_an_empty_word_is_an_error(words: list[str], capsys: pytest.CaptureFixture) -> None:
+    assert 'got ""' in fails(capsys, *words)
 
 
 @pytest.fixture

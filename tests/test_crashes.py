@@ -25,6 +25,7 @@ import pytest
 
 from fer_vit import files
 from fer_vit.commands.prepare import prepare
+from fer_vit.commands.repeat import read_runs
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
@@ -33,7 +34,7 @@ from fer_vit.report.table import TableWriter
 from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.drawn import draw_face
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.folder import load_checkpoint, read_model
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.killed import (
     EXCHANGES,
@@ -665,6 +666,30 @@ def test_a_full_disk_keeps_the_checkpoint_before(
         load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"]
         == 6
     )
+
+
+def test_a_file_without_permission_is_not_called_damaged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    denied = Mock(side_effect=PermissionError(errno.EACCES, "denied"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").touch()
+    (tmp_path / "runs" / "a" / "seed0").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "seed0" / "scores.json").touch()
+    (tmp_path / "faces.parquet").touch()
+    monkeypatch.setattr(Path, "read_text", denied)  # tests may run as root, who may read all
+    monkeypatch.setattr(pq, "read_table", denied)
+    (tmp_path / "best.ckpt").touch()
+    monkeypatch.setattr("fer_vit.store.folder.load_tensors", denied)
+    for read in (
+        partial(Manifest.read, tmp_path / "faces.parquet"),
+        partial(read_model, str(tmp_path / "model")),
+        partial(read_runs, tmp_path / "runs"),
+        partial(load_checkpoint, tmp_path / "best.ckpt"),
+    ):
+        with pytest.raises(FerVitError, match=r"^Cannot read .* \(Permission denied\)\."):
+            read()
 
 
 # Untrusted zips

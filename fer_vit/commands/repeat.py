@@ -13,7 +13,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
-from fer_vit.files import atomic_write, json_text
+from fer_vit.files import atomic_write, check_permission, json_text
 from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown
 from fer_vit.train.recipe import Recipe
 
@@ -118,6 +118,7 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
                 numbers[name] = None if run[name] is None else float(run[name])
             runs.append({**texts, "seed": int(run["seed"]), **numbers})
         except (ValueError, TypeError, LookupError, OSError) as error:
+            check_permission(path, error)
             raise TableError(
                 f"{path} is damaged ({type(error).__name__}). Remove it: its run is scored again."
             ) from error

@@ -12,6 +12,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import check_permission
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 AGAIN = "Run `fer-vit prepare` again."
@@ -45,6 +46,7 @@ class Shard(NamedTuple):
         try:
             yield
         except (pa.ArrowException, OSError) as error:
+            check_permission(self.location, error)
             reason = str(error).splitlines()[0]
             if "://" in self.location and isinstance(error, OSError):
                 raise FerVitError(

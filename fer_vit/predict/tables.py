@@ -24,7 +24,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
 from fer_vit.fields import Cell, Field, choose_fields, face_fields
-from fer_vit.files import as_text, check_output, remove_stale_below
+from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
 from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions, is_video
@@ -230,6 +230,7 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
         paths = [path for path, _ in groupby(first_rows, itemgetter("path"))]
         statuses = Counter(row["status"] for row in first_rows)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        check_permission(table, error)
         raise FerVitError(
             f"{table} cannot be read. Remove it and run the same command again."
         ) from error

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, ModelError, short, suggest
-from fer_vit.files import json_text
+from fer_vit.files import check_permission, json_text
 from fer_vit.heads import check_outputs
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -88,6 +88,7 @@ def _load_safely(path: Path) -> dict[str, Any]:
             if length > MAX_CONFIG:
                 raise UnsafeError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
+        check_permission(path, error)
         reason = f" ({error})" if isinstance(error, UnsafeError) else ""
         raise ModelError(
             f"{path} cannot be read safely{reason}. Choose a checkpoint that `fer-vit fit` wrote."
@@ -313,6 +314,7 @@ def read_model(
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        check_permission(folder, error)
         raise ModelError(
             f"The model {name} cannot be read ({error}). Download or export it again."
         ) from error
