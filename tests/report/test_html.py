@@ -3,7 +3,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,64 +163,80 @@ def rows(page: Page, table: int = 0, place: str = ".numbers") -> list[list[str]]
     return [[cell for cell in line.locator("th, td").all_text_contents() if cell] for line in lines]
 
 
-def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str]]) -> None:
+@pytest.fixture
+def opened_face(browser: tuple[Page, list[str]]) -> Iterator[Page]:
+    """The page with its first face opened by the keyboard; nothing goes wrong in it."""
     page, wrong = browser
-    dialog = page.locator("dialog")
     page.locator(".card").first.focus()
     page.keyboard.press("Enter")
+    yield page
+    assert wrong == []
+
+
+def test_a_face_opens_large_with_its_probabilities_and_regions(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
     assert dialog.locator("h2").text_content() == "happiness 70%"
     assert dialog.locator(".name").text_content() == HOSTILE
-    choice = dialog.locator("select[name=target]")
-    assert choice.locator("option").all_text_contents() == [
-        "happiness",
-        '"><i>x',
-        "neutral",
-        'happiness rather than "><i>x',
-    ]
-    assert rows(page) == [["mouth", "+25%"], ["chin", "-50%"]]  # the nose is not there
-    assert rows(page, 1) == [["mouth, chin", "-0.40"]]
-    assert rows(page, 0, ".probabilities") == [
+    assert rows(opened_face, 0, ".probabilities") == [
         ["happiness", "70%"],
         ['"><i>x', "20%"],
         ["neutral", "10%"],
     ]
+    assert rows(opened_face) == [["mouth", "+25%"], ["chin", "-50%"]]  # the nose is not there
     bars = dialog.locator(".numbers .signed")
     places = [float(bar.evaluate("bar => bar.style.getPropertyValue('--x')")) for bar in bars.all()]
     widths = [float(bar.evaluate("bar => bar.style.getPropertyValue('--w')")) for bar in bars.all()]
     assert (places, widths) == ([0.5, 0.0], [0.25, 0.5])  # from the middle, to the left if negative
     assert dialog.locator("svg text").all_text_contents() == ["chin -50%", "mouth +25%"]
     assert dialog.locator("svg .region.strong").count() == 2
-    assert dialog.locator("svg .arc").count() == 0  # not in the first view
-    dialog.get_by_label("arcs between regions").check()
-    assert dialog.locator("svg .arc title").all_text_contents() == ["mouth and chin: -0.40 logits"]
-    heat = dialog.locator("svg .heat")
-    assert heat.get_attribute("viewBox") == "0 0 1 1"
-    choice.select_option('"><i>x')
-    assert rows(page) == [["mouth", "-40%"], ["chin", "-50%"]]
-    assert dialog.locator(".numbers .against").count() == 2
-    assert dialog.locator("svg .arc").count() == 0  # interactions are of the predicted expression
-    choice.select_option('happiness rather than "><i>x')
-    assert rows(page) == [["mouth", "+90%"], ["chin", "+10%"]]
-    assert heat.get_attribute("viewBox") == "0 3 1 1"  # below the heat of the three labels
-    dialog.get_by_label("arcs between regions").uncheck()
     dialog.get_by_label("regions", exact=True).uncheck()
     assert dialog.locator("svg .region").count() == 0
-    dialog.get_by_label("regions", exact=True).check()
-    page.keyboard.press("ArrowRight")
-    assert dialog.locator(".name").text_content() == QUOTES
-    page.keyboard.press("ArrowRight")
+
+
+def test_any_label_of_a_face_is_explained(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
+    choice = dialog.locator("select[name=target]")
+    heat = dialog.locator("svg .heat")
     assert choice.locator("option").all_text_contents() == [
+        "happiness",
         '"><i>x',
-        '"><i>x rather than happiness',
+        "neutral",
+        'happiness rather than "><i>x',
     ]
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
+    assert heat.get_attribute("viewBox") == "0 0 1 1"
+    choice.select_option('"><i>x')
+    assert rows(opened_face) == [["mouth", "-40%"], ["chin", "-50%"]]
+    assert dialog.locator(".numbers .against").count() == 2
+    choice.select_option('happiness rather than "><i>x')
+    assert rows(opened_face) == [["mouth", "+90%"], ["chin", "+10%"]]
+    assert heat.get_attribute("viewBox") == "0 3 1 1"  # below the heat of the three labels
+
+
+def test_arcs_are_of_the_predicted_expression_and_shown_on_request(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
+    arcs = dialog.locator("svg .arc")
+    assert rows(opened_face, 1) == [["mouth, chin", "-0.40"]]
+    assert arcs.count() == 0  # not in the first view
+    dialog.get_by_label("arcs between regions").check()
+    assert arcs.locator("title").all_text_contents() == ["mouth and chin: -0.40 logits"]
+    dialog.locator("select[name=target]").select_option('"><i>x')
+    assert arcs.count() == 0
+
+
+def test_keys_walk_from_face_to_face_and_back_to_the_gallery(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
+    opened_face.keyboard.press("ArrowRight")
+    assert dialog.locator(".name").text_content() == QUOTES
+    opened_face.keyboard.press("ArrowRight")
+    options = dialog.locator("select[name=target] option")
+    assert options.all_text_contents() == ['"><i>x', '"><i>x rather than happiness']
+    opened_face.keyboard.press("ArrowRight")
+    opened_face.keyboard.press("ArrowRight")
     assert dialog.locator(".name").text_content() == "folder/last.png"  # the last
     assert dialog.locator(".flags li").all_text_contents() == ["small face"]
-    page.keyboard.press("Escape")
+    opened_face.keyboard.press("Escape")
     assert not dialog.is_visible()
-    expect(page.locator(".card").nth(3)).to_be_focused()
-    assert wrong == []
+    expect(opened_face.locator(".card").nth(3)).to_be_focused()
 
 
 def test_one_click_shows_how_regions_exchange_information(
