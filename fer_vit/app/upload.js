@@ -11,6 +11,12 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/* States what is wrong; an empty text: nothing. */
+function refuse(text) {
+  status.value = text;
+  status.classList.toggle('wrong', text !== '');
+}
+
 /* Choosing files. */
 function choose(chosen) {
   files = [...chosen];
@@ -19,7 +25,7 @@ function choose(chosen) {
   $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(file => element('li', {textContent: file.name})));
   $('.clip').hidden = !files.some(file => !file.type.startsWith('image/') || file.type === 'image/gif');
   $('.go').disabled = !files.length || !!wrong;
-  status.value = wrong;
+  refuse(wrong);
 }
 form.files.addEventListener('change', () => choose(form.files.files));
 for (const name of ['dragover', 'drop']) {
@@ -37,7 +43,7 @@ $('.on').addEventListener('click', async () => {
     camera.hidden = false;
     $('.on').hidden = true;
   } catch {
-    status.value = 'There is no camera, or this page may not use it.';
+    refuse('There is no camera, or this page may not use it.');
   }
 });
 function turnOff() {
@@ -140,7 +146,7 @@ async function start() {
   const offered = outputs[form.model.value] ?? [];  // none before the server has listed its models
   const columns = chosenOutputs();
   if (offered.length && !columns.length) {
-    status.value = 'Choose at least one kind of column.';
+    refuse('Choose at least one kind of column.');
     return;
   }
   clear();
