@@ -10,7 +10,7 @@ function person({track, probabilities}) {
     const row = table.insertRow(), label = document.createElement('th'), bar = document.createElement('i');
     label.scope = 'row';
     label.textContent = name;
-    bar.className = 'plain';
+    bar.className = 'bar';
     bar.style.setProperty('--w', probability);
     row.append(label);
     row.insertCell().append(bar);
@@ -28,7 +28,8 @@ async function next(known) {
   image.src = `data:image/jpeg;base64,${state.picture}`;
   await image.decode();
   line.textContent = image.alt = state.status;
-  aside.replaceChildren(...state.faces.map(person));
+  const people = state.faces.sort((first, second) => first.track - second.track);  // each keeps its place
+  aside.replaceChildren(...people.map(person));
   document.body.classList.remove('over');
   return state.number;
 }

@@ -25,7 +25,7 @@ def seen(level: int, number: int = 0) -> ClassifiedFrame:
         [*PROBABILITIES],
         [[*PROBABILITIES.values()]] * number,
         frame=2 * level,
-        track=[0] * number,
+        track=[*range(number, 0, -1)],
         box=[[20, 20, 60, 60]] * number,
         smoothed=True,
     )
@@ -56,7 +56,7 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
         False,
     )
     assert page.speed.endswith(", 99 skipped")
-    assert state["faces"] == [{"track": 0, "probabilities": PROBABILITIES}]
+    assert state["faces"] == [{"track": 1, "probabilities": PROBABILITIES}]
     image = np.asarray(Pil.open(io.BytesIO(b64decode(state["picture"]))))
     assert abs(int(image[-1, -1, 0]) - 99) < 3
     assert image[20:60, 20].std() > 20  # the box
@@ -92,14 +92,18 @@ def test_in_a_browser() -> None:
         with sock, serving(create_app(page), sock):
             viewer, wrong = opened(browser, address)
             assert viewer.inner_text("p").startswith("Waiting")
-            page.show(seen(50, 1))
+            page.show(seen(50, 2))
             viewer.get_by_text("0.0 frames/s").wait_for()
             viewer.get_by_text("Recording to live.csv").wait_for()
             texts = viewer.locator("tr").all_inner_texts()
             assert [text.split() for text in texts] == [
                 ["<b>happiness</b>", "90%"],
                 ["neutral", "10%"],
-            ]
+            ] * 2
+            assert viewer.locator("caption").all_inner_texts() == ["Person 1", "Person 2"]
+            for bar in viewer.locator("td i").all():
+                assert bar.evaluate("bar => bar.offsetWidth * bar.offsetHeight") > 0
+                assert "gradient" in bar.evaluate("bar => getComputedStyle(bar).backgroundImage")
             assert wrong == []
             viewer.get_by_role("button", name="Stop").click()
             viewer.get_by_text("Stopped.").wait_for()
