@@ -286,6 +286,15 @@ def test_a_retired_detector_is_one_line_with_the_default(
         ("fit --task=other", "other"),
         ("fit --model.network.tokens=other", "other"),
         ("test --trainer.precision=7", "7"),
+        (
+            "fit --data.manifest=none.parquet --data.num_workers=100000",
+            "100000",
+        ),  # each takes 100 MB
+        ("fit --data.manifest=none.parquet --trainer.check_val_every_n_epoch=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.val_check_interval=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.accumulate_grad_batches=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.limit_train_batches=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.gradient_clip_val=-1", "-1"),
     ],
 )
 def test_a_wrong_value_of_an_option_is_one_plain_line(

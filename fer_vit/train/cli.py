@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.errors import FerVitError, describe_option, short, suggest_option
+from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
 from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
 from fer_vit.model.attention import has_bf16
@@ -165,8 +165,9 @@ class TrainCLI(LightningCLI):
             )
 
     def before_instantiate_classes(self) -> None:
-        """Checks the precision; replaces bfloat16 by float32 where it would be emulated."""
+        """Checks counts and precision; replaces bfloat16 by float32 where it would be emulated."""
         trainer = self.config.trainer
+        check_counts(trainer)
         self._leave_out_callbacks(trainer)
         if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(
@@ -210,6 +211,24 @@ class TrainCLI(LightningCLI):
         strategy = self.trainer.strategy
         if type(strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user chose another
             strategy.checkpoint_io = AtomicCheckpointIO()
+
+
+POSITIVE = (
+    "accumulate_grad_batches",
+    "check_val_every_n_epoch",
+    "limit_train_batches",
+    "val_check_interval",
+)
+"""Options of the Trainer by which Lightning divides, or with which 0 trains nothing."""
+
+
+def check_counts(trainer: Namespace) -> None:
+    """Raises FerVitError when an option of the Trainer is a number that makes no sense."""
+    for name in POSITIVE:
+        value = trainer[name]
+        if isinstance(value, int | float) and not value > 0:
+            raise FerVitError(f"Expected `--trainer.{name}` to be above 0, but got {short(value)}.")
+    check_number("trainer.gradient_clip_val", trainer.gradient_clip_val or 0, 0)
 
 
 def train(args: list[str]) -> str:

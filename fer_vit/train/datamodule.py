@@ -28,6 +28,8 @@ from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
 
+MOST_WORKERS = 256  # each takes about 100 MB
+
 
 class FaceDataModule(L.LightningDataModule):
     """Faces for training and evaluation.
@@ -62,7 +64,7 @@ class FaceDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
-        check_number("data.num_workers", num_workers or 0, 0)
+        check_number("data.num_workers", num_workers or 0, 0, MOST_WORKERS)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.augment = augment
