@@ -82,8 +82,9 @@ def teachers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 def mean_of_views(teacher: str, manifest: Path) -> np.ndarray:
     """A teacher's mean probabilities of each training face and its mirror image."""
+    model = load(teacher)
     views = [
-        evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double()
+        evaluate_logits(model, manifest, "train", mirrored)[0].double()
         for mirrored in (False, True)
     ]
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()

@@ -24,9 +24,7 @@ def chromium(*args: str) -> Iterator[Browser]:
         pytest.skip("no browser is here: install chromium")
     expect.set_options(timeout=1000 * PATIENCE)  # its default of 5 s is short on a busy machine
     with sync_playwright() as playwright:
-        # a process for the GPU would draw on the processor, too
-        options = ["--no-sandbox", "--disable-gpu", *args]
-        browser = playwright.chromium.launch(executable_path=program, args=options)
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *args])
         yield browser
         browser.close()
 

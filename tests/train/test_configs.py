@@ -23,7 +23,7 @@ LAID_OVER = {
 """Configs that change a part of another one."""
 QUICK = [
     "--data.num_workers=0",
-    "--data.batch_size=2",
+    "--data.batch_size=4",
     "--trainer.accelerator=cpu",
     "--trainer.fast_dev_run=true",
 ]
