@@ -5,12 +5,14 @@ the label of a drawn face depends on two regions together.
 from collections.abc import Callable, Iterator
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
+from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.charts import strongest_pairs
@@ -82,40 +84,52 @@ def nets(movements: None) -> list[RegionViT]:
     return [train_on_faces(CONFIG, names, faces, schedule, seed) for seed in range(TRAININGS)]
 
 
-def first_pairs(
+def relations_of(
     net: RegionViT, covered: float, measure: Callable[[RegionViT, Trace], Tensor]
-) -> float:
-    """Returns how often the strongest arc joins brow and mouth,
-    of faces that are classified correctly.
-    """
+) -> Array:
+    """Returns the absolute relations (N, R, R) of regions in faces that training did not have."""
     image, boxes, label = drawn_faces(range(10_000, 10_160), covered)
     seen = trace(net, image, boxes, torch.ones(len(label), len(REGIONS), dtype=torch.bool))
     assert (seen.logits.argmax(1) == label).float().mean() > 0.95
-    arcs = [
-        strongest_pairs(relations.abs().double().numpy(), range(len(REGIONS)))
-        for relations in measure(net, seen)
-    ]
-    return sum(face[0][1:] == (BROW, MOUTH) for face in arcs if face) / len(arcs)
+    return measure(net, seen).abs().double().numpy()
 
 
-def mean_first_pairs(
-    nets: list[RegionViT], covered: float, measure: Callable[[RegionViT, Trace], Tensor]
-) -> float:
-    """Returns the mean of `first_pairs` over trainings."""
-    shares = [first_pairs(net, covered, measure) for net in nets]
-    print(covered, shares)
-    return sum(shares) / len(shares)
+def brow_and_mouth(nets: list[RegionViT], covered: float) -> float:
+    """Returns the mean interaction of brow and mouth over faces and trainings, in logits."""
+    strengths = [relations_of(net, covered, interactions)[:, BROW, MOUTH].mean() for net in nets]
+    return float(np.mean(strengths))
+
+
+def strongest_of_others(nets: list[RegionViT], covered: float) -> float:
+    """Returns the mean of the strongest interaction of another pair, in logits."""
+    strengths = []
+    for net in nets:
+        relations = np.triu(relations_of(net, covered, interactions), 1)  # (N, R, R)
+        relations[:, BROW, MOUTH] = 0
+        strengths.append(relations.max((1, 2)).mean())
+    return float(np.mean(strengths))
 
 
 def mean_attention(net: RegionViT, seen: Trace) -> Tensor:
     return attention_views(seen).relations[:, 0]
 
 
-def test_interactions_are_first_where_two_regions_must_be_combined(nets: list[RegionViT]) -> None:
-    # Of 15 pairs; with eight seeds 51 to 96 % (mean 80), and 10 to 39 % (mean 21) where the mouth
-    # is covered and the label depends on the brow alone.
-    assert mean_first_pairs(nets, 0.0, interactions) > 0.6
-    assert mean_first_pairs(nets, 1.0, interactions) < 0.4
+def share_of_first_pairs(net: RegionViT, covered: float) -> float:
+    """Returns in which share of the faces the strongest arc of attention joins brow and mouth."""
+    firsts = []
+    for relations in relations_of(net, covered, mean_attention):
+        arcs = strongest_pairs(relations, range(len(REGIONS)))
+        firsts.append(bool(arcs) and arcs[0][1:] == (BROW, MOUTH))
+    return float(np.mean(firsts))
+
+
+def test_interactions_are_strong_where_two_regions_must_be_combined(nets: list[RegionViT]) -> None:
+    # Of twelve trainings, brow and mouth interact with 4.9 to 9.6 logits, the strongest other pair
+    # with at most 0.8. Where the mouth is covered, the label depends on the brow alone, and the
+    # interaction is 5 to 49 % of that (mean 18).
+    uncovered = brow_and_mouth(nets, 0.0)
+    assert uncovered > 5 * strongest_of_others(nets, 0.0)
+    assert brow_and_mouth(nets, 1.0) < 0.5 * uncovered
 
 
 @pytest.mark.parametrize("covered", [0.0, 1.0])
@@ -124,4 +138,6 @@ def test_attention_joins_two_regions_more_often_than_by_chance_but_covered_ones_
 ) -> None:
     # In half of the faces another pair is first: a weak arc is enough to pass a sign on.
     # Attention follows position, not content.
-    assert mean_first_pairs(nets, covered, mean_attention) > 0.3
+    shares = [share_of_first_pairs(net, covered) for net in nets]
+    print(covered, shares)
+    assert np.mean(shares) > 0.3
