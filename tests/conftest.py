@@ -5,6 +5,7 @@ so that a test imports only what it uses.
 import gc
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ from fer_vit.imports import collector_off
 # read when torch is imported: tests run in as many processes as cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest.register_assert_rewrite("tests.helpers")
+
+# Tests send these signals. A shell ignores them for a process in its background, and so would the
+# processes that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 OFFLINE = Path(__file__).parent / "offline"
 runpy.run_path(str(OFFLINE / "sitecustomize.py"))  # refuses the network, also to started processes

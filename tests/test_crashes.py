@@ -47,7 +47,7 @@ from tests.helpers.killed import (
     leave_killed,
 )
 from tests.helpers.marks import slow
-from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE, wait_until
+from tests.helpers.processes import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -392,14 +392,7 @@ def test_no_process_stays_behind(
         "parts": ["predict", *many, f"--output={out}", "--part_size=4", *crops],
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
-    # a shell may ignore it
-    command = [
-        *DEFAULT_SIGNALS,
-        sys.executable,
-        "-m",
-        "fer_vit",
-        *words,
-    ]
+    command = [sys.executable, "-m", "fer_vit", *words]
     with log.open("w") as file:
         process = psutil.Popen(command, stdout=file, stderr=file, start_new_session=True)
     wait_until(lambda: len(process.children(recursive=True)) >= 2 or process.poll() is not None)
@@ -448,7 +441,7 @@ with exit_on_signals(), scratch_folder(Path(sys.argv[1])) as scratch:
 def test_signals_leave_no_file_even_two_of_them(
     number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
-    command = [*DEFAULT_SIGNALS, sys.executable, "-c", SLEEPER, tmp_path / "out"]
+    command = [sys.executable, "-c", SLEEPER, tmp_path / "out"]
     pipe = subprocess.PIPE
     with psutil.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         process.stdout.readline()
@@ -482,7 +475,7 @@ time.sleep(600)
 def test_ctrl_c_while_libraries_are_imported_prints_nothing(entry: str, tmp_path: Path) -> None:
     (tmp_path / "jsonargparse.py").write_text(IMPORTING)  # the first library of the command line
     script = f"{ROOT / entry}" if entry.endswith(".py") else entry
-    command = [*DEFAULT_SIGNALS, sys.executable, *script.split(), "models"]
+    command = [sys.executable, *script.split(), "models"]
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]])
     with psutil.Popen(
         command,

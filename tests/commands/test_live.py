@@ -16,7 +16,7 @@ from fer_vit.face.detectors import DETECTORS
 from fer_vit.fields import table_columns
 from fer_vit.predict.live import ClassifiedFrame
 from tests.helpers.commands import fails, main, run
-from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE, wait_until
+from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.videos import Actor, Blobs, scene, write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -114,7 +114,7 @@ def test_a_recording_is_complete_however_it_ends(end: signal.Signals, tmp_path: 
     table = tmp_path / "live.csv"
     words = ["-m", "cli", "live", str(clip), "--output", str(table), "--port", "0"]
     process = subprocess.Popen(
-        [*DEFAULT_SIGNALS, sys.executable, *words],
+        [sys.executable, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

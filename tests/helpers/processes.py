@@ -7,10 +7,6 @@ PATIENCE = 300.0
 """Seconds to wait for what must happen: far more than it takes,
 since other work may slow it down.
 """
-DEFAULT_SIGNALS = ("env", "--default-signal=INT,HUP")
-"""Before a command: these signals end it, though `nohup` or `&`
-of a shell lets the tests ignore them.
-"""
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.app.jobs import MAX_WORKER_GROWTH, Event, Task, resident_memory
-from tests.helpers.processes import DEFAULT_SIGNALS, PATIENCE
+from tests.helpers.processes import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def started(temporary: Path, *words: str) -> Server:
     """Starts a server that refuses the network itself; the refusal of the tests is off."""
     log = temporary / "log"
     environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)}
-    command = (*DEFAULT_SIGNALS, sys.executable, "-m", "cli", "app", "--port", "0", *words)
+    command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
     while not (found := re.search(r"Open (http://\S+)", log.read_text())):
