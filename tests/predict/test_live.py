@@ -268,7 +268,8 @@ def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
     seen = list(live.recognize_frames(model, read_frames(squares), "a"))
     expected = list(model.stream(squares))
     assert [faces.infos[0].frame for faces in seen] == [*range(20)]
-    for faces, other in zip(seen, expected, strict=True):
+    # `predict` searches the last frame, and a camera's last frame is not known
+    for faces, other in zip(seen[:-1], expected[:-1], strict=True):
         (info,) = faces.infos
         same_info = replace(info, path=other.path)
         assert info.path == "a"
