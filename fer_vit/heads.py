@@ -247,9 +247,17 @@ def target_column(head: str, output: str) -> str:
     return HEADS[head].prefix + output
 
 
+CODE = re.compile(r"[A-Z]+[0-9]+|[A-Z]")
+"""A word of a name that is a code, such as an action unit, or the letter of a side."""
+
+
 def in_words(name: str) -> str:
-    """Returns the name of an output in words: `mouthSmileLeft` becomes `mouth smile left`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower()
+    """Returns the name of an output in words: `mouthSmileLeft` becomes `mouth smile left`.
+
+    Codes stay unaltered: `AU12Left` becomes `AU12 left`, `AU12_L` becomes `AU12 L`.
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split(" ")
+    return " ".join(word if CODE.fullmatch(word) else word.lower() for word in words)
 
 
 def output_titles(names: Iterable[str]) -> dict[str, str]:

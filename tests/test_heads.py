@@ -279,4 +279,10 @@ def test_pages_name_outputs_in_words_that_stay_different() -> None:
         "yaw": "yaw",
         "cheek_puff": "cheek puff",
     }
+    assert output_titles(["AU12Left", "AU01", "AU12_L", "jawOpen2"]) == {
+        "AU12Left": "AU12 left",
+        "AU01": "AU01",
+        "AU12_L": "AU12 L",
+        "jawOpen2": "jaw open2",
+    }
     assert output_titles(["jawOpen", "jaw_open"]) == {"jawOpen": "jawOpen", "jaw_open": "jaw_open"}

@@ -64,15 +64,22 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
     )
 
 
+ROUNDING_ERROR = 1e-12
+"""A difference below this is 0: what remains of it is the error of sums of numbers."""
+
+
 def size_text(value: float, form: str) -> str:
     """Returns a number as text, of shares in percentage points.
 
-    A number that would be rounded to 0 has one significant digit: a difference is never 0.000.
+    A number that would be rounded to 0 has one significant digit: a difference is never 0.000. Only
+    what is within the error of sums of numbers is 0, without a sign.
     """
     plain = form.removeprefix("+")
     if plain.endswith("%"):
         value = 100 * value
         plain = f"{plain.removesuffix('%')}f"
+    if abs(value) < ROUNDING_ERROR:
+        return f"{0:{plain}}"
     text = f"{value:{plain}}"
     return f"{value:.1g}" if float(text) == 0 else text
 

@@ -7,7 +7,7 @@ system, which `matplotlib.font_manager` lists.
 import logging
 import unicodedata
 from collections.abc import Iterator, Set as AbstractSet
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from PIL import ImageFont
@@ -17,6 +17,8 @@ OWN = frozenset(map(chr, range(32, 127))) | {"…"}
 """The characters of Pillow's own font."""
 STANDARD = "DejaVu Sans"  # which comes with matplotlib
 BOXES = "Last Resort"  # begin of the names of fonts that have a box for every character
+REPORTED: set[str] = set()
+"""The characters without a font that a line has reported."""
 
 
 class FontFile(NamedTuple):
@@ -36,8 +38,11 @@ def font(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def drawn_characters(text: str) -> frozenset[str]:
-    """Returns the characters of a text of which a font needs a picture."""
-    return frozenset(char for char in text if unicodedata.category(char) != "Cf")
+    """Returns the characters of a text of which a font needs a picture.
+
+    Line breaks, marks of direction and the like (the categories C of Unicode) need none.
+    """
+    return frozenset(char for char in text if not unicodedata.category(char).startswith("C"))
 
 
 @cache
@@ -47,11 +52,11 @@ def _load(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | ImageFon
     return ImageFont.truetype(file.path, size)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def find_font(characters: frozenset[str]) -> FontFile | None:
     """Returns a font that has some characters; None: Pillow's own.
 
-    Where no font has all of them, a line reports it.
+    Where no font has all of them, a line reports those that are missing, each of them once.
     """
     if characters <= OWN:
         return None
@@ -59,12 +64,19 @@ def find_font(characters: frozenset[str]) -> FontFile | None:
     for file in files:
         if not missing_characters(file, characters):
             return file
-    missing = "".join(sorted(missing_characters(files[0], characters)))
-    LOGGER.warning(
-        f"No font of this machine has all of {missing[:20]}: pictures show boxes instead. Install "
-        "a font of this script, for example one of Noto Sans. Tables and pages are complete."
-    )
+    _report(missing_characters(files[0], characters))
     return files[0]
+
+
+def _report(missing: frozenset[str]) -> None:
+    """Logs a line with the characters that no line has reported yet."""
+    new = "".join(sorted(missing - REPORTED))
+    REPORTED.update(new)
+    if new:
+        LOGGER.warning(
+            f"No font of this machine has all of {new}: pictures show boxes instead. Install a "
+            "font of this script, for example one of Noto Sans. Tables and pages are complete."
+        )
 
 
 def font_files() -> Iterator[FontFile]:
@@ -89,12 +101,18 @@ def font_files() -> Iterator[FontFile]:
         yield FontFile(entry.name, entry.fname)
 
 
-def missing_characters(file: FontFile, characters: AbstractSet[str]) -> set[str]:
-    """Returns the characters that a font lacks: all, if its file has been removed or is damaged."""
+def missing_characters(file: FontFile, characters: AbstractSet[str]) -> frozenset[str]:
+    """Returns the characters that a font lacks."""
+    known = characters_of(file.path)
+    return frozenset(char for char in characters if ord(char) not in known)
+
+
+@cache
+def characters_of(path: str) -> frozenset[int]:
+    """Returns the code points of a font: none, if its file has been removed or is damaged."""
     from matplotlib.font_manager import get_font
 
     try:
-        known = get_font(file.path)
+        return frozenset(get_font(path).get_charmap())
     except (OSError, RuntimeError):
-        return {*characters}
-    return {char for char in characters if not known.get_char_index(ord(char))}
+        return frozenset()

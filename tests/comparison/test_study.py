@@ -410,8 +410,13 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
         (-0.00031, "+.3f", "-0.0003"),
         (0.916667, ".1%", "91.7"),
         (0.0002, ".1%", "0.02"),
-        (0.0, ".3f", "0"),
     ],
 )
 def test_a_difference_is_never_rounded_to_zero(value: float, form: str, text: str) -> None:
+    assert size_text(value, form) == text
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-17, -1e-17])
+@pytest.mark.parametrize(("form", "text"), [(".3f", "0.000"), ("+.3f", "0.000"), (".1%", "0.0")])
+def test_no_difference_is_zero_without_a_sign(value: float, form: str, text: str) -> None:
     assert size_text(value, form) == text

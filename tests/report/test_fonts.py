@@ -4,8 +4,10 @@ import logging
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontEntry, fontManager
+from matplotlib.ft2font import FT2Font
 
 from fer_vit.report import charts, fonts
 from fer_vit.report.draw import Marked, draw_faces
@@ -15,8 +17,10 @@ FOREIGN = "喜"
 
 
 @pytest.fixture(autouse=True)
-def _unknown() -> None:
+def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     fonts.find_font.cache_clear()
+    fonts.characters_of.cache_clear()
+    monkeypatch.setattr(fonts, "REPORTED", set())
 
 
 def drawn_label(label: str) -> np.ndarray:
@@ -53,6 +57,35 @@ def test_characters_without_a_font_are_reported_once(
     assert "Noto Sans" in record.getMessage()
 
 
+def test_each_character_without_a_font_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD]
+    monkeypatch.setattr(fontManager, "ttflist", standard)
+    texts = ["a喜", "b喜怒", "c怒喜", "d哀"]
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        for text in texts:
+            drawn_label(text)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    for character in "喜怒哀":
+        assert "".join(messages).count(character) == 1
+
+
+def test_a_font_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def get_font(path: str) -> FT2Font:
+        opened.append(path)
+        return FT2Font(path)
+
+    monkeypatch.setattr(font_manager, "get_font", get_font)
+    for text in ["радость", "χαρά", "שמחה", FOREIGN]:
+        fonts.find_font(frozenset(text))
+    assert opened
+    assert len(opened) == len(set(opened))
+
+
 def test_removed_fonts_and_fonts_of_boxes_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -67,6 +100,15 @@ def test_removed_fonts_and_fonts_of_boxes_are_not_chosen(
 
 def test_invisible_characters_need_no_font() -> None:
     assert fonts.drawn_characters("a\u200db\u202e") == {"a", "b"}
+
+
+def test_line_breaks_need_no_font(caplog: pytest.LogCaptureFixture) -> None:
+    drawn_label("a\nb")
+    figure = Figure()
+    figure.text(0, 0, "a\nm\u00fcde")
+    charts.choose_fonts(figure)
+    assert fonts.drawn_characters("a\n\tb") == {"a", "b"}
+    assert not caplog.records
 
 
 def test_texts_of_figures_have_a_second_font() -> None:
