@@ -134,17 +134,19 @@ def printed_log() -> Iterator[None]:
 
 @contextmanager
 def raised_in_threads() -> Iterator[None]:
-    """Raises an error of the system in a thread of a library, such as a logger's, at the end.
+    """Raises an error, such as a full disk, in a thread of a library at the end.
 
-    It is logged at once, without the traceback that Python prints.
+    It is logged at once, without the traceback that Python prints. Errors without a remedy are
+    Python's: torch's threads may lose their connection to workers that have ended.
     """
     errors: list[OSError] = []
     report_others = threading.excepthook
 
     def keep(failed: threading.ExceptHookArgs) -> None:
-        if isinstance(failed.exc_value, OSError):
-            errors.append(failed.exc_value)
-            LOGGER.warning(error_line(failed.exc_value))
+        error = failed.exc_value
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            errors.append(error)
+            LOGGER.warning(error_line(error))
         else:
             report_others(failed)
 
@@ -209,6 +211,8 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f" ({error.filename})" if error.filename else ""
         remedy = REMEDIES.get(error.errno or 0, "")
+        if remedy == NO_RIGHTS and not place:  # of a camera or a socket
+            remedy = ""
         return f"error: {error.strerror}{place}. {remedy}".rstrip()
     # The text of an OSError from a worker is the worker's traceback; its last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]

@@ -125,7 +125,8 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
 
 def _missing_parents(path: Path) -> list[Path]:
     """Returns the folders above a path that do not exist, the lowest first."""
-    return [parent for parent in path.parents if not os.path.lexists(parent)]
+    whole = Path(os.path.abspath(path))  # in a/../b, `a` is needed as long as the path is
+    return [parent for parent in whole.parents if not os.path.lexists(parent)]
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:

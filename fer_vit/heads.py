@@ -44,18 +44,18 @@ def swap_sides(names: Sequence[str]) -> Mirror:
     sign = []
     alone = one_sided(names)
     for index, name in enumerate(names):
-        if name in alone:
-            source.append(index)
-            sign.append(math.nan)
-        else:
-            source.append(names.index(other_side(name)))
-            sign.append(1.0)
+        partner = other_side(name)
+        source.append(names.index(partner) if partner in names else index)
+        sign.append(math.nan if name in alone else 1.0)
     return Mirror(source, sign)
 
 
 def one_sided(names: Sequence[str]) -> list[str]:
-    """Returns the outputs of one side of the face whose partner on the other side is missing."""
-    return [name for name in names if other_side(name) not in names]
+    """Returns the outputs of one side of the face whose partner on the other side is missing.
+
+    An ending such as `_R` is a side only beside its partner: `AU12_r` of OpenFace is an intensity.
+    """
+    return [name for name in names if SIDE.search(name) and other_side(name) not in names]
 
 
 def other_side(name: str) -> str:
@@ -63,9 +63,9 @@ def other_side(name: str) -> str:
 
     It is of the forms `left_eye`, `mouthSmileLeft` and `mouthSmile_L`.
     """
-    for side, opposite in SIDES.items():
-        if side in name:
-            return name.replace(side, opposite)
+    side = SIDE.search(name)
+    if side:
+        return name[: side.start()] + SIDES[side[0]] + name[side.end() :]
     for ending, opposite in SIDE_ENDINGS.items():
         if name.endswith(ending):
             return name.removesuffix(ending) + opposite
@@ -73,7 +73,9 @@ def other_side(name: str) -> str:
 
 
 SIDES = {"Left": "Right", "Right": "Left", "left": "right", "right": "left"}
-"""Parts of names that mirroring swaps."""
+"""Words in names that mirroring swaps."""
+SIDE = re.compile(r"(?:(?<![A-Za-z])(?:left|right)|Left|Right)(?![a-z])")
+"""One of `SIDES` as a word: not in `upright` or `brightness`."""
 SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
 """Ends of names that mirroring swaps, as programs for animation write them."""
 

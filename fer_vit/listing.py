@@ -99,7 +99,7 @@ def is_report(page: Path) -> bool:
 def result_kind(folder: Path) -> str | None:
     """Returns which of `RESULTS` a folder is; None for others, and for one that is not readable."""
     page = folder / "index.html"
-    if page.is_file() and is_report(page):
+    if os.path.isfile(page) and is_report(page):  # `Path.is_file` raises without permission
         return REPORT
     with suppress(OSError):
         if any(name.startswith("events.out.tfevents.") for name in os.listdir(folder)):

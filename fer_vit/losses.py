@@ -103,7 +103,8 @@ def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
     target = target.float()
     if entry.period is not None:
         turns = ((decode(head, preds.detach().float()) - target) / entry.period).round()
-        target = target + entry.period * turns
+        # a prediction that is not finite leaves the target known, so that the loss is not finite
+        target = target + entry.period * turns.where(turns.isfinite(), 0.0)
     return LOSSES[entry.scale].compute(preds, (target - entry.middle) / entry.step)
 
 

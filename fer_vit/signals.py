@@ -16,6 +16,8 @@ ENDING: Sequence[signal.Signals] = tuple(
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
 AGAIN = 0.1  # seconds after which a signal is sent again
+REPLACING = (ImportError, RecursionError)
+"""What libraries, imported while a signal comes, raise instead of its exception."""
 REPEATED = 2.0  # seconds in which further signals belong to the first: a closed terminal sends two
 
 
@@ -90,7 +92,7 @@ def exit_on_signals() -> Iterator[None]:
     sys.unraisablehook = ending.raise_again
     try:
         yield
-    except Exception:
+    except REPLACING:
         if ending.exception is None:
             raise
         raise ending.exception from None

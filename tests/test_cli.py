@@ -123,7 +123,7 @@ def test_ctrl_c_and_a_full_gpu_are_one_line(
     [
         (errno.ENOSPC, None, "No space left on device. Free some space, or choose another disk."),
         (errno.EACCES, "a/b", "Permission denied (a/b). Choose files that you may read"),
-        (errno.EISDIR, "a/b", "Is a directory (a/b)."),
+        (errno.EACCES, None, "Permission denied.\n"),
     ],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -156,6 +156,26 @@ def test_an_error_of_the_system_is_one_plain_line(
     assert len(err.splitlines()) == 1
     assert out.startswith(f"error: {expected}") == in_thread
     assert threading.excepthook is before
+
+
+def test_an_error_in_a_thread_without_a_remedy_does_not_end_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of torch may lose its connection to workers that have ended."""
+
+    def run(_: list[str]) -> None:
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+
+    def fail() -> None:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    reported: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    monkeypatch.setattr(fer_vit.cli, "run", run)
+    fer_vit.cli.main(["models"])
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize(
@@ -294,6 +314,8 @@ def test_a_retired_detector_is_one_line_with_the_default(
         ("fit --data.manifest=none.parquet --trainer.val_check_interval=0", "0"),
         ("fit --data.manifest=none.parquet --trainer.accumulate_grad_batches=0", "0"),
         ("fit --data.manifest=none.parquet --trainer.limit_train_batches=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.max_epochs=0", "0"),
+        ("fit --data.manifest=none.parquet --trainer.max_steps=-2", "-2"),
         ("fit --data.manifest=none.parquet --trainer.gradient_clip_val=-1", "-1"),
     ],
 )

@@ -512,6 +512,18 @@ def test_the_exception_of_a_signal_wins_over_what_a_library_makes_of_it(
         raise ImportError("without a signal")
 
 
+def test_an_error_after_a_signal_that_was_expected_is_its_own() -> None:
+    """As in `live`, where Ctrl-C is the normal end and the table may then fail."""
+
+    def work() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"), exit_on_signals():
+        work()
+
+
 class Stubborn:
     """Gets a signal in its destructor, where Python ignores exceptions."""
 

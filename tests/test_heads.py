@@ -1,5 +1,7 @@
 """Heads beside the expression: their layer, losses and mirroring."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,6 +124,12 @@ def test_pose_loss_is_the_huber_loss_of_known_angles() -> None:
     assert head_loss("pose", raw, target).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("value", [NAN, math.inf, -math.inf])
+def test_a_pose_that_is_not_finite_has_no_finite_loss(value: float) -> None:
+    preds = torch.tensor([[value, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert not head_loss("pose", preds, torch.zeros(2, 3)).isfinite()
+
+
 def test_pose_loss_is_of_the_shortest_turn() -> None:
     angles = np.array([-179.0, 170.0, -90.0, 0.0, 179.5, 100.0, -160.0])
     for prediction in angles:
@@ -235,7 +243,8 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     for name, partner in sides.items():
         assert other_side(name) == partner
         assert other_side(partner) == name
-    assert other_side("jaw_up") == "jaw_up"
+    for name in ("jaw_up", "brightness", "upright", "frightened"):
+        assert other_side(name) == name
 
 
 def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:
@@ -244,6 +253,7 @@ def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:
     source, sign = HEADS["movements"].mirror(names)
     mirrored = np.array([0.9, 0.5, 0.2, 0.4])[source] * sign
     np.testing.assert_array_equal(mirrored, [NAN, 0.5, 0.4, 0.2])
+    assert one_sided(["brightness", "AU01_r", "AU12_r"]) == []  # intensities of OpenFace
 
 
 def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:

@@ -331,7 +331,8 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
 def have_ties(targets: Array) -> Mask:
     """Returns for which faces several labels have the most votes, by their shares (M, C): (M,)."""
     most = targets.max(1, keepdims=True)
-    return np.asarray((targets == most).sum(1) > 1)
+    # the sums of shares that labels merge are rounded
+    return np.asarray(np.isclose(targets, most, rtol=1e-6, atol=0).sum(1) > 1)
 
 
 def find_label(label: str, labels: Sequence[str], path: object) -> int:

@@ -268,6 +268,7 @@ class TableWriter:
             if not self.live:
                 path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             with self._errors_with_path():
+                path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = TABLE_FORMATS[self.path.suffix.lower()](path, layout, self.live)
             self._open = stack.pop_all()
         return self

@@ -213,7 +213,10 @@ class TrainCLI(LightningCLI):
             strategy.checkpoint_io = AtomicCheckpointIO()
 
 
+LIMITS = ("max_epochs", "max_steps")
+"""Options of the Trainer for which -1 is no limit."""
 POSITIVE = (
+    *LIMITS,
     "accumulate_grad_batches",
     "check_val_every_n_epoch",
     "limit_train_batches",
@@ -226,7 +229,8 @@ def check_counts(trainer: Namespace) -> None:
     """Raises FerVitError when an option of the Trainer is a number that makes no sense."""
     for name in POSITIVE:
         value = trainer[name]
-        if isinstance(value, int | float) and not value > 0:
+        unlimited = name in LIMITS and value == -1
+        if isinstance(value, int | float) and not value > 0 and not unlimited:
             raise FerVitError(f"Expected `--trainer.{name}` to be above 0, but got {short(value)}.")
     check_number("trainer.gradient_clip_val", trainer.gradient_clip_val or 0, 0)
 

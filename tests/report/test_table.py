@@ -16,6 +16,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.cells import read_numbers, read_paths
 from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.evaluation.read import is_table, read_table
+from fer_vit.files import check_output
 from fer_vit.report.table import (
     SUFFIXES,
     TableWriter,
@@ -230,6 +231,13 @@ def grow(path: Path, rows: int) -> None:
     with TableWriter(path, {"name": str, "frame": int}, live=True) as table:
         for frame in range(rows):
             table.write([{"name": "x" * 97, "frame": frame}])
+
+
+def test_a_growing_table_makes_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "live.csv"
+    check_output(path, overwrite=False)
+    grow(path, 1)
+    assert len(path.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])

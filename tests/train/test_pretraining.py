@@ -266,8 +266,8 @@ def pretrained(unlabelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     )
 
 
-def drawn_batch(drawn: Path) -> Batch:
-    data = FaceDataModule(drawn / "faces.parquet", 16, 0, spec=CropSpec(32, CONFIG.regions))
+def drawn_batch(drawn: Path, side: int = 32) -> Batch:
+    data = FaceDataModule(drawn / "faces.parquet", 16, 0, spec=CropSpec(side, CONFIG.regions))
     return next(iter(data.val_dataloader())).ready(torch.device("cpu"))
 
 
@@ -277,7 +277,8 @@ QUICK = "conv, regions of the stem"
 @pytest.mark.parametrize("name", [QUICK, *slow(*(name for name in MODELS if name != QUICK))])
 def test_it_learns_a_batch(name: str, drawn: Path) -> None:
     torch.manual_seed(0)
-    task, data = MaskedPretraining(replace(CONFIG, **MODELS[name])).train(), drawn_batch(drawn)
+    task = MaskedPretraining(replace(CONFIG, **MODELS[name])).train()
+    data = drawn_batch(drawn, task.net.config.img_size)
     optimiser = torch.optim.AdamW(task.parameters(), 3e-3)
     losses = []
     for _ in range(40):
