@@ -40,9 +40,9 @@ def font(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 def drawn_characters(text: str) -> frozenset[str]:
     """Returns the characters of a text of which a font needs a picture.
 
-    Line breaks, marks of direction and the like (the categories C of Unicode) need none.
+    Line breaks, marks of direction and the like (categories Cc and Cf of Unicode) need none.
     """
-    return frozenset(char for char in text if not unicodedata.category(char).startswith("C"))
+    return frozenset(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
 
 
 @cache

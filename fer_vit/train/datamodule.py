@@ -26,7 +26,10 @@ from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
+from fer_vit.heads import one_sided
+from fer_vit.listing import name_text
 from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
+from fer_vit.train.log import log_once
 
 MOST_WORKERS = 256  # each takes about 100 MB
 
@@ -107,6 +110,16 @@ class FaceDataModule(L.LightningDataModule):
             raise FerVitError(
                 f"The task has the labels {', '.join(labels)}, but {self.manifest.path} has "
                 f"{', '.join(self.labels)}. Give the task `labels=data.labels`."
+            )
+        if stage == "fit" and self.augment.mirror > 0:
+            self._report_one_sided()
+
+    def _report_one_sided(self) -> None:
+        """Logs which outputs have no target in mirrored faces."""
+        names = [name for outputs in self.outputs.values() for name in one_sided(outputs)]
+        if names:
+            log_once(
+                f"Without the other side, and so unknown in mirrored faces: {name_text(names)}."
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -40,6 +40,23 @@ def test_splits_and_batches(drawn: Path) -> None:
     assert torch.equal((ready.image * 255).round().byte(), batch.image)
 
 
+def test_outputs_of_one_side_alone_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["mouthSmileLeft", "browDownLeft", "browDownRight"]
+    row = Row(IMAGE, "a", "train", "x", targets={f"move_{name}": 0.2 for name in names})
+    path = tmp_path / "m.parquet"
+    write_manifest(path, Reading(("x", "y"), [row], outputs={"movements": names}), "made")
+    data = build(path)
+    caplog.set_level("INFO", logger="fer_vit")
+    data.setup("validate")
+    assert caplog.messages == []
+    data.setup("fit")
+    (line,) = caplog.messages
+    assert "mouthSmileLeft" in line
+    assert "browDown" not in line
+
+
 def test_class_counts_count_votes_by_their_share(tmp_path: Path) -> None:
     rows = [Row(IMAGE, "a", "train", "x", (3.0, 1.0)), Row(IMAGE, "b", "train", "y")]
     assert build(made(tmp_path, "xy", rows)).class_counts().tolist() == [0.75, 1.25]
