@@ -281,7 +281,7 @@ def test_it_learns_a_batch(name: str, drawn: Path) -> None:
     data = drawn_batch(drawn, task.net.config.img_size)
     optimiser = torch.optim.AdamW(task.parameters(), 3e-3)
     losses = []
-    for _ in range(40):
+    for _ in range(60):
         optimiser.zero_grad()
         losses.append(loss := task.training_step(data, 0))
         loss.backward()
