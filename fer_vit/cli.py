@@ -134,7 +134,7 @@ def printed_log() -> Iterator[None]:
 
 @contextmanager
 def raised_in_threads() -> Iterator[None]:
-    """Raises an error, such as a full disk, in a thread of a library at the end.
+    """Raises the error of a library's thread, such as a full disk, when the block ends.
 
     It is logged at once, without the traceback that Python prints. Errors without a remedy are
     Python's: torch's threads may lose their connection to workers that have ended.

@@ -53,9 +53,14 @@ def swap_sides(names: Sequence[str]) -> Mirror:
 def one_sided(names: Sequence[str]) -> list[str]:
     """Returns the outputs of one side of the face whose partner on the other side is missing.
 
-    An ending such as `_R` is a side only beside its partner: `AU12_r` of OpenFace is an intensity.
+    The ending `_r` is a side only beside `_l`: `AU12_r` of OpenFace is an intensity.
     """
-    return [name for name in names if SIDE.search(name) and other_side(name) not in names]
+    alone = []
+    for name in names:
+        sided = SIDE.search(name) or name.endswith(("_L", "_R"))
+        if sided and other_side(name) not in names:
+            alone.append(name)
+    return alone
 
 
 def other_side(name: str) -> str:

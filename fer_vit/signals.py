@@ -46,7 +46,7 @@ class _Ending:
         self.exception: SystemExit | KeyboardInterrupt | None = None
         self._number = signal.SIGINT
         self._last = -math.inf  # seconds
-        self._report_others = sys.unraisablehook
+        self.report_others = sys.unraisablehook
 
     def raise_first(self, number: signal.Signals) -> None:
         """Raises the exception of a signal, unless it belongs to the one before."""
@@ -61,7 +61,7 @@ class _Ending:
     def raise_again(self, unraisable: "sys.UnraisableHookArgs") -> None:
         """Sends the signal again whose exception Python ignores, as in a destructor."""
         if self.exception is None or unraisable.exc_value is not self.exception:
-            self._report_others(unraisable)
+            self.report_others(unraisable)
             return
         self._last = -math.inf
         timer = Timer(AGAIN, _send, [self._number])
@@ -88,7 +88,6 @@ def exit_on_signals() -> Iterator[None]:
     handle_ending(ending.raise_first)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, interrupt)
-    report_others = sys.unraisablehook
     sys.unraisablehook = ending.raise_again
     try:
         yield
@@ -97,6 +96,6 @@ def exit_on_signals() -> Iterator[None]:
             raise
         raise ending.exception from None
     finally:
-        sys.unraisablehook = report_others
+        sys.unraisablehook = ending.report_others
         for number, handler in before.items():
             signal.signal(number, handler)

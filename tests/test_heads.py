@@ -253,6 +253,7 @@ def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:
     source, sign = HEADS["movements"].mirror(names)
     mirrored = np.array([0.9, 0.5, 0.2, 0.4])[source] * sign
     np.testing.assert_array_equal(mirrored, [NAN, 0.5, 0.4, 0.2])
+    assert one_sided(["mouthSmile_L", "cheekPuff"]) == ["mouthSmile_L"]
     assert one_sided(["brightness", "AU01_r", "AU12_r"]) == []  # intensities of OpenFace
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from PIL import ImageFont
 
 LOGGER = logging.getLogger("fer_vit")
-OWN = frozenset(map(chr, range(32, 127))) | {"…"}
+PILLOW = frozenset(map(chr, range(32, 127))) | {"…"}
 """The characters of Pillow's own font."""
 STANDARD = "DejaVu Sans"  # which comes with matplotlib
 BOXES = "Last Resort"  # begin of the names of fonts that have a box for every character
@@ -58,7 +58,7 @@ def find_font(characters: frozenset[str]) -> FontFile | None:
 
     Where no font has all of them, a line reports those that are missing, each of them once.
     """
-    if characters <= OWN:
+    if characters <= PILLOW:
         return None
     files = [*font_files()]
     for file in files:

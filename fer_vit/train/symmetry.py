@@ -3,7 +3,6 @@
 K outputs of a head, N patches, D width.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
 from fer_vit.geometry import TEMPLATE, Array
-from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.heads import EXPRESSION, HEADS, one_sided
 from fer_vit.listing import name_text
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
@@ -81,8 +80,7 @@ class Symmetry(L.Callback):
 
 def _check_sides(head: str, names: Sequence[str]) -> None:
     """Raises FerVitError when mirroring a face leaves outputs of a head unknown."""
-    _, signs = HEADS[head].mirror(names)
-    alone = [name for name, sign in zip(names, signs, strict=True) if math.isnan(sign)]
+    alone = one_sided(names)
     if alone:
         raise FerVitError(
             f"A symmetric network needs outputs of both sides, but {head} has "
