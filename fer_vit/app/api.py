@@ -229,8 +229,9 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         """Makes the table and the report of `fer-vit visualize`; returns their ID and addresses.
 
         With `Accept: application/x-ndjson` each line of the response is an event: the place in the
-        queue, what was found, how many faces are explained, the result. The job is cancelled when
-        the client disconnects. Results are kept for an hour.
+        queue, what was found, how many faces are explained, the result. The first event has the ID
+        of the job. The job is cancelled when the client disconnects or deletes it by its ID.
+        Results are kept for an hour.
         """
         task = await intake.receive(request, "faces.csv", True)
         events = intake.run(request, task)
@@ -261,9 +262,8 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
     # a page that is being closed can send nothing else
     @app.post("/results/{name}/close", status_code=204)
     async def close(name: str) -> None:
-        """Removes the files of a job."""
-        if name in jobs.results:
-            jobs.remove(name)
+        """Removes the files of a job; cancels it if it is not done."""
+        jobs.close(name)
 
 
 def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool) -> Task:

@@ -185,6 +185,7 @@ class Jobs:
         self.outputs = ready.outputs
         self.results: dict[str, dict[str, Path]] = {}
         self.active: set[str] = set()  # names of the folders of jobs without results
+        self._closed: set[str] = set()  # active jobs that somebody closed
         self._worker = worker
         self._queue: list[asyncio.Event] = []
 
@@ -199,23 +200,30 @@ class Jobs:
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task; while it waits, how many are before it.
 
-        Removes it unless it is done.
+        Events have the ID of the job until it runs, so that it can be closed. Removes it unless it
+        is done.
         """
+        job = task.folder.name
+
+        def unwanted() -> bool:
+            return gone() or job in self._closed
+
         turn = asyncio.Event()
         self._queue.append(turn)
         self._queue[0].set()
         try:
             while not turn.is_set():
-                yield {"state": "waiting", "position": self._queue.index(turn)}
+                position = self._queue.index(turn)
+                yield {"state": "waiting", "id": job, "position": position}
                 with suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), NEWS)
-                if gone():
+                if unwanted():
                     return
-            yield {"state": "running"}
-            async with aclosing(self._worker.run(task, gone)) as events:
+            yield {"state": "running", "id": job}
+            async with aclosing(self._worker.run(task, unwanted)) as events:
                 async for event in events:
                     if event["state"] == "done":
-                        if gone():
+                        if unwanted():
                             return
                         event = event | self._keep(task.folder)
                     yield event
@@ -223,7 +231,7 @@ class Jobs:
             self._queue.remove(turn)
             if self._queue:
                 self._queue[0].set()
-            self.end(task.folder.name)
+            self.end(job)
 
     def _keep(self, folder: Path) -> Event:
         """Keeps the results of a job for an hour; returns its ID and files."""
@@ -244,6 +252,13 @@ class Jobs:
         self.active.add(folder.name)
         return folder
 
+    def close(self, name: str) -> None:
+        """Removes the results of a job; one without results ends as if its client had left."""
+        if name in self.results:
+            self.remove(name)
+        elif name in self.active:
+            self._closed.add(name)
+
     def end(self, name: str) -> None:
         """Removes the files of a job unless it has results."""
         if name in self.active:
@@ -253,4 +268,5 @@ class Jobs:
         """Removes the files of a job; `name` is the name of a folder from `new_folder`."""
         self.results.pop(name, None)
         self.active.discard(name)
+        self._closed.discard(name)
         shutil.rmtree(self.folder / name, ignore_errors=True)

@@ -3,7 +3,7 @@ const $ = selector => document.querySelector(selector);
 const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video'), bar = $('progress');
 const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
 const MAX_FILES = 20, MAX_BYTES = 200e6;
-let files = [], shown = null, running = null;
+let files = [], job = null, running = null;
 
 function element(name, attributes = {}, ...children) {
   const made = Object.assign(document.createElement(name), attributes);
@@ -73,6 +73,7 @@ async function* lines(response) {
 }
 
 function follow(event) {
+  job = event.id ?? job;  // known before the result, which may come just when the page leaves
   const waiting = event.position === 1 ? 'One job is' : `${event.position} jobs are`;
   if (event.state === 'waiting') status.value = `${waiting} before yours …`;
   if (event.state === 'running') status.value = 'Looking for faces …';
@@ -123,8 +124,8 @@ async function reason(response) {
 }
 
 function clear() {
-  if (shown) navigator.sendBeacon(`results/${shown}/close`);
-  shown = null;
+  if (job) navigator.sendBeacon(`results/${job}/close`);
+  job = null;
   result.hidden = true;
   for (const part of ['.messages', '.downloads', '.copy', '.pictures', '.frame']) $(part).replaceChildren();
 }
@@ -194,20 +195,19 @@ $('.skip').addEventListener('click', () => {
 $('.cancel').addEventListener('click', () => running?.abort());
 addEventListener('pagehide', () => { running?.abort(); clear(); });
 
-function show(job) {
-  shown = job.id;
-  tell(job);
+function show(done) {
+  tell(done);
   status.value = '';
-  const address = name => `results/${job.id}/${name}`;
-  $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => job.files.includes(name)).map(name =>
+  const address = name => `results/${done.id}/${name}`;
+  $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => done.files.includes(name)).map(name =>
     element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]})));
-  const pictures = job.photos.map(({name, file}) => element('figure', {},
+  const pictures = done.photos.map(({name, file}) => element('figure', {},
     element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
-  if (job.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
+  if (done.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
-  $('.photos').open = !job.html;  // the report has them as well
+  $('.photos').open = !done.html;  // the report has them as well
   $('.photos').hidden = !pictures.length;
-  $('.frame').replaceChildren(...job.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
+  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
 }
 
 fetch('api/outputs').then(response => response.json()).then(byModel => {

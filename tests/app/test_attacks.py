@@ -271,7 +271,7 @@ def long_job(server: Server) -> Iterator[Iterator[bytes]]:
     )
     with answer:
         events = answer.iter_lines(chunk_size=1)
-        assert next(events) == b'{"state": "running"}'
+        assert json.loads(next(events))["state"] == "running"
         yield events
 
 

@@ -86,6 +86,12 @@ def test_explanations_are_left_out_on_request(page: Page, sent: list[str]) -> No
     expect(page.locator(".photos")).to_have_js_property("open", True)
 
 
+def test_a_page_that_leaves_closes_its_job_before_the_result_is_there(page: Page) -> None:
+    page.evaluate("follow({state: 'running', id: 'early'})")
+    with page.expect_request("**/results/early/close"):
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide'))")
+
+
 def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[str]) -> None:
     boxes = page.locator(".kinds input")
     expect(boxes).to_have_count(3)

@@ -282,16 +282,38 @@ def test_jobs_wait_for_their_turn_and_end_with_their_client(
         assert first["state"] == state
         assert first.get("position", 0) == len(clients) - 1
     clients[1].close()  # while it waits
-    while next(events[2]) != {"state": "waiting", "position": 1}:
+    while next(events[2]).get("position") != 1:
         pass
     clients[0].close()  # while it runs
-    while next(events[2]) != {"state": "running"}:
+    while next(events[2])["state"] != "running":
         pass
     assert worker.cancelled == 1
     worker.proceed.set()
     done = next(events[2])
     assert done["state"] == "done"
     assert [path.name for path in tmp_path.iterdir()] == [done["id"]]
+
+
+def test_a_job_is_closed_by_its_id_before_it_has_results(
+    address: str, worker: Stub, tmp_path: Path
+) -> None:
+    worker.proceed.clear()
+    answers = [
+        requests.post(
+            f"{address}/api/report", files=PHOTO, headers=PROGRESS, stream=True, timeout=PATIENCE
+        )
+        for _ in range(2)
+    ]
+    events = [map(json.loads, answer.iter_lines(chunk_size=1)) for answer in answers]
+    running, waiting = (next(job) for job in events)
+    assert (running["state"], waiting["state"]) == ("running", "waiting")
+
+    for job in (waiting, running):
+        assert requests.delete(f"{address}/results/{job['id']}").status_code == 204
+    assert [event["state"] for event in events[0]] == ["cancelled"]
+    assert "done" not in [event["state"] for event in events[1]]
+    assert worker.cancelled == 1
+    wait_until(lambda: not [*tmp_path.iterdir()])
 
 
 def test_a_client_that_leaves_at_once_leaves_no_files(

@@ -114,6 +114,10 @@ class Stub:
         self.tasks.append(task)
         try:
             while not self.proceed.is_set():
+                if gone():
+                    self.cancelled += 1
+                    yield {"state": "cancelled"}
+                    return
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             self.cancelled += 1
