@@ -44,7 +44,10 @@ HOMES = {
     "lightning": {*(f"train/{name}.py" for name in LIGHTNING)},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
-        *(f"evaluation/{name}.py" for name in ("cells", "read")),
+        *(
+            f"evaluation/{name}.py"
+            for name in ("cells", "json_lines", "read", "shape", "text", "workbook")
+        ),
         "predict/tables.py",
         "report/table.py",
     },
@@ -71,7 +74,7 @@ HOMES = {
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/faces.py", "report/html.py"},
     "matplotlib": {"report/charts.py", "report/fonts.py"},
-    "openpyxl": {"evaluation/read.py", "report/table.py"},
+    "openpyxl": {"evaluation/workbook.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fer_vit.geometry import Array, IntArray
+from fer_vit.report.table import csv_value
 
 _MISSING = (
     "",
@@ -48,6 +49,7 @@ TRUTH = {
 }
 """Truth values as R and spreadsheets of several languages write them, in lower case."""
 SAFE = 2**53  # larger whole numbers have no exact float
+BATCH = 10_000  # rows of a workbook or of JSON Lines that are Python objects at a time
 
 
 class BadCellError(ValueError):
@@ -346,3 +348,43 @@ def _skeleton(name: str) -> tuple[str, ...]:
             part = part.lstrip("0") or "0"
         parts.append(part)
     return tuple(parts) or (name,)
+
+
+def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns text (N,) without the escapes of `report.table.csv_text`."""
+    quoted = pc.match_substring(cells, "'")
+    if not pc.any(quoted, min_count=0).as_py():
+        return cells
+    return pa.chunked_array([pa.array(map(csv_value, cells.to_pylist()), pa.string())])
+
+
+def typed_cells(cells: Sequence[Any]) -> pa.Array:
+    """Returns cells as numbers or truth values where all are, else as text."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if not kinds:
+        return pa.nulls(len(cells))
+    if kinds == {bool}:
+        return pa.array(cells, pa.bool_())
+    if kinds <= {int, float}:
+        try:
+            return pa.array(cells, pa.int64() if kinds == {int} else pa.float64())
+        except (pa.ArrowException, OverflowError):  # integers that no column can hold
+            pass
+    return pa.array(map(cell_text, cells), pa.string())
+
+
+def join_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """Joins the chunks of a column, as text where their types differ."""
+    known = [chunk for chunk in chunks if not pa.types.is_null(chunk.type)]
+    kinds = {chunk.type for chunk in known}
+    if not kinds:
+        return pa.chunked_array(chunks, pa.null())
+    if kinds == {pa.int64(), pa.float64()}:
+        kind = pa.float64()
+    elif len(kinds) == 1:
+        (kind,) = kinds
+    else:
+        kind = pa.string()
+        known_text = [text_column(pa.chunked_array([chunk])) for chunk in chunks]
+        chunks = [part for column in known_text for part in column.chunks]
+    return pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind)

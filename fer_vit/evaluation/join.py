@@ -25,7 +25,8 @@ from fer_vit.evaluation.cells import (
 from fer_vit.evaluation.columns import is_output, is_owned
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
 from fer_vit.evaluation.predictions import missing_note
-from fer_vit.evaluation.read import PATH, Table, is_table, read_table
+from fer_vit.evaluation.read import Table, is_table, read_table
+from fer_vit.evaluation.shape import PATH
 from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, outputs_of

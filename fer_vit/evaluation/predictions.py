@@ -33,7 +33,8 @@ from fer_vit.evaluation.checks import (
 )
 from fer_vit.evaluation.columns import ROUNDED, column_types, find_labels, is_feature
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
-from fer_vit.evaluation.read import PATH, Table, is_table, read_table
+from fer_vit.evaluation.read import Table, is_table, read_table
+from fer_vit.evaluation.shape import PATH
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import SEPARATOR, UNCERTAIN, are_uncertain

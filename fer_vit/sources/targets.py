@@ -34,7 +34,8 @@ from fer_vit.evaluation.cells import (
     read_paths,
 )
 from fer_vit.evaluation.join import refuse_twice
-from fer_vit.evaluation.read import PATH, Table, read_table
+from fer_vit.evaluation.read import Table, read_table
+from fer_vit.evaluation.shape import PATH
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.listing import counted, name_text

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import read
+from fer_vit.evaluation import json_lines, shape, workbook
 from fer_vit.evaluation.read import is_table, read_table
 
 ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
@@ -167,7 +167,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         archive.writestr("a", "b")
     with pytest.raises(FerVitError, match=r"zip\.xlsx is no workbook"):
         read_table(tmp_path / "zip.xlsx")
-    monkeypatch.setattr(read, "MOST_BYTES", 100)
+    monkeypatch.setattr(workbook, "MOST_BYTES", 100)
     with pytest.raises(FerVitError, match="when unpacked"):
         read_table(title)
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
@@ -176,7 +176,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_json_lines_of_any_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "BATCH", 2)
+    monkeypatch.setattr(json_lines, "BATCH", 2)
     rows = [
         {"path": 7, "x": 1},
         {"x": 2.5, "path": "b"},
@@ -218,8 +218,8 @@ def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
 def test_tables_without_measure_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "MOST_COLUMNS", 20)
-    monkeypatch.setattr(read, "MOST_CELLS", 1000)
+    monkeypatch.setattr(shape, "MOST_COLUMNS", 20)
+    monkeypatch.setattr(shape, "MOST_CELLS", 1000)
     for columns, rows in ((21, 1), (10, 101)):
         frame = pd.DataFrame({f"c{index}": ["x"] * rows for index in range(columns)})
         frame.to_csv(tmp_path / "t.csv", index=False)

@@ -1,0 +1,62 @@
+"""What every table of a user has: the names of the columns in its first row, and a limited size."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from fer_vit.errors import TableError, printable, short
+from fer_vit.evaluation.cells import SPACES
+
+PATH = "path"  # the column that every table has
+MOST_COLUMNS = 10_000
+MOST_CELLS = 100_000_000
+
+
+def check_regular(path: Path) -> None:
+    """Raises FerVitError for a FIFO, a folder or a device: reading could wait forever."""
+    if path.exists() and not path.is_file():
+        raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
+
+
+def check_head(path: Path, cells: pa.Table) -> pa.Table:
+    """Returns the table with trimmed names, without columns that have none; refuses equal names."""
+    names = [name.strip(SPACES) for name in cells.column_names]
+    first: dict[str, int] = {}  # the first column of each name
+    for index, name in enumerate(names):
+        if name in first:
+            raise TableError(
+                f"{path} has several columns `{printable(short(name))}`. Rename or remove one."
+            )
+        if name:
+            first[name] = index
+    named = cells.select(list(first.values())).rename_columns(list(first))
+    return named.replace_schema_metadata(cells.schema.metadata)
+
+
+def check_table_size(path: Path, rows: int, columns: int) -> None:
+    """Raises FerVitError for a table that is too large to compute with."""
+    if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:
+        limit = f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells"
+        raise TableError(
+            f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
+            "Remove columns, or split it."
+        )
+
+
+def tidy(name: str) -> str:
+    """Returns the name of a column without spaces around it."""
+    return name.strip(SPACES)
+
+
+def check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
+    """Raises FerVitError when the names of the columns are in a later row than the first."""
+    for index, (number, row) in enumerate(rows):
+        has_names = any(isinstance(cell, str) and tidy(cell) == PATH for cell in row)
+        if has_names and index == 0:
+            return
+        if has_names:
+            raise TableError(
+                f"Expected the names of the columns in the first row of {path}, but row "
+                f"{number} has them. Delete the rows above."
+            )
