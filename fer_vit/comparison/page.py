@@ -23,7 +23,7 @@ from fer_vit.comparison.series import average_series, mean_course
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
-from fer_vit.evaluation.writer import EVALUATION_FILES, Section, write_files
+from fer_vit.evaluation.page import EVALUATION_FILES, Section, write_files
 from fer_vit.geometry import Array
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import Course, series_plots

@@ -27,7 +27,7 @@ from fer_vit.comparison.statistics import (
 from fer_vit.comparison.study import Kind, Study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.inference import holm
-from fer_vit.evaluation.writer import PageTable
+from fer_vit.evaluation.page import PageTable
 from fer_vit.geometry import Array
 from fer_vit.report.table import Interval
 

@@ -1,6 +1,6 @@
 """Reads tables of users and other programs: text, workbooks, JSON Lines and Parquet.
 
-Every table of a user goes through `read_table`, which takes the reader of the format from `READERS`.
+Every table of a user goes through `read_table`; `READERS` has a reader for each format.
 `Table.assumed` states what is not the plain case, such as an encoding other than UTF-8.
 """
 

@@ -11,10 +11,10 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import inference, writer
+from fer_vit.evaluation import cards, inference
 from fer_vit.evaluation.logits import evaluate_logits
+from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.read import read_table
-from fer_vit.evaluation.writer import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
@@ -142,7 +142,7 @@ def test_a_table_beside_labels(
     assert wrong == others
     # Photos that can no longer be read
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
-    monkeypatch.setattr(writer, "MOST_CARDS", 3)
+    monkeypatch.setattr(cards, "MOST_CARDS", 3)
     run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3

@@ -35,8 +35,10 @@ from fer_vit.evaluation.scores import (
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluation.writer import group_section, write_results
+from fer_vit.evaluation.sections import group_section, sections
+from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
+from fer_vit.report.table import Interval
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -599,3 +601,14 @@ def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warn
     made = faces(np.ones(count, bool))
     write_results(tmp_path / "page", {}, evaluate_faces(made), made)
     assert ("too narrow" in (tmp_path / "page" / "results.md").read_text()) == warned
+
+
+def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
+    made = faces(np.ones(9, bool))
+    results = evaluate_faces(made)
+    unknown = Interval(mean=None, low=None, high=None, faces=0)
+    with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
+    text = {section.title: section.text for section in sections(results, made)}
+    text_with_head = {section.title: section.text for section in sections(with_head, made)}
+    assert text_with_head["Scores"] == text["Scores"]
+    assert "pose" in text_with_head["Heads without targets"]

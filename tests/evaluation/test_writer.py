@@ -7,14 +7,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from fer_vit.evaluation.writer import (
-    Card,
-    Section,
-    class_table,
-    has_targets,
-    head_sections,
-    write_files,
-)
+from fer_vit.evaluation.head_sections import has_targets, head_sections
+from fer_vit.evaluation.page import Card, Section, write_files
+from fer_vit.evaluation.score_table import class_table
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
 from tests.helpers.browser import chromium, loaded, opened

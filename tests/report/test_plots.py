@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from fer_vit.evaluation.writer import Section, write_files
+from fer_vit.evaluation.page import Section, write_files
 from fer_vit.report.plots import (
     CURVE_COLOURS,
     Course,

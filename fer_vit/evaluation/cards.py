@@ -1,0 +1,74 @@
+"""The faces that the page of an evaluation shows: mistakes, and labels that are likely wrong."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.page import Card
+from fer_vit.evaluation.scores import face_losses
+from fer_vit.geometry import Array
+
+MOST_CARDS = 500  # the largest number of faces on the page, so that it opens quickly
+PICTURE_SIDE = 96  # longer side of the pictures in pixels
+
+
+def choose_cards(
+    faces: EvaluatedFaces, against: Array, better: Mapping[int, int]
+) -> tuple[list[Card], int]:
+    """Returns faces to look at, the greatest loss first, and how many are left out.
+
+    Args:
+        faces: Faces with labels and predictions.
+        against: Another model's probabilities (N, C), NaN without a face.
+        better: The better label of faces whose label is likely wrong, by row.
+    """
+    assert faces.targets is not None
+    truth = faces.targets.argmax(1)  # (N,)
+    guess = faces.probabilities.argmax(1)  # (N,)
+    second = np.where(np.isnan(against[:, 0]), guess, np.nan_to_num(against).argmax(1))  # (N,)
+
+    loss = face_losses(faces.probabilities, faces.targets)  # (N,)
+    second_loss = face_losses(against, faces.targets)
+    # where only the other model is wrong, its loss counts
+    loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
+
+    suspect = np.isin(np.arange(len(guess)), [*better])
+    shown = np.flatnonzero((guess != truth) | (guess != second) | suspect)
+    shown = shown[np.argsort(-loss[shown], kind="stable")]
+
+    cards = []
+    for row in shown[:MOST_CARDS].tolist():
+        kinds = []
+        lines = []
+        if guess[row] != truth[row]:
+            kinds.append("mistake")
+        if row in better:
+            kinds.append("label")
+            lines.append(f"perhaps {faces.labels[better[row]]}")
+        if guess[row] != second[row]:
+            kinds.append("differ")
+            lines.append(f"the other: {faces.labels[second[row]]}")
+        card = Card(
+            picture=face_thumbnail(faces, row),
+            name=str(faces.paths[row]),
+            truth=int(truth[row]),
+            guess=int(guess[row]),
+            confidence=float(faces.probabilities[row].max()),
+            kinds=kinds,
+            lines=lines,
+        )
+        cards.append(card)
+    return cards, max(0, len(shown) - MOST_CARDS)
+
+
+def face_thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
+    """Returns a small picture of a face; None when its image cannot be read."""
+    try:
+        picture = Pil.fromarray(faces.picture(int(faces.rows[row])))
+    except FerVitError:
+        return None
+    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    return picture

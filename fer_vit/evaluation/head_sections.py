@@ -1,0 +1,140 @@
+"""The sections of a further head: its measures, by group, of two models, on altered images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fer_vit.errors import printable
+from fer_vit.evaluation.altered import AlteredHead
+from fer_vit.evaluation.outputs import Compared, Measured
+from fer_vit.evaluation.page import Section
+from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, chart, score_table
+from fer_vit.evaluation.scores import FEW
+from fer_vit.heads import HEADS, output_titles
+from fer_vit.measures import MEANINGS
+from fer_vit.report.intervals import interval_chart
+from fer_vit.report.table import NOTHING, interval_text
+
+
+def has_targets(head: str, measured: Measured) -> bool:
+    """Returns whether any face has a target of an output of a head."""
+    first = HEADS[head].figures[0]
+    return any(row[first]["faces"] for row in measured.values())
+
+
+def head_sections(results: Mapping[str, Any], head: str) -> list[Section]:
+    """Returns the parts of a head: its measures, by group, of two models, on altered images."""
+    parts = [head_section(head, results["heads"][head])]
+    for column, by_head in results.get("heads by", {}).items():
+        if by_head[head]:
+            parts.append(head_groups_section(head, column, by_head[head]))
+    compared = results.get("heads compared", {})
+    if head in compared:
+        parts.append(compared_section(head, compared[head]))
+    altered = results.get("heads robustness", {})
+    if head in altered:
+        parts.append(altered_section(head, altered[head]))
+    return parts
+
+
+def head_section(head: str, measured: Measured) -> Section:
+    """Returns a chart of the first measure of the outputs of a head, and the table of all."""
+    entry = HEADS[head]
+    names = entry.figures
+    shown = [name for name in names if _is_measured(measured, name)]
+    table = [["output", "faces", *shown]]
+    chart_rows = {}
+    titles = output_titles(measured)
+    for output, row in measured.items():
+        first = row[names[0]]
+        cells = [titles[output], f"{first['faces']:,}"]
+        for name in shown:
+            cells.append(interval_text(row[name], ".3f"))
+        table.append(cells)
+        chart_rows[printable(titles[output])] = first
+    unit = f" {entry.unit}" if entry.unit else ""
+    sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
+    sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
+    sentences.append("In brackets: 95% bootstrap intervals, as above.")
+    text = " ".join(sentences)
+    drawn = interval_chart(chart_rows, ".3f")
+    if drawn is None:
+        return Section(entry.title, text, table)
+    text += f" The chart has {names[0]}."
+    numbers = Section("All measures", rows=table)
+    return Section(entry.title, text, intervals=drawn, more=[numbers])
+
+
+def _is_measured(measured: Measured, name: str) -> bool:
+    """Returns whether any output has a value of a measure."""
+    return any(row[name]["mean"] is not None for row in measured.values())
+
+
+def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:
+    """Returns the table of the outputs of a head by group: two measures of each."""
+    first, second = HEADS[head].figures[:2]
+    table = [["output"]]
+    for name in groups:
+        table[0] += [f"{printable(name)}: {first}", second]
+    titles = output_titles(next(iter(groups.values())))
+    for output, title in titles.items():
+        cells = [title]
+        for measured in groups.values():
+            for figure in (first, second):
+                mean = measured[output][figure]["mean"]
+                cells.append(NOTHING if mean is None else f"{mean:.3f}")
+        table.append(cells)
+    text = f"Groups of fewer than {FEW} persons or photos are left out. results.json has intervals."
+    return Section(f"{HEADS[head].title} by {column}", text, table)
+
+
+def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
+    """Returns the table of the errors of two models for the outputs of a head."""
+    table = [["output", "faces", "error", "the other's error", "difference", "p"]]
+    titles = output_titles(compared)
+    for output, row in compared.items():
+        cells = [titles[output], f"{row['faces']:,}"]
+        cells.append(interval_text(row["error"], ".3f"))
+        cells.append(interval_text(row["other"], ".3f"))
+        cells.append(interval_text(row["difference"], "+.3f"))
+        cells.append(f"{row['p']:.2g}")
+        table.append(cells)
+    text = (
+        "Mean absolute errors on the same faces. Difference: the model minus the other; below 0, "
+        "the model is better. p: by a t test over persons, or over photos where persons are "
+        "unknown, with Holm's correction for the number of outputs."
+    )
+    return Section(f"{HEADS[head].title}: the two models", text, table)
+
+
+def altered_section(head: str, altered: AlteredHead) -> Section:
+    """Returns the table of the errors of a head by corruption, and of its outputs on request."""
+    names = HEADS[head].figures[:2]
+    further = []
+    for name in names:
+        table = altered_outputs_table(altered["outputs"], name)
+        further.append(Section(f"{HEADS[head].title} on altered images: {name}", rows=table))
+    text = (
+        "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
+        f"images have turned targets. {ROBUSTNESS_TEXT}"
+    )
+    errors = altered["errors"]
+    return Section(
+        f"{HEADS[head].title}: robustness",
+        text,
+        score_table("images", errors, ".3f"),
+        intervals=chart(errors, "error", ".3f"),
+        more=further,
+    )
+
+
+def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[list[str]]:
+    """Returns a measure of each output, a row, on each kind of altered images, a column."""
+    table = [["output", *outputs]]
+    titles = output_titles(next(iter(outputs.values())))
+    for output, title in titles.items():
+        cells = [title]
+        for measured in outputs.values():
+            mean = measured[output][name]["mean"]
+            cells.append(NOTHING if mean is None else f"{mean:.3f}")
+        table.append(cells)
+    return table

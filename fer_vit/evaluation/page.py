@@ -1,0 +1,153 @@
+"""Writes results as a page with faces, as Markdown and as JSON."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.errors import printable
+from fer_vit.files import atomic_write, json_text
+from fer_vit.geometry import IntArray
+from fer_vit.report.html import render
+from fer_vit.report.intervals import IntervalChart
+from fer_vit.report.plots import Plot
+from fer_vit.report.table import TableWriter, markdown
+
+EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last
+CARD_KINDS = {
+    "mistake": "mistakes",
+    "label": "likely wrong labels",
+    "differ": "where the two differ",
+}
+"""Why a face is worth a look."""
+
+
+class Section(NamedTuple):
+    """A table with what explains it."""
+
+    title: str
+    text: str = ""
+    rows: Sequence[Sequence[str]] = ()  # the head first; none: there is no table
+    lines: Sequence[str] = ()  # a list below the text
+    intervals: IntervalChart | None = None
+    plots: Sequence[Plot] = ()
+    curves: Sequence[str] = ()  # the names of the curves in each plot
+    more: Sequence["Section"] = ()  # shown on request
+
+
+class PageTable(NamedTuple):
+    """A file beside the page."""
+
+    columns: dict[str, type]  # name and type, in order
+    rows: Sequence[Mapping[str, Any]]
+
+
+class Card(NamedTuple):
+    """A face of an evaluation as its page shows it: a picture, and what is written below it."""
+
+    picture: Pil.Image | None  # None when it cannot be read
+    name: str
+    truth: int  # index of the label
+    guess: int
+    confidence: float
+    kinds: Sequence[str]  # which of `CARD_KINDS` it is
+    lines: Sequence[str]  # further text
+
+
+def write_files(
+    folder: Path,
+    heading: str,
+    results: Mapping[str, Any],
+    cards: Sequence[Card] = (),
+    confusion: IntArray | None = None,
+    tables: Mapping[str, PageTable] | None = None,
+    **page: Any,
+) -> tuple[str, str]:
+    """Writes Markdown, JSON and a page to a folder atomically.
+
+    Args:
+        folder: The folder.
+        heading: The heading of the Markdown.
+        results: The content of the JSON.
+        cards: The faces to look at.
+        confusion: The faces by label and prediction (C, C).
+        tables: Further files, by name.
+        **page: title, generator, facts, sections and perhaps a note; with `confusion`, also the
+            labels and the number `left_out` of faces without a card.
+
+    Returns:
+        The Markdown, and a line with the names of the files.
+    """
+    counts: Counter[str] = Counter()
+    for card in cards:
+        counts.update(card.kinds)
+    kinds = {}
+    for kind, name in CARD_KINDS.items():
+        if counts[kind] or kind == "mistake":
+            kinds[kind] = name
+
+    parts = [*page["sections"]]
+    shown: list[int] = []
+    if confusion is not None:
+        parts.append(confusion_section(confusion, page["labels"]))
+        shown = occurring(confusion)
+    page.setdefault("note", "")
+    text = _markdown(heading, page["facts"], page["note"], parts)
+    tables = tables or {}
+    with atomic_write(folder) as new:
+        new.mkdir()
+        (new / "results.md").write_text(text, encoding="utf-8")
+        (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")
+        for name, table in tables.items():
+            with TableWriter(new / name, table.columns) as file:
+                file.write(table.rows)
+        render(
+            new / "index.html",
+            "evaluation",
+            cards=cards,
+            counts=counts,
+            kinds=kinds,
+            confusion=confusion,
+            occurring=shown,
+            **page,
+        )
+    return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
+
+
+def _markdown(heading: str, facts: Mapping[str, str], note: str, parts: Sequence[Section]) -> str:
+    """Returns facts, a note and sections as Markdown."""
+    lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
+    blocks = [f"# {heading}", "\n".join(lines), note]
+    for part in parts:
+        blocks += _section_blocks(part, "##")
+        for further in part.more:
+            blocks += _section_blocks(further, "###")
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _section_blocks(part: Section, level: str) -> list[str]:
+    """Returns the blocks of a section as Markdown, of which some may be empty."""
+    blocks = [f"{level} {part.title}", part.text]
+    blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
+    if part.rows:
+        blocks.append(markdown(part.rows).rstrip())
+    return blocks
+
+
+def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
+    """Returns the table of a confusion matrix (C, C), without labels that do not occur."""
+    shown = occurring(confusion)
+    names = [labels[index] for index in shown]
+    cells = confusion[np.ix_(shown, shown)].astype(str).tolist()
+    table = [["", *names]]
+    for name, row in zip(names, cells, strict=True):
+        table.append([name, *row])
+    return Section("Confusion", "Rows: the label. Columns: the prediction.", table)
+
+
+def occurring(confusion: IntArray) -> list[int]:
+    """Returns the indices of the classes that occur as label or as prediction."""
+    return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()

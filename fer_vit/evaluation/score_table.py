@@ -1,0 +1,106 @@
+"""Tables and charts of scores: a row for each set of faces."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fer_vit.errors import printable
+from fer_vit.evaluation.page import occurring
+from fer_vit.evaluation.scores import (
+    is_recall,
+    recall_name,
+)
+from fer_vit.geometry import IntArray
+from fer_vit.report.intervals import IntervalChart, interval_chart
+from fer_vit.report.table import NOTHING, Interval, interval_text
+
+LOSS_FORM = ".3f"
+MEANINGS_OF_SCORES = {
+    "macro F1": "the mean over the labels of F1, which combines recall and precision",
+    "UAR": "the mean recall of the labels: each label counts the same, also a rare one",
+    "calibration error": (
+        "how far confidence is from accuracy, in the mean. With few faces it is biased upwards, "
+        "and its interval may lie above it"
+    ),
+    "cross-entropy": "against the labels, or the fractions of the votes; lower is better",
+    "agreement with an annotator": (
+        "how often the prediction equals the label of one annotator, who is drawn at random from "
+        "the votes. Where rare votes were dropped (FERPlus), people agree less than this"
+    ),
+    "agreement of two annotators": (
+        "the same for two annotators. The second draw may be the same annotator, so that two "
+        "different ones agree less"
+    ),
+    "accuracy where unambiguous": "the accuracy on the faces that are not ambiguous",
+    "ambiguous": "faces for which several expressions, or none, are likely",
+    "face found": "photos in which a face was found",
+}
+"""Of scores after accuracy, in the order of tables."""
+ROBUSTNESS_TEXT = (
+    "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
+    "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "
+    "p: of the difference from the other model on the same faces, by a t test over persons or "
+    "photos, with Holm's correction for the number of rows."
+)
+
+
+def score_table(
+    head: str, rows: Mapping[str, Mapping[str, Any]], form: str = ".1%"
+) -> list[list[str]]:
+    """Returns a row for each set of faces, a column for each result that a row has.
+
+    The recalls have a separate table. Scores that are a detail come last. `form` is of the means,
+    except for a cross-entropy.
+    """
+    known: list[str] = []
+    for row in rows.values():
+        for name, result in row.items():
+            if name not in known and not is_recall(name) and cell(result, form) != NOTHING:
+                known.append(name)
+    names = [name for name in known if name not in MEANINGS_OF_SCORES]
+    names += [name for name in MEANINGS_OF_SCORES if name in known]
+
+    table = [[head, *names]]
+    for title, row in rows.items():
+        cells = [title]
+        for name in names:
+            signed = name.startswith("difference") or title == "difference"
+            of_column = LOSS_FORM if name == "cross-entropy" else form
+            cells.append(cell(row.get(name), of_column, signed))
+        table.append(cells)
+    return table
+
+
+def cell(result: Interval | float | str | None, form: str = ".1%", signed: bool = False) -> str:
+    """Formats a result in a format such as ".1%", or a number, a p-value or text."""
+    if result is None or isinstance(result, str):
+        return result or NOTHING
+    if isinstance(result, int):
+        return f"{result:,}"
+    if isinstance(result, float):
+        return f"{result:.2g}"
+    return interval_text(result, f"+{form}" if signed else form)
+
+
+def class_table(
+    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+) -> list[list[str]]:
+    """Returns faces, recall and precision of each expression that is a label or a prediction."""
+    rows: dict[str, dict[str, Any]] = {}
+    for index in occurring(confusion):
+        label = labels[index]
+        guesses = confusion[:, index].sum()
+        precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
+        rows[label] = {
+            "faces": int(confusion[index].sum()),
+            "recall": scores[recall_name(label)],
+            "precision": precision,
+        }
+    return score_table("expression", rows)
+
+
+def chart(
+    rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy", form: str = ".1%"
+) -> IntervalChart | None:
+    """Returns the chart of one measure of some sets of faces."""
+    values = {printable(name): row[measure] for name, row in rows.items()}
+    return interval_chart(values, form)

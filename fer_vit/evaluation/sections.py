@@ -1,0 +1,199 @@
+"""The sections of an evaluation: results in words, scores, and scores by group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fer_vit.errors import printable
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.head_sections import has_targets, head_sections
+from fer_vit.evaluation.page import Section, occurring
+from fer_vit.evaluation.score_table import (
+    MEANINGS_OF_SCORES,
+    ROBUSTNESS_TEXT,
+    cell,
+    chart,
+    class_table,
+    score_table,
+)
+from fer_vit.evaluation.scores import FEW, FOUND, recall_name
+from fer_vit.geometry import IntArray
+from fer_vit.report.intervals import interval_chart
+from fer_vit.report.plots import calibration_plot
+from fer_vit.report.table import Interval
+
+
+def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
+    """Returns the parts of an evaluation: results in words, scores, and scores by group."""
+    groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
+    rows, text = _score_rows(results, len(np.unique(faces.units)))
+    table = score_table("", rows)
+    meanings = meanings_section(table[0])
+    heads = []
+    unknown = []
+    for head, measured in results.get("heads", {}).items():
+        if has_targets(head, measured):
+            heads += head_sections(results, head)
+        else:
+            unknown.append(head)
+    if unknown:
+        lacking = f"No face has a target of {' or '.join(unknown)}."
+        heads.append(Section("Heads without targets", lacking))
+    if faces.targets is None:
+        return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
+
+    confusion = np.array(results["confusion"])  # (C, C)
+    calibration = calibration_plot(faces.probabilities.max(1), faces.correct)
+    parts = [
+        Section("Result", lines=result_lines(results, confusion, faces.labels)),
+        Section("Scores", text, table, more=[meanings]),
+        class_section(results["all"], confusion, faces.labels),
+        Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
+        *heads,
+        *groups,
+    ]
+    if votes := results.get("by votes"):
+        numbers = Section("Table", rows=score_table("votes", votes))
+        parts.append(
+            Section("By votes for the label", VOTES_TEXT, intervals=chart(votes), more=[numbers])
+        )
+    if robustness := results.get("robustness"):
+        table = score_table("images", robustness)
+        parts.append(Section("Robustness", ROBUSTNESS_TEXT, table, intervals=chart(robustness)))
+    return parts
+
+
+def result_lines(
+    results: Mapping[str, Any], confusion: IntArray, labels: Sequence[str]
+) -> list[str]:
+    """Returns the main results in words."""
+    scores = results["all"]
+    sizes = confusion.sum(1)  # (C,)
+    frequent = labels[sizes.argmax()]
+    share = sizes.max() / sizes.sum()
+    lines = [
+        f"The prediction equals the label for {_in_words(scores['accuracy'], '.1%')} of "
+        f"{sizes.sum():,} faces. Predicting {frequent} for every face has an accuracy of "
+        f"{share:.1%}."
+    ]
+
+    # The worst of the labels that have enough faces.
+    recalls = {}
+    for label, size in zip(labels, sizes.tolist(), strict=True):
+        if size >= FEW:
+            recalls[label] = scores[recall_name(label)]
+    if len(recalls) > 1:
+        worst = min(recalls, key=lambda label: recalls[label]["mean"])
+        lines.append(
+            f"Least often found, of the labels with {FEW} faces or more: {worst}, in "
+            f"{_in_words(recalls[worst], '.1%')} of its faces."
+        )
+    if comparison := results.get("comparison"):
+        test = comparison["McNemar"]
+        lines.append(
+            f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
+            f"{_in_words(comparison['difference']['accuracy'], '+.1%')}. Only the model is correct "
+            f"on {test['first']:,}, only the other on {test['second']:,}: p = {test['p']:.2g} "
+            "(McNemar's exact test; where several faces are of one person, not below the p of a "
+            "t test over persons)."
+        )
+    return lines
+
+
+def _in_words(result: Interval, form: str) -> str:
+    """Returns a result with its interval for a sentence."""
+    text = f"{result['mean']:{form}}"
+    if result["low"] is None:
+        return text
+    return f"{text} (95% interval {result['low']:{form}} to {result['high']:{form}})"
+
+
+VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
+CALIBRATION_TEXT = (
+    "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
+    "area of a dot grows with its number of faces; dots of few faces scatter."
+)
+
+
+def meanings_section(names: Sequence[str]) -> Section:
+    """Returns what the scores of a table mean."""
+    lines = [f"{name}: {text}." for name, text in MEANINGS_OF_SCORES.items() if name in names]
+    return Section("What the scores mean", lines=lines)
+
+
+def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """Returns the rows of the table of scores, and the text above it.
+
+    `units` is the number of persons or photos.
+    """
+    rows = {"all faces": results["all"]}
+    text = (
+        "In brackets: 95% bootstrap intervals over persons, "
+        "or over photos where persons are unknown."
+    )
+    if units < FEW:
+        text += f" With fewer than {FEW} of these, here {units}, they are too narrow."
+    if "without near-duplicates" in results:
+        rows["without near-duplicates"] = results["without near-duplicates"]
+        text += " Near-duplicates are of faces in the original training split."
+    elif results.get("near-duplicates of train"):
+        text += (
+            " Every face has a near-duplicate in the original training split: "
+            "no score holds for new faces."
+        )
+    if comparison := results.get("comparison"):
+        rows["the other model"] = comparison["other"]
+        rows["difference"] = comparison["difference"]
+        text += " Difference: the model minus the other, on the same faces."
+    return rows, text
+
+
+def class_section(
+    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+) -> Section:
+    """Returns the table of `class_table`, and a chart of the recalls."""
+    recalls = {}
+    for index in occurring(confusion):
+        recalls[printable(labels[index])] = scores[recall_name(labels[index])]
+    text = (
+        "The chart has the recall: of the faces with this label, how many are predicted as it. "
+        "Precision: of the faces predicted as it, how many have this label."
+    )
+    table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
+    return Section("By expression", text, intervals=interval_chart(recalls, ".1%"), more=[table])
+
+
+def group_section(column: str, results: Mapping[str, Any]) -> Section:
+    """Returns the table of the groups of a column."""
+    groups = results["groups"]
+    text = ""
+    tests = ""
+    if "gap" in results:
+        text = (
+            f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
+            f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
+            "and worst). "
+        )
+        tests = (
+            "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "
+            "(where several faces are of one person, not below the p of the bootstrap over "
+            "persons), with Holm's correction for the number of groups, unless two groups have "
+            "all faces and are one test."
+        )
+    if results["few"]:
+        few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
+        text += f"Under {FEW} persons or photos, too few to compare (number of faces): {few}. "
+    if results["unknown"]:
+        text += f"Without a value: {results['unknown']:,} faces."
+    scored = any("accuracy" in group for group in groups.values())
+    if scored:
+        text = f"{text.strip()} The chart has the accuracy."
+    if not groups:
+        return Section(f"By {column}", text.strip())
+    drawn = chart(groups, "accuracy" if scored else FOUND)
+    table = score_table(column, groups)
+    if drawn is None:
+        return Section(f"By {column}", f"{text.strip()} {tests}".strip(), table)
+    numbers = Section("All scores", tests, table)
+    return Section(f"By {column}", text.strip(), intervals=drawn, more=[numbers])
