@@ -16,16 +16,13 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.manifest import Manifest
+from fer_vit.evaluation.altered import summarize_robustness
 from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.groups import accuracy_by_votes
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score_table import class_table, score_table
-from fer_vit.evaluation.scores import (
-    accuracy_by_votes,
-    confusion_matrix,
-    score_faces,
-    summarize_robustness,
-)
+from fer_vit.evaluation.scores import confusion_matrix, score_faces
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown

@@ -12,9 +12,9 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
+from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output

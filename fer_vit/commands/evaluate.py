@@ -11,11 +11,11 @@ from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
 from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge

@@ -13,10 +13,10 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.join import align_probabilities
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.scores import evaluate_faces
 from fer_vit.evaluation.writer import write_results
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
 from fer_vit.files import atomic_write, check_beside, check_output

@@ -10,17 +10,17 @@ from typing import Any, TypedDict
 import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.inference import Scale, holm, mean_intervals, paired_p
 from fer_vit.evaluation.outputs import Measured, score_variants
-from fer_vit.evaluation.robustness import Altered, AlteredFaces
-from fer_vit.evaluation.scores import summarize_robustness
-from fer_vit.geometry import Array
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
+from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import nearest_to
 
 
 class AlteredHead(TypedDict):
     """How well a head reads altered images."""
 
-    errors: dict[str, dict[str, Any]]  # by corruption, see `scores.summarize_robustness`
+    errors: dict[str, dict[str, Any]]  # by corruption, see `summarize_robustness`
     outputs: dict[str, Measured]  # by corruption
 
 
@@ -109,3 +109,48 @@ def face_errors(outputs: HeadOutputs, altered: AlteredFaces) -> Mapping[str, Arr
         missing = np.full(len(total), np.nan)
         errors[name] = np.divide(total, count, out=missing, where=count > 0)
     return errors
+
+
+def summarize_robustness(
+    values: Mapping[str, Array],
+    units: IntArray | None = None,
+    others: Mapping[str, Array] | None = None,
+    measure: str = "accuracy",
+) -> dict[str, dict[str, Any]]:
+    """Returns the number of faces, a mean and its difference from the unaltered faces.
+
+    All are by corruption. With the values of another model, also its mean, the difference from it,
+    and the p-value of that difference with Holm's correction for the number of corruptions.
+
+    Args:
+        values: Of the faces (N,), NaN where a face does not count: hits, or errors.
+        units: The persons or photos, as for `score_intervals`.
+        others: The values of another model.
+        measure: The name of the mean: `accuracy`, of values of 0 or 1, or another one.
+    """
+    is_accuracy = measure == "accuracy"
+    scale: Scale = "share" if is_accuracy else "number"
+    of_changes: Scale = "difference" if is_accuracy else "number"
+    columns = np.column_stack([*values.values()])  # (N, corruptions)
+    changes = columns - values[UNALTERED][:, None]
+    means = mean_intervals(columns, units, scale)
+    differences = mean_intervals(changes, units, of_changes)
+
+    results: dict[str, dict[str, Any]] = {}
+    for name, mean, difference in zip(values, means, differences, strict=True):
+        results[name] = {"faces": mean["faces"], measure: mean}
+        if name not in (UNALTERED, MOST_TURNED):
+            results[name]["difference"] = difference
+    if others is None:
+        return results
+
+    other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
+    gains = columns - other_columns
+    means = mean_intervals(other_columns, units, scale)
+    differences = mean_intervals(gains, units, of_changes)
+    p_values = holm([paired_p(column, units) for column in gains.T])
+    for name, mean, difference, p in zip(values, means, differences, p_values, strict=True):
+        results[name]["the other model"] = mean
+        results[name]["difference from it"] = difference
+        results[name]["p"] = p
+    return results

@@ -5,10 +5,10 @@ from typing import Any
 
 from fer_vit.errors import printable
 from fer_vit.evaluation.altered import AlteredHead
+from fer_vit.evaluation.groups import FEW
 from fer_vit.evaluation.outputs import Compared, Measured
 from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, chart, score_table
-from fer_vit.evaluation.scores import FEW
 from fer_vit.heads import HEADS, output_titles
 from fer_vit.measures import MEANINGS
 from fer_vit.report.intervals import interval_chart

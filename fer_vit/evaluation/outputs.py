@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-import fer_vit.evaluation.scores as scores
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.groups import FEW
 from fer_vit.evaluation.inference import draw_units, holm, mean_intervals, paired_p
 from fer_vit.evaluation.join import align_outputs
 from fer_vit.geometry import Array, IntArray
@@ -94,14 +94,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
     """Returns the measures of `score_outputs` by head, for each group of a column.
 
-    Groups of fewer than `scores.FEW` persons or photos with a prediction are left out.
+    Groups of fewer than `FEW` persons or photos with a prediction are left out.
     """
     known = faces.take(faces.predicted)
     names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
     groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
     for name in np.unique(names[names != ""]).tolist():
         group = known.take(names == name)
-        if len(np.unique(group.units)) < scores.FEW:
+        if len(np.unique(group.units)) < FEW:
             continue
         for head, measured in score_outputs(group).items():
             groups[head][name] = measured

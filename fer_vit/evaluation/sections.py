@@ -7,6 +7,7 @@ import numpy as np
 
 from fer_vit.errors import printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.groups import FEW, FOUND
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Section, occurring
 from fer_vit.evaluation.score_table import (
@@ -17,7 +18,7 @@ from fer_vit.evaluation.score_table import (
     class_table,
     score_table,
 )
-from fer_vit.evaluation.scores import FEW, FOUND, recall_name
+from fer_vit.evaluation.scores import recall_name
 from fer_vit.geometry import IntArray
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot

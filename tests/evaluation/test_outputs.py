@@ -14,7 +14,7 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference, scores
+from fer_vit.evaluation import inference, outputs
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import (
     EvaluatedFaces,
@@ -237,7 +237,7 @@ def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> N
 def test_groups_and_another_model_are_compared_by_head(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scores, "FEW", 5)
+    monkeypatch.setattr(outputs, "FEW", 5)
     manifest = write_some(folder, tmp_path / "none.parquet", every=1)
     torch.manual_seed(1)
     net = load_network(folder / "model")

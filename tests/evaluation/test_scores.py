@@ -23,18 +23,10 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.expression import compare_models, evaluate_faces
+from fer_vit.evaluation.groups import FEW, compare_groups, describe_results, group_tests
 from fer_vit.evaluation.inference import RESAMPLES, holm, mean_intervals, paired_p
-from fer_vit.evaluation.scores import (
-    FEW,
-    compare_groups,
-    compare_models,
-    confusion_matrix,
-    describe_results,
-    evaluate_faces,
-    group_tests,
-    score_faces,
-    suspect_labels,
-)
+from fer_vit.evaluation.scores import confusion_matrix, score_faces, suspect_labels
 from fer_vit.evaluation.sections import group_section, sections
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects

@@ -1,0 +1,202 @@
+"""Results of a set of faces and of its groups: how many faces were found, their scores, and tests.
+
+N faces, C classes, G groups.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from scipy.stats import fisher_exact
+from scipy.stats.contingency import crosstab
+
+from fer_vit.data.schema import VOTES
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.inference import (
+    Scale,
+    Sums,
+    holm,
+    hybrid_difference,
+    mean_intervals,
+    score_intervals,
+    t_p,
+)
+from fer_vit.evaluation.scores import have_votes, score_faces
+from fer_vit.geometry import Array, IntArray
+from fer_vit.report.table import Interval
+
+FEW = 30  # groups of fewer faces, or persons where these are known, are counted but not compared
+FOUND = "face found"
+LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
+MOST_VOTES = 10  # the row of faces with this many votes, or more
+VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
+
+
+def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
+    """Returns how many faces were found or are ambiguous, and scores.
+
+    Without labels: confidence and the share of each expression instead of scores. `votes`: as for
+    `contributions`, of all faces if these are a group.
+    """
+    # a photo counts once, however many faces it has
+    _, first = np.unique(faces.paths.astype(str), return_index=True)
+    photos = faces.take(first)
+    detected = photos.detected[:, None].astype(float)
+    results = {FOUND: mean_intervals(detected, photos.units, scale="share")[0]}
+    known = faces.take(faces.predicted)
+    if not len(known.paths):
+        return results
+
+    ambiguous = known.ambiguous
+    if not np.isnan(ambiguous).all():
+        results["ambiguous"] = _mean(ambiguous, known.units, scale="share")
+        if known.targets is not None:
+            clear = np.where(ambiguous == 0, known.correct, np.nan)
+            results["accuracy where unambiguous"] = _mean(clear, known.units, scale="share")
+    if known.targets is not None:
+        return results | score_faces(
+            known.probabilities, known.targets, known.labels, known.units, votes=votes
+        )
+
+    results["confidence"] = _mean(known.probabilities.max(1), known.units)
+    guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
+    shares = mean_intervals(guess, known.units, scale="share")
+    return results | dict(zip(known.labels, shares, strict=True))
+
+
+def _mean(values: Array, units: IntArray, scale: Scale = "number") -> Interval:
+    """Returns the mean of one column (N,), without NaN, with its interval."""
+    return mean_intervals(values[:, None], units, scale)[0]
+
+
+def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
+    """Returns faces and accuracy by the votes for the label (column `label_votes`).
+
+    The result is empty without this column.
+    """
+    votes = faces.columns.get(VOTES)
+    if votes is None:
+        return {}
+    counts = np.array([_count(cell) for cell in votes])  # (N,)
+    numbers = range(MOST_VOTES, LEAST_VOTES - 1, -1)
+    member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == np.array(numbers)  # (N, G)
+    hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
+
+    results = {}
+    accuracies = mean_intervals(hits, faces.units, scale="share")
+    for number, accuracy in zip(numbers, accuracies, strict=True):
+        name = VOTES_NAMES.get(number, str(number))
+        if accuracy["faces"]:
+            results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
+    return results
+
+
+def _count(cell: object) -> float:
+    """Returns the number of votes in a cell, which is text or a number; NaN if it is none."""
+    try:
+        count = float(str(cell))
+    except ValueError:
+        return np.nan
+    return count if count.is_integer() and count >= 0 else np.nan
+
+
+def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
+    """Describes the groups of a column and, with labels, compares their accuracy.
+
+    Returns:
+        `groups`: the number of faces and results of `describe_results`, by name; with labels the
+        `difference` and `p` of `group_tests`. `few`: the sizes of groups that are too small to
+        compare. `unknown`: the number of faces without a value. With labels also `worst` and `best`
+        by accuracy, and the `gap` between them.
+    """
+    cells = faces.columns[column]
+    names = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
+    known = faces.take((names != "") & faces.predicted)
+    values = names[(names != "") & faces.predicted]
+    sizes = Counter(values.tolist())  # photos without a face count for `FOUND` alone
+
+    votes = None if faces.targets is None else have_votes(faces.targets)
+    groups: dict[str, dict[str, Any]] = {}
+    few = {}
+    for name in np.unique(names[names != ""]).tolist():
+        persons = len(np.unique(known.units[values == name]))
+        if persons >= FEW:
+            groups[name] = {
+                "faces": sizes[name],
+                **describe_results(faces.take(names == name), votes),
+            }
+        else:
+            few[name] = sizes[name]
+    unknown = int(((names == "") & faces.predicted).sum())
+    results: dict[str, Any] = {"groups": groups, "few": few, "unknown": unknown}
+    if faces.targets is None or len(groups) < 2:
+        return results
+
+    member = np.column_stack([values == name for name in groups]).astype(float)  # (N, G)
+    differences, p_values = group_tests(known, member)
+    for group, difference, p in zip(groups.values(), differences, p_values, strict=True):
+        group["difference"] = difference
+        group["p"] = p
+
+    accuracy = {name: group["accuracy"]["mean"] for name, group in groups.items()}
+    ranking = sorted(groups, key=accuracy.__getitem__)
+    worst = ranking[0]
+    best = ranking[-1]
+    # No interval: worst and best are chosen by the same data, which biases the gap upwards.
+    gap = Interval(
+        mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
+    )
+    return results | {"worst": worst, "best": best, "gap": gap}
+
+
+def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], list[float]]:
+    """Returns the difference of each group's accuracy from the rest's, and its p-value.
+
+    Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
+    several faces are of one person, the p-value is also not below the one of a t test with the
+    error of the bootstrap over persons.
+
+    Args:
+        faces: N faces with labels and predictions.
+        member: 1 for the faces in each group, else 0 (N, G).
+    """
+    correct = faces.correct[:, None].astype(float)  # (N, 1)
+    groups = member.shape[1]
+
+    def differences(sums: Sums) -> dict[str, Array]:
+        hits, size = sums["hits"], sums["size"]  # (..., G)
+        with np.errstate(invalid="ignore"):  # groups that a resample has no face of
+            inside = hits / size
+            outside = (sums["all hits"] - hits) / (sums["all faces"] - size)
+        return {str(group): (inside - outside)[..., group] for group in range(groups)}
+
+    values = {
+        "hits": correct * member,
+        "size": member,
+        "all hits": correct,
+        "all faces": np.ones_like(correct),
+    }
+    intervals = list(score_intervals(values, differences, faces.units).values())
+    hits = np.where(member > 0, correct, np.nan)  # (N, G)
+    misses = np.where(member > 0, np.nan, correct)
+    of_groups = mean_intervals(hits, faces.units, "share")
+    of_others = mean_intervals(misses, faces.units, "share")
+    for place, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
+        if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
+            intervals[place] = hybrid_difference(inside, outside)
+
+    p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
+    if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
+        units = len(np.unique(faces.units))
+        for place, interval in enumerate(intervals):
+            p_values[place] = max(p_values[place], t_p(interval, units))
+    complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
+    if not complementary:
+        p_values = holm(p_values)
+    return intervals, p_values
+
+
+def _fisher_p(correct: Array, group: Array) -> float:
+    """Returns the p-value that being correct (N,) does not depend on being in a group (N,)."""
+    table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
+    return float(fisher_exact(table).pvalue)
