@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
 from fer_vit.comparison.series import LEAST_BINS
 from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
-from fer_vit.comparison.study import Kind, Study
+from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.evaluation.inference import RESAMPLES
 from fer_vit.version import __version__

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.series import (
     average_series,
     check_grid,
@@ -24,7 +25,7 @@ from fer_vit.comparison.statistics import (
     mixed_model,
     person_mean,
 )
-from fer_vit.comparison.study import Kind, Study
+from fer_vit.comparison.study import Study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.inference import holm
 from fer_vit.evaluation.page import PageTable

@@ -1,51 +1,36 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
-from operator import itemgetter
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fer_vit.comparison.averages import average
+from fer_vit.comparison.episodes import clip_kinds, find_episodes
+from fer_vit.comparison.kinds import (
+    NONE,
+    Kind,
+    average_kind,
+    change_kind,
+    clip_seconds,
+    head_kinds,
+    label_shares,
+    probability_kind,
+    read_heads,
+    share_kind,
+)
 from fer_vit.comparison.series import Rest, change_from_rest
 from fer_vit.errors import FerVitError, short, suggest
-from fer_vit.evaluation.checks import CLIP
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, output_titles, outputs_of, target_column, values_near
-from fer_vit.predict.people import SHORTEST, Episode, People
 
-CHANGE = "Change of the probability from rest"
-SHARE = "Share of faces with the label"
-"""Titles of what is compared."""
-NONE = np.array(None)  # compares with the cells of a column
 MOST_CONDITIONS = 50  # they have 1,225 pairs
-# seconds of clips below which nothing per minute is measured: a clip of one frame has no length
-BRIEFEST = 1e-3
 LATE = 0.5  # seconds; a clip whose times begin later is named where times matter
-
-
-class Kind(NamedTuple):
-    """Measures of one kind, such as the mean probability of each expression."""
-
-    title: str
-    phrase: str  # what is higher or lower, in a sentence
-    form: str  # the format of the values
-    unit: str  # of a difference, in a sentence
-    values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
-    least: float = 0.0  # no value is smaller
-    most: float = np.inf  # no value is larger
-    period: float | None = None  # difference of values that mean the same, such as 360 degrees
-    of_head: bool = False  # whether the measures are outputs of a further head
-
-    @property
-    def titles(self) -> dict[str, str]:
-        """How pages name the measures."""
-        return output_titles(self.values) if self.of_head else {name: name for name in self.values}
 
 
 class Design(NamedTuple):
@@ -130,35 +115,6 @@ def choose_design(first: Mask, second: Mask) -> Design:
     return Design(paired=False, persons=in_one, left_out=in_both)
 
 
-def average(values: Array, group: IntArray, groups: int) -> Array:
-    """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
-    known = ~np.isnan(values)
-    sums = np.bincount(group, np.where(known, values, 0), groups)
-    counts = np.bincount(group, known, groups)
-    with np.errstate(invalid="ignore"):  # a group without values
-        return np.asarray(sums / counts)
-
-
-def average_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
-    """Returns the mean (G,) of values (N,) with a period in each group (N,), without NaN.
-
-    -179 and 179 degrees have the mean 180. Means lie near their common direction, where -179 may be
-    181, so that they can be averaged and compared like other numbers.
-    """
-    near = values_near(values, find_directions(values, group, groups, period)[group], period)
-    means = average(near, group, groups)  # (G,)
-    (common,) = find_directions(means, np.zeros(groups, int), 1, period)
-    return values_near(means, common, period)
-
-
-def find_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
-    """Returns the mean direction (G,) of values (N,) with a period in each group (N,)."""
-    angles = 2 * np.pi / period * values
-    sine = average(np.sin(angles), group, groups)
-    cosine = average(np.cos(angles), group, groups)
-    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
-
-
 def make_study(
     faces: EvaluatedFaces,
     by: str,
@@ -197,12 +153,12 @@ def make_study(
         left_out=int((faces.predicted & ~assigned).sum()),
         labels=faces.labels,
         observation=observations.of_face,
-        seconds=_seconds(faces)[selected.used],
+        seconds=clip_seconds(faces)[selected.used],
         probabilities=selected.probabilities[selected.used],
         rest=rest,
         without_rest=selected.without_rest,
         notes=(*faces.notes, *describe_groups(faces, (by, person))),
-        late=find_late(faces.paths, _seconds(faces)),
+        late=find_late(faces.paths, clip_seconds(faces)),
     )
 
 
@@ -249,7 +205,7 @@ def _changes_from_rest(
     named = faces.predicted & (faces.columns[person] != NONE)  # (N,)
     clip = np.full(len(named), -1)
     clip[named] = _clips(faces.columns[person][named], faces.paths[named])
-    seconds = _seconds(faces)
+    seconds = clip_seconds(faces)
     changes = change_from_rest(probabilities, seconds, clip, rest)  # (N, C)
 
     has_rest = np.isfinite(changes).all(1)  # (N,)
@@ -302,15 +258,15 @@ def _measures(
     used = selected.used
     measured = faces.take(used)
     if rest:
-        changes = change_from_rest(faces.probabilities, _seconds(faces), selected.clip, rest)
-        probabilities = _change_kind(faces.labels, changes[used], rest)
+        changes = change_from_rest(faces.probabilities, clip_seconds(faces), selected.clip, rest)
+        probabilities = change_kind(faces.labels, changes[used], rest)
     else:
-        probabilities = _probability_kind(faces.labels, measured.probabilities)
-    of_faces = [probabilities, _share_kind(label_shares(measured))]
+        probabilities = probability_kind(faces.labels, measured.probabilities)
+    of_faces = [probabilities, share_kind(label_shares(measured))]
     of_faces += head_kinds(read_heads(faces, selected.clip, rest), used, rest)
 
     number = len(observations.paths)
-    kinds = [_average_kind(kind, observations.of_face, number) for kind in of_faces]
+    kinds = [average_kind(kind, observations.of_face, number) for kind in of_faces]
     if SMOOTHED_LABEL in faces.columns:
         observation = np.full(len(used), -1)  # (N,)
         observation[used] = observations.of_face
@@ -346,12 +302,6 @@ def _clips(persons: Array, paths: Array) -> IntArray:
     return clips
 
 
-def _seconds(faces: EvaluatedFaces) -> Array:
-    """Returns the time of each face in its clip (N,); NaN in a photo."""
-    cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
-    return np.asarray(cells.astype(float))
-
-
 def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
     """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
     probabilities = faces.probabilities.copy()
@@ -362,233 +312,3 @@ def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
             known = np.isfinite(smoothed) & faces.predicted
             probabilities[known, place] = smoothed[known]
     return probabilities
-
-
-def _average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
-    """Returns measures of faces (N,) as their means over the observation (N,) of each face (O,)."""
-    values = {}
-    for name, cells in kind.values.items():
-        if kind.period is None:
-            values[name] = average(cells, observation, number)
-        else:
-            values[name] = average_directions(cells, observation, number, kind.period)
-    return kind._replace(values=values)
-
-
-def _probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
-    values = dict(zip(labels, probabilities.T, strict=True))
-    return Kind(
-        title="Mean probability",
-        phrase="the mean probability (0 to 1)",
-        form=".3f",
-        unit="",
-        values=values,
-        most=1,
-    )
-
-
-def _change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
-    values = dict(zip(labels, changes.T, strict=True))
-    return Kind(
-        title=CHANGE,
-        phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
-        form="+.3f",
-        unit="",
-        values=values,
-        least=-1,
-        most=1,
-    )
-
-
-def _share_kind(values: dict[str, Array]) -> Kind:
-    return Kind(
-        title=SHARE,
-        phrase="the share of faces with this label",
-        form=".1%",
-        unit=" percentage points",
-        values=values,
-        most=1,
-    )
-
-
-def read_heads(
-    faces: EvaluatedFaces, clip: IntArray, rest: Rest | None
-) -> dict[str, dict[str, Array]]:
-    """Returns the outputs of further heads by head and name (N,), or their change from rest."""
-    heads: dict[str, dict[str, Array]] = {}
-    for head, names in outputs_of([*faces.columns]).items():
-        heads[head] = {}
-        for name in names:
-            values = faces.columns[target_column(head, name)].astype(float)
-            if rest:
-                values = _output_change(values, HEADS[head].period, _seconds(faces), clip, rest)
-            heads[head][name] = values
-    return heads
-
-
-def _output_change(
-    values: Array, period: float | None, seconds: Array, clip: IntArray, rest: Rest
-) -> Array:
-    """Returns the change of an output (N,) from rest; arguments as for `change_from_rest`."""
-    if period is None:
-        return change_from_rest(values[:, None], seconds, clip, rest)[:, 0]
-    groups = clip + 1  # 0: no clip
-    directions = find_directions(values, groups, int(groups.max(initial=0)) + 1, period)
-    near = values_near(values, directions[groups], period)
-    changes = change_from_rest(near[:, None], seconds, clip, rest)[:, 0]
-    return values_near(changes, np.zeros(len(changes)), period)
-
-
-def head_kinds(
-    heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
-) -> list[Kind]:
-    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value."""
-    kinds = []
-    for head, outputs in heads.items():
-        values = {}
-        for name, cells in outputs.items():
-            if np.isfinite(cells[used]).any():
-                values[name] = cells[used]
-        if not values:
-            continue
-        entry = HEADS[head]
-        title = entry.title
-        phrase = entry.phrase
-        form = entry.form
-        unit = f" {entry.unit}" if entry.unit else ""
-        least = entry.low
-        most = entry.high
-        if rest:
-            title = f"{title}, change from rest"
-            phrase = f"{phrase}, as the change from rest ({rest} s),"
-            form = f"+{form}"
-            largest = most - least
-            least = -largest
-            most = largest
-        if entry.period is not None:  # beside 179 degrees, -179 is 181
-            least = -np.inf
-            most = np.inf
-        kind = Kind(
-            title=title,
-            phrase=phrase,
-            form=form,
-            unit=unit,
-            values=values,
-            least=least,
-            most=most,
-            period=entry.period,
-            of_head=True,
-        )
-        kinds.append(kind)
-    return kinds
-
-
-def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
-    """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
-    most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
-    labels = faces.columns.get("label", most_likely)
-    smoothed = faces.columns.get(SMOOTHED_LABEL, labels)
-    labels = np.where(smoothed == NONE, labels, smoothed)  # (N,)
-
-    shares = {}
-    for name in faces.labels:
-        shares[name] = np.where(labels == NONE, np.nan, labels == name).astype(float)
-    return shares
-
-
-class ObservedEpisode(NamedTuple):
-    """An uninterrupted expression in a clip."""
-
-    observation: int
-    episode: Episode
-
-
-def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[ObservedEpisode]:
-    """Returns the uninterrupted expressions in clips, person by person.
-
-    `observations` (N,) are of the faces; -1: none, and its episodes are left out.
-    """
-    # An episode does not continue in another observation: each pair of observation and track counts
-    # as a track.
-    track = [track or 0 for track in faces.columns["track"]]
-    pairs = np.column_stack([observations, track])  # (N, 2)
-    owners, index = np.unique(pairs, axis=0, return_inverse=True)
-    columns = faces.columns | {"track": index}
-    names = ["path", *CLIP, SMOOTHED_LABEL]
-    names += [SMOOTHED + label for label in faces.labels]
-
-    people = People()
-    for _, frame in groupby(_rows(columns, names), itemgetter("path", "frame")):
-        people.add_rows(list(frame))
-
-    episodes = []
-    for episode in people.intervals():
-        observation = int(owners[episode.track, 0])
-        if observation >= 0:
-            episodes.append(ObservedEpisode(observation, episode))
-    return episodes
-
-
-def _rows(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the cells of some columns (N,) row by row."""
-    for cells in zip(*(columns[name] for name in names), strict=True):
-        yield dict(zip(names, cells, strict=True))
-
-
-def clip_kinds(
-    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
-) -> list[Kind]:
-    """Returns the measures of clips with episodes, for a number O of observations."""
-    seconds = {label: np.zeros(number) for label in labels}
-    count = {label: np.zeros(number) for label in labels}
-    transitions: dict[str, Array] = {}
-    for before in labels:
-        for after in labels:
-            transitions[f"{before} to {after}"] = np.zeros(number)
-
-    for index, (observation, episode) in enumerate(episodes):
-        count[episode.label][observation] += 1
-        seconds[episode.label][observation] += episode.end - episode.start
-        if index + 1 < len(episodes):
-            following = episodes[index + 1].episode
-            if _touch(episode, following):
-                transitions[f"{episode.label} to {following.label}"][observation] += 1
-
-    total = np.sum([*seconds.values()], axis=0)  # (O,)
-    measured = np.where(total >= BRIEFEST, 1.0, np.nan)
-    minutes = measured * total / 60
-    with np.errstate(invalid="ignore"):  # a label without episodes
-        duration = {label: measured * time / count[label] for label, time in seconds.items()}
-    rate = {label: times / minutes for label, times in count.items()}
-    changes = {name: times / minutes for name, times in transitions.items() if times.any()}
-    durations = Kind(
-        title="Seconds per episode",
-        phrase="the mean duration of an episode",
-        form=".2f",
-        unit=" s",
-        values=duration,
-    )
-    rates = Kind(
-        title="Episodes per minute",
-        phrase="the number of episodes",
-        form=".2f",
-        unit=" per minute",
-        values=rate,
-    )
-    if not changes:
-        return [durations, rates]
-    rates_of_changes = Kind(
-        title="Transitions per minute",
-        phrase="the number of transitions",
-        form=".2f",
-        unit=" per minute",
-        values=changes,
-    )
-    return [durations, rates, rates_of_changes]
-
-
-def _touch(episode: Episode, following: Episode) -> bool:
-    """Returns whether an episode of the same person begins where the first ends."""
-    if episode.path != following.path or episode.track != following.track:
-        return False
-    return abs(following.start - episode.end) < SHORTEST

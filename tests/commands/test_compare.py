@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fer_vit.comparison.study import CHANGE
+from fer_vit.comparison.kinds import CHANGE
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.commands import fails, run

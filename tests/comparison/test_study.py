@@ -8,19 +8,13 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_ind
 
+from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
+from fer_vit.comparison.kinds import SHARE, Kind
 from fer_vit.comparison.prose import methods, sentences, size_text
 from fer_vit.comparison.results import compare_kind, compute_results
 from fer_vit.comparison.series import Rest, resample
 from fer_vit.comparison.statistics import Missing
-from fer_vit.comparison.study import (
-    SHARE,
-    Kind,
-    ObservedEpisode,
-    Study,
-    choose_design,
-    clip_kinds,
-    make_study,
-)
+from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode

@@ -1,0 +1,38 @@
+"""Means of groups of values, and of groups of angles.
+
+N values, G groups.
+"""
+
+import numpy as np
+
+from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import values_near
+
+
+def average(values: Array, group: IntArray, groups: int) -> Array:
+    """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
+    known = ~np.isnan(values)
+    sums = np.bincount(group, np.where(known, values, 0), groups)
+    counts = np.bincount(group, known, groups)
+    with np.errstate(invalid="ignore"):  # a group without values
+        return np.asarray(sums / counts)
+
+
+def average_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
+    """Returns the mean (G,) of values (N,) with a period in each group (N,), without NaN.
+
+    -179 and 179 degrees have the mean 180. Means lie near their common direction, where -179 may be
+    181, so that they can be averaged and compared like other numbers.
+    """
+    near = values_near(values, find_directions(values, group, groups, period)[group], period)
+    means = average(near, group, groups)  # (G,)
+    (common,) = find_directions(means, np.zeros(groups, int), 1, period)
+    return values_near(means, common, period)
+
+
+def find_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
+    """Returns the mean direction (G,) of values (N,) with a period in each group (N,)."""
+    angles = 2 * np.pi / period * values
+    sine = average(np.sin(angles), group, groups)
+    cosine = average(np.cos(angles), group, groups)
+    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))

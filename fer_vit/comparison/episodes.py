@@ -1,0 +1,117 @@
+"""The uninterrupted expressions of persons in clips, and what a study measures of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.comparison.kinds import Kind
+from fer_vit.evaluation.checks import CLIP
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
+from fer_vit.geometry import Array, IntArray
+from fer_vit.predict.people import SHORTEST, Episode, People
+
+# seconds of clips below which nothing per minute is measured: a clip of one frame has no length
+BRIEFEST = 1e-3
+
+
+class ObservedEpisode(NamedTuple):
+    """An uninterrupted expression in a clip."""
+
+    observation: int
+    episode: Episode
+
+
+def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[ObservedEpisode]:
+    """Returns the uninterrupted expressions in clips, person by person.
+
+    `observations` (N,) are of the faces; -1: none, and its episodes are left out.
+    """
+    # An episode does not continue in another observation: each pair of observation and track counts
+    # as a track.
+    track = [track or 0 for track in faces.columns["track"]]
+    pairs = np.column_stack([observations, track])  # (N, 2)
+    owners, index = np.unique(pairs, axis=0, return_inverse=True)
+    columns = faces.columns | {"track": index}
+    names = ["path", *CLIP, SMOOTHED_LABEL]
+    names += [SMOOTHED + label for label in faces.labels]
+
+    people = People()
+    for _, frame in groupby(_rows(columns, names), itemgetter("path", "frame")):
+        people.add_rows(list(frame))
+
+    episodes = []
+    for episode in people.intervals():
+        observation = int(owners[episode.track, 0])
+        if observation >= 0:
+            episodes.append(ObservedEpisode(observation, episode))
+    return episodes
+
+
+def _rows(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields the cells of some columns (N,) row by row."""
+    for cells in zip(*(columns[name] for name in names), strict=True):
+        yield dict(zip(names, cells, strict=True))
+
+
+def clip_kinds(
+    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
+) -> list[Kind]:
+    """Returns the measures of clips with episodes, for a number O of observations."""
+    seconds = {label: np.zeros(number) for label in labels}
+    count = {label: np.zeros(number) for label in labels}
+    transitions: dict[str, Array] = {}
+    for before in labels:
+        for after in labels:
+            transitions[f"{before} to {after}"] = np.zeros(number)
+
+    for index, (observation, episode) in enumerate(episodes):
+        count[episode.label][observation] += 1
+        seconds[episode.label][observation] += episode.end - episode.start
+        if index + 1 < len(episodes):
+            following = episodes[index + 1].episode
+            if _touch(episode, following):
+                transitions[f"{episode.label} to {following.label}"][observation] += 1
+
+    total = np.sum([*seconds.values()], axis=0)  # (O,)
+    measured = np.where(total >= BRIEFEST, 1.0, np.nan)
+    minutes = measured * total / 60
+    with np.errstate(invalid="ignore"):  # a label without episodes
+        duration = {label: measured * time / count[label] for label, time in seconds.items()}
+    rate = {label: times / minutes for label, times in count.items()}
+    changes = {name: times / minutes for name, times in transitions.items() if times.any()}
+    durations = Kind(
+        title="Seconds per episode",
+        phrase="the mean duration of an episode",
+        form=".2f",
+        unit=" s",
+        values=duration,
+    )
+    rates = Kind(
+        title="Episodes per minute",
+        phrase="the number of episodes",
+        form=".2f",
+        unit=" per minute",
+        values=rate,
+    )
+    if not changes:
+        return [durations, rates]
+    rates_of_changes = Kind(
+        title="Transitions per minute",
+        phrase="the number of transitions",
+        form=".2f",
+        unit=" per minute",
+        values=changes,
+    )
+    return [durations, rates, rates_of_changes]
+
+
+def _touch(episode: Episode, following: Episode) -> bool:
+    """Returns whether an episode of the same person begins where the first ends."""
+    if episode.path != following.path or episode.track != following.track:
+        return False
+    return abs(following.start - episode.end) < SHORTEST

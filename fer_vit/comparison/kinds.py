@@ -1,0 +1,184 @@
+"""What a study measures of faces: probabilities, shares of labels, and outputs of further heads.
+
+N faces, C expressions, O observations.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.comparison.averages import average, average_directions, find_directions
+from fer_vit.comparison.series import Rest, change_from_rest
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.fields import SMOOTHED_LABEL
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import HEADS, output_titles, outputs_of, target_column, values_near
+
+CHANGE = "Change of the probability from rest"
+SHARE = "Share of faces with the label"
+"""Titles of what is compared."""
+NONE = np.array(None)  # compares with the cells of a column
+
+
+class Kind(NamedTuple):
+    """Measures of one kind, such as the mean probability of each expression."""
+
+    title: str
+    phrase: str  # what is higher or lower, in a sentence
+    form: str  # the format of the values
+    unit: str  # of a difference, in a sentence
+    values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
+    least: float = 0.0  # no value is smaller
+    most: float = np.inf  # no value is larger
+    period: float | None = None  # difference of values that mean the same, such as 360 degrees
+    of_head: bool = False  # whether the measures are outputs of a further head
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """How pages name the measures."""
+        return output_titles(self.values) if self.of_head else {name: name for name in self.values}
+
+
+def clip_seconds(faces: EvaluatedFaces) -> Array:
+    """Returns the time of each face in its clip (N,); NaN in a photo."""
+    cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
+    return np.asarray(cells.astype(float))
+
+
+def average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
+    """Returns measures of N faces as their means in each of a `number` O of observations.
+
+    `observation` (N,) is the observation of each face.
+    """
+    means = {}
+    for name, values in kind.values.items():
+        if kind.period is None:
+            means[name] = average(values, observation, number)  # (O,)
+        else:
+            means[name] = average_directions(values, observation, number, kind.period)  # (O,)
+    return kind._replace(values=means)
+
+
+def probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
+    """Returns the probabilities (N, C) as measures of faces."""
+    values = dict(zip(labels, probabilities.T, strict=True))
+    return Kind(
+        title="Mean probability",
+        phrase="the mean probability (0 to 1)",
+        form=".3f",
+        unit="",
+        values=values,
+        most=1,
+    )
+
+
+def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
+    """Returns the changes of the probabilities from rest (N, C) as measures of faces."""
+    values = dict(zip(labels, changes.T, strict=True))
+    return Kind(
+        title=CHANGE,
+        phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
+        form="+.3f",
+        unit="",
+        values=values,
+        least=-1,
+        most=1,
+    )
+
+
+def share_kind(values: dict[str, Array]) -> Kind:
+    """Returns whether faces have each label, see `label_shares`, as measures of faces."""
+    return Kind(
+        title=SHARE,
+        phrase="the share of faces with this label",
+        form=".1%",
+        unit=" percentage points",
+        values=values,
+        most=1,
+    )
+
+
+def read_heads(
+    faces: EvaluatedFaces, clip: IntArray, rest: Rest | None
+) -> dict[str, dict[str, Array]]:
+    """Returns the outputs of further heads by head and name (N,), or their change from rest."""
+    heads: dict[str, dict[str, Array]] = {}
+    for head, names in outputs_of([*faces.columns]).items():
+        heads[head] = {}
+        for name in names:
+            values = faces.columns[target_column(head, name)].astype(float)
+            if rest:
+                values = _output_change(values, HEADS[head].period, clip_seconds(faces), clip, rest)
+            heads[head][name] = values
+    return heads
+
+
+def _output_change(
+    values: Array, period: float | None, seconds: Array, clip: IntArray, rest: Rest
+) -> Array:
+    """Returns the change of an output (N,) from rest; arguments as for `change_from_rest`."""
+    if period is None:
+        return change_from_rest(values[:, None], seconds, clip, rest)[:, 0]
+    groups = clip + 1  # 0: no clip
+    directions = find_directions(values, groups, int(groups.max(initial=0)) + 1, period)
+    near = values_near(values, directions[groups], period)
+    changes = change_from_rest(near[:, None], seconds, clip, rest)[:, 0]
+    return values_near(changes, np.zeros(len(changes)), period)
+
+
+def head_kinds(
+    heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
+) -> list[Kind]:
+    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value."""
+    kinds = []
+    for head, outputs in heads.items():
+        measured = {}
+        for name, values in outputs.items():
+            if np.isfinite(values[used]).any():
+                measured[name] = values[used]
+        if not measured:
+            continue
+        entry = HEADS[head]
+        title = entry.title
+        phrase = entry.phrase
+        form = entry.form
+        unit = f" {entry.unit}" if entry.unit else ""
+        least = entry.low
+        most = entry.high
+        if rest:
+            title = f"{title}, change from rest"
+            phrase = f"{phrase}, as the change from rest ({rest} s),"
+            form = f"+{form}"
+            largest = most - least
+            least = -largest
+            most = largest
+        if entry.period is not None:  # beside 179 degrees, -179 is 181
+            least = -np.inf
+            most = np.inf
+        kind = Kind(
+            title=title,
+            phrase=phrase,
+            form=form,
+            unit=unit,
+            values=measured,
+            least=least,
+            most=most,
+            period=entry.period,
+            of_head=True,
+        )
+        kinds.append(kind)
+    return kinds
+
+
+def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
+    """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
+    most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
+    labels = faces.columns.get("label", most_likely)
+    smoothed = faces.columns.get(SMOOTHED_LABEL, labels)
+    labels = np.where(smoothed == NONE, labels, smoothed)  # (N,)
+
+    shares = {}
+    for name in faces.labels:
+        shares[name] = np.where(labels == NONE, np.nan, labels == name).astype(float)
+    return shares
