@@ -281,7 +281,7 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest with the seven classes of RAF-DB in its order, two faces each in every split."""
     from fer_vit.data.schema import Reading, Row, write_manifest
     from fer_vit.face.image import encode_png
-    from fer_vit.sources.drawn import draw_face
+    from fer_vit.sources.cartoon import draw_face
 
     names = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
     rows = [

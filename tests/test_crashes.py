@@ -33,7 +33,7 @@ from fer_vit.files import remove_stale, remove_stale_below, scratch_folder
 from fer_vit.report.table import TableWriter
 from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import load_checkpoint, read_model
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.killed import (

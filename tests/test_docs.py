@@ -26,7 +26,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.heads import HEADS
 from fer_vit.model.attention import POOLS
 from fer_vit.sources import SOURCES
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import shipped_configs
 from fer_vit.train import recipe
 from fer_vit.version import __version__

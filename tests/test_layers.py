@@ -64,7 +64,7 @@ HOMES = {
         "predict/live.py",
         "predict/photos.py",
         "processes.py",
-        "sources/drawn.py",
+        "sources/cartoon.py",
         "sources/common.py",
         "sources/duplicates.py",
     },

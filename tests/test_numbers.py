@@ -15,7 +15,7 @@ from fer_vit.data.schema import Reading, Row, Split, write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict import recognizer
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from tests.helpers.commands import TINY, build_fit, fails, fit, main
 from tests.helpers.marks import slow
 

@@ -14,7 +14,7 @@ from fer_vit.geometry import Align
 from fer_vit.model.attention import POOLS
 
 Settings = TypeVar("Settings")
-RANGES = {
+ARCHITECTURE_RANGES = {
     "img_size": (1, 2048),
     "patch_size": (1, 2048),
     "embed_dim": (1, 16_384),
@@ -166,7 +166,7 @@ def check_config(c: RegionViTConfig) -> None:
         raise FerVitError(
             f"Expected `--model.network.pool` to be one of {', '.join(POOLS)}, but got {c.pool}."
         )
-    for name, (least, most) in RANGES.items():
+    for name, (least, most) in ARCHITECTURE_RANGES.items():
         number = getattr(c, name)
         if number is not None:
             check_number(f"model.network.{name}", number, least, most)

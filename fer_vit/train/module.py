@@ -29,7 +29,7 @@ from fer_vit.train.symmetry import Symmetry as Symmetry
 
 NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 """The default network of a task."""
-RANGES = {
+TRAINING_RANGES = {
     "lr": (0, math.inf),
     "weight_decay": (0, math.inf),
     "logit_adjust": (0, math.inf),
@@ -131,7 +131,7 @@ class RegionViTModule(L.LightningModule):
         check_regions(network.regions)
         plain = asdict(replace(network, pretrained=False))
         self.save_hyperparameters({"network": plain} | changed)
-        for name, (least, most) in RANGES.items():
+        for name, (least, most) in TRAINING_RANGES.items():
             if name in self.hparams:
                 check_number(f"model.{name}", self.hparams[name], least, most)
 

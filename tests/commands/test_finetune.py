@@ -26,7 +26,7 @@ from fer_vit.exporting.formats import FACE_FILES
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import CARD
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
 from fer_vit.train import recipe

@@ -10,7 +10,8 @@ import pytest
 from fer_vit.cli import VERBS
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.cartoon import draw_face
+from fer_vit.sources.drawn import read
 from tests.helpers.commands import fails
 
 FILE = Path(__file__).with_name("messages.txt")

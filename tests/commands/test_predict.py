@@ -29,7 +29,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict import frames, recognizer
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.tables import fingerprint
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
 from tests.helpers.commands import CROPS, assert_same, fails, predict, read, run

@@ -19,7 +19,7 @@ from fer_vit.face.image import decode_image, encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import SOURCES, folder
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 POINTS = np.asarray(TEMPLATE)
 

@@ -12,7 +12,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, apply
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import rotation
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 OUTPUTS = {
     "movements": ["mouthSmileLeft", "mouthSmileRight"],

@@ -12,7 +12,7 @@ from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.report.table import TableWriter
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 MERGE = dict.fromkeys(EXPRESSIONS, "other") | {"happiness": "good", "neutral": None}
 HEAD = (

@@ -18,7 +18,7 @@ from fer_vit.evaluation.join import (
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 
 def predictions(folder: Path, *names: str) -> EvaluatedFaces:

@@ -31,7 +31,7 @@ from fer_vit.measures import measure
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
-from fer_vit.sources import drawn
+from fer_vit.sources import drawn, movements
 from fer_vit.store.folder import load_network, save_network
 from tests.helpers.commands import fails, run
 
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     config = RegionViTConfig(**size, regions=("mouth", "nose"))
-    net = build_model(config, EXPRESSIONS, outputs=drawn.DRAWN_OUTPUTS)
+    net = build_model(config, EXPRESSIONS, outputs=movements.DRAWN_OUTPUTS)
     for value in net.heads.parameters():
         torch.nn.init.normal_(value, std=0.3)
     save_network(net, path / "model")
@@ -131,7 +131,7 @@ def test_a_manifest(folder: Path, tmp_path: Path) -> None:
     results = evaluate(
         tmp_path / "e", folder / "faces.parquet", "--checkpoint", folder / "model", "--split=train"
     )
-    assert {head: [*rows] for head, rows in results["heads"].items()} == drawn.DRAWN_OUTPUTS
+    assert {head: [*rows] for head, rows in results["heads"].items()} == movements.DRAWN_OUTPUTS
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("train")
     outputs = predict_manifest(model, rows, "train").heads["affect"]
@@ -230,7 +230,7 @@ def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> N
     words = ["--checkpoint", tmp_path / "one"]
     results = evaluate(tmp_path / "e", folder / "faces.parquet", *words)
     assert [*results["heads"]] == ["movements"]
-    lacking = len(drawn.DRAWN_MOVEMENTS) - 1
+    lacking = len(movements.DRAWN_MOVEMENTS) - 1
     assert any(f"movements ({lacking}), pose (2), affect (2)" in note for note in results["notes"])
 
 
@@ -341,13 +341,13 @@ def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
     faces = len(Manifest.read(manifest).split("test"))
     conditions = results["robustness"]
     assert conditions[UNALTERED]["faces"] == results["faces"] < faces
-    assert [*results["heads robustness"]] == [*drawn.DRAWN_OUTPUTS]
+    assert [*results["heads robustness"]] == [*movements.DRAWN_OUTPUTS]
     for head, altered in results["heads robustness"].items():
         assert [*altered["errors"]] == [*altered["outputs"]] == [*conditions]
         for name, row in altered["errors"].items():
             assert row["error"]["mean"] > 0
             assert row["difference from it"]["mean"] == 0
-            assert [*altered["outputs"][name]] == drawn.DRAWN_OUTPUTS[head]
+            assert [*altered["outputs"][name]] == movements.DRAWN_OUTPUTS[head]
             if name != MOST_TURNED:
                 assert row["faces"] == faces
     text = (tmp_path / "e" / "results.md").read_text()

@@ -21,7 +21,7 @@ from fer_vit.face.landmarks import full_image_face
 from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import merge_names
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
 

@@ -14,7 +14,8 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.sources.drawn import differing_regions, draw_face
+from fer_vit.sources.cartoon import draw_face
+from fer_vit.sources.movements import differing_regions
 from tests.helpers.training import Faces, Schedule, train_on_faces
 
 pytestmark = pytest.mark.slow  # a model is trained

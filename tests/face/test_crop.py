@@ -20,7 +20,7 @@ from fer_vit.face.crop import (
     warp,
 )
 from fer_vit.geometry import TEMPLATE, Align, Array, Image, apply, crop_matrix, fit_matrix
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from tests.test_geometry import FACE, turned
 
 

@@ -29,7 +29,7 @@ from fer_vit.geometry import (
 )
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.frames import read_frames
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from tests.helpers.photos import ASTRONAUT, error
 
 BEFORE = "c10c01316df1e5b654354b4d148d736e73fd0579ef1404f1d75076ea2c6722d5"

@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.face.pose import DISTANCE, MEAN_HEAD, head_pose
 from fer_vit.geometry import Array, Image
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 CM = 6.354 / 0.35
 """Width in cm of a picture in which the eyes are as far apart as in `geometry.TEMPLATE`."""

@@ -20,7 +20,7 @@ from fer_vit.face.image import decode_image
 from fer_vit.face.yunet import find_by_network, yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from tests.helpers.photos import resized
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 
 NTSC = Fraction(30000, 1001)
 WITH_B_FRAMES = {"bf": "3", "g": "15", "threads": "1"}  # the same file on any machine

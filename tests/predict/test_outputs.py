@@ -21,7 +21,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, pose_source
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, predict, run
 from tests.helpers.videos import write_video

@@ -16,7 +16,7 @@ from fer_vit.report.charts import (
     strongest_pairs,
 )
 from fer_vit.report.draw import REGION_COLOUR, Attention, FaceView
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from tests.helpers.faces import make_face
 
 

@@ -14,8 +14,10 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, region_boxes, warp
 from fer_vit.geometry import TEMPLATE, Float32Array, Mask, crop_matrix
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources import drawn
-from fer_vit.sources.drawn import differing_regions, draw_face, read
+from fer_vit.sources import cartoon, movements
+from fer_vit.sources.cartoon import draw_face
+from fer_vit.sources.drawn import read
+from fer_vit.sources.movements import differing_regions
 
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
@@ -105,17 +107,17 @@ def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("end", [0, 1])
-@pytest.mark.parametrize("movement", drawn.Parameters._fields)
+@pytest.mark.parametrize("movement", movements.Parameters._fields)
 def test_the_largest_movements_stay_inside_their_regions(
     movement: str, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "JITTER", 0.0)
-    monkeypatch.setitem(drawn.LOOKS, "intensity", (1.0, 1.0))
+    monkeypatch.setattr(cartoon, "JITTER", 0.0)
+    monkeypatch.setitem(movements.LOOKS, "intensity", (1.0, 1.0))
     feature = movement.split("_")[0]
     names = [name for name in REGIONS if name.endswith(feature)]
     still = draw_face("neutral", 3, 96)
-    moved = drawn.Parameters(**{movement: drawn.RANGES[movement][end]})
-    monkeypatch.setitem(drawn.TABLE, "neutral", moved)
+    moved = movements.Parameters(**{movement: movements.MOVEMENT_RANGES[movement][end]})
+    monkeypatch.setitem(movements.TABLE, "neutral", moved)
     face = draw_face("neutral", 3, 96)
     change = np.abs(face[0].astype(int) - still[0]).max(2)
     for landmarks in (face[1], still[1]):
@@ -151,10 +153,10 @@ def test_faces_with_an_expression_are_the_same_with_heads(tmp_path: Path) -> Non
 
 
 def test_a_gap_between_the_lips_is_an_open_mouth() -> None:
-    look = {name: (low + high) / 2 for name, (low, high) in drawn.LOOKS.items()}
-    sneer = drawn.Parameters(mouth_sneer=1.0)
-    opened = drawn.Parameters(mouth_opening=0.055 / 0.145)
-    gaps = [drawn.draw_targets(look, moved)["move_mouthOpen"] for moved in (sneer, opened)]
+    look = {name: (low + high) / 2 for name, (low, high) in movements.LOOKS.items()}
+    sneer = movements.Parameters(mouth_sneer=1.0)
+    opened = movements.Parameters(mouth_opening=0.055 / 0.145)
+    gaps = [movements.draw_targets(look, moved)["move_mouthOpen"] for moved in (sneer, opened)]
     assert gaps == pytest.approx([0.055 / 0.145] * 2)
 
 
@@ -182,16 +184,16 @@ def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
 
 
 def test_brows_at_one_height_and_eyes_of_one_size_have_equal_targets() -> None:
-    look = {name: (low + high) / 2 for name, (low, high) in drawn.LOOKS.items()}
-    raised = drawn.Parameters(brow_raise=0.4, eye_opening=0.5)
-    expected = drawn.draw_targets(look, raised)
+    look = {name: (low + high) / 2 for name, (low, high) in movements.LOOKS.items()}
+    raised = movements.Parameters(brow_raise=0.4, eye_opening=0.5)
+    expected = movements.draw_targets(look, raised)
     assert expected["move_browRaise"] == pytest.approx(0.4)
     assert expected["move_eyeWide"] == pytest.approx(0.5)
 
-    low_brows = look | {"brow_y": look["brow_y"] + 0.1 * drawn.BROW_RISE}
-    same = drawn.draw_targets(low_brows, raised._replace(brow_raise=0.5))
+    low_brows = look | {"brow_y": look["brow_y"] + 0.1 * movements.BROW_RISE}
+    same = movements.draw_targets(low_brows, raised._replace(brow_raise=0.5))
     assert same == pytest.approx(expected)
-    height = look["eye_height"] * (1 + 0.5 * drawn.EYE_OPENING)
+    height = look["eye_height"] * (1 + 0.5 * movements.EYE_OPENING)
     large_eyes = look | {"eye_height": height}
-    same = drawn.draw_targets(large_eyes, raised._replace(eye_opening=0.0))
+    same = movements.draw_targets(large_eyes, raised._replace(eye_opening=0.0))
     assert same == pytest.approx(expected)

@@ -14,7 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.cartoon import draw_face
+from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, assert_same, main
 

@@ -15,7 +15,7 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.sources import drawn
+from fer_vit.sources import drawn, movements
 from fer_vit.store.folder import load_network
 from tests.helpers.commands import fit
 from tests.train.test_heads import validate
@@ -42,7 +42,7 @@ def learn(manifest: Path, folder: Path, seed: int) -> Learned:
     checkpoint = fit(manifest, folder, "--config=drawn_heads", *options)
     logs = validate(checkpoint, manifest, folder)
     agreement = {}
-    for head in drawn.DRAWN_OUTPUTS:
+    for head in movements.DRAWN_OUTPUTS:
         for row in csv.DictReader((logs / f"val_{head}.csv").open()):
             agreement[row["output"]] = float(row.get("r") or row["CCC"])
 
@@ -72,7 +72,7 @@ def own_first(terms: Array, targets: Array, regions: Sequence[str]) -> dict[str,
     terms = terms - terms.mean(0)
     least = targets.mean(0) + targets.std(0)  # (K,)
     shares = {}
-    for index, name in enumerate(drawn.DRAWN_MOVEMENTS):
+    for index, name in enumerate(movements.DRAWN_MOVEMENTS):
         feature = next(part for part in FEATURES if name.startswith(part))
         first = terms[targets[:, index] >= least[index], :, index].argmax(1)
         shares[name] = float(np.mean([regions[region].endswith(feature) for region in first]))

@@ -22,7 +22,7 @@ from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
 from fer_vit.measures import measure
 from fer_vit.predict.recognizer import load
-from fer_vit.sources import drawn
+from fer_vit.sources import drawn, movements
 from fer_vit.store.folder import load_network
 from fer_vit.train.cli import train
 from fer_vit.train.task import FERTask
@@ -51,7 +51,7 @@ def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = Tr
 
     Without a head, faces without a label would have nothing.
     """
-    outputs = {head: names for head, names in drawn.DRAWN_OUTPUTS.items() if head in heads}
+    outputs = {head: names for head, names in movements.DRAWN_OUTPUTS.items() if head in heads}
     rows = [row for row in reading.rows if heads or row.label]
     if not label:
         rows = [replace(row, label=None) for row in rows]
@@ -85,17 +85,17 @@ def test_validate_writes_a_table_and_a_picture_of_each_head(
     trained: Path, folder: Path, tmp_path: Path
 ) -> None:
     logs = validate(trained, folder / "all.parquet", tmp_path)
-    for head in ("expression", *drawn.DRAWN_OUTPUTS):
+    for head in ("expression", *movements.DRAWN_OUTPUTS):
         assert np.asarray(Pil.open(logs / f"val_{head}.png")).std() > 5
     rows = list(csv.DictReader((logs / "val_movements.csv").open()))
-    assert [row["output"] for row in rows] == drawn.DRAWN_OUTPUTS["movements"]
+    assert [row["output"] for row in rows] == movements.DRAWN_OUTPUTS["movements"]
     assert [*rows[0]] == ["output", "faces", "r", "MAE"]
 
     faces = Manifest.read(folder / "all.parquet").split("val")
     predicted = load(trained, "cpu").predict(
         [faces.image(row) for row in range(len(faces))], face="crop", detector="none"
     )
-    truth = faces.head_targets()["movements"][:, drawn.DRAWN_MOVEMENTS.index("mouthOpen")]
+    truth = faces.head_targets()["movements"][:, movements.DRAWN_MOVEMENTS.index("mouthOpen")]
     assert int(rows[7]["faces"]) == len(faces) == len(predicted)
     net = load_network(trained)
     assert net.settings.align == "landmarks"  # so the crops differ, and so may the values
@@ -109,7 +109,7 @@ def test_a_model_that_starts_from_another_keeps_its_heads(
     manifest = write(folder, reading, ["affect"])
     before = load_network(trained)
     after = load_network(fit(manifest, tmp_path, *TINY, f"--model.init={trained}"))
-    assert after.settings.outputs == before.settings.outputs == drawn.DRAWN_OUTPUTS
+    assert after.settings.outputs == before.settings.outputs == movements.DRAWN_OUTPUTS
 
 
 def test_another_spelling_of_a_former_output_is_an_error_at_the_start(
@@ -143,7 +143,7 @@ def test_the_former_model_teaches_the_heads_without_targets(
         return loss
 
     monkeypatch.setattr(FERTask, "training_step", note)
-    heads = ["affect"] if taught else [*drawn.DRAWN_OUTPUTS]
+    heads = ["affect"] if taught else [*movements.DRAWN_OUTPUTS]
     manifest = write(folder, reading, heads)
     fit(manifest, tmp_path, *TINY, f"--model.init={trained}")
     with_former, without, former = steps[0]
@@ -176,7 +176,7 @@ def test_faces_without_labels_need_a_teacher_and_another_measure(
     assert "val/movements_r" in text
     monitor = "--checkpoint.monitor=val/movements_r"
     best = fit(manifest, tmp_path, *TINY, *taught, monitor)
-    assert load_network(best).settings.outputs == drawn.DRAWN_OUTPUTS
+    assert load_network(best).settings.outputs == movements.DRAWN_OUTPUTS
     logs = validate(best, manifest, tmp_path)
     assert {path.stem for path in logs.glob("val_*.csv")} == {"val_movements"}
 

@@ -11,7 +11,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import load_checkpoint, load_network, save_network
 from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask

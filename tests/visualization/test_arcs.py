@@ -16,7 +16,8 @@ from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.charts import strongest_pairs
-from fer_vit.sources.drawn import TABLE, Parameters, draw_face
+from fer_vit.sources.cartoon import draw_face
+from fer_vit.sources.movements import TABLE, Parameters
 from tests.helpers.training import Faces, Schedule, train_on_faces
 
 pytestmark = pytest.mark.slow  # three models are trained

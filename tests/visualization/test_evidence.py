@@ -26,7 +26,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import writer
 from fer_vit.visualization.evidence import (
     EXPLAINED_BYTES,

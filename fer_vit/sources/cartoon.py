@@ -1,0 +1,272 @@
+"""Draws cartoons of faces.
+
+A face is drawn in its own frame, without roll: origin at the upper left, lengths as fractions of
+the image's side. Side -1 is the person's right (the smaller x), side 1 the left.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fer_vit.geometry import TEMPLATE, Array, Image, apply, move
+from fer_vit.sources.movements import (
+    BROW_RISE,
+    EYE_OPENING,
+    JITTER,
+    LOOKS,
+    MOVEMENT_RANGES,
+    OPENED_LIPS,
+    SNEERING_LIPS,
+    Look,
+    Parameters,
+    draw_targets,
+    expression_values,
+)
+
+Point = tuple[float, float]
+Fill = Callable[[Array, ArrayLike], None]
+
+# colours, RGB from 0 to 255
+SKINS = np.array(
+    [(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float
+)
+HAIRS = np.array(
+    [(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)],
+    float,
+)
+IRISES = np.array([(70, 45, 30), (60, 95, 135), (70, 105, 60), (95, 75, 45)], float)
+LIP = np.array((175, 50, 60), float)
+WHITE = np.array((250, 250, 250), float)
+DARK = np.array((45, 20, 25), float)
+GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue
+
+# outlines
+ANGLE = np.linspace(0, 2 * np.pi, 49)
+COS = np.cos(ANGLE)
+SIN = np.sin(ANGLE)
+STROKE = np.linspace(-1, 1, 25)
+BRUSH = 0.3 + 0.7 * np.sqrt(1 - STROKE**2)  # width along a stroke
+
+
+def draw_face(
+    expression: str, seed: int, size: int = 96, colour: bool = False
+) -> tuple[Image, Array]:
+    """Draws a face (size, size, 3), RGB uint8, and returns it with its landmarks (5, 2) in pixels.
+
+    The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with
+    the expression. The seed chooses person, pose, light and noise; the same arguments give the same
+    bytes. Sizes from 48 to 448 look right.
+    """
+    face = draw(expression, seed, size, colour)
+    return face.image, face.landmarks
+
+
+class Drawing(NamedTuple):
+    """A drawn face."""
+
+    image: Image  # (size, size, 3)
+    landmarks: Array  # (5, 2) in pixels
+    targets: dict[str, float]  # of heads, by column
+
+
+def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False) -> Drawing:
+    """Draws a face as `draw_face` does, with its targets.
+
+    A face without an expression has movements that do not depend on one another, anywhere in
+    `MOVEMENT_RANGES`.
+    """
+    rng = np.random.default_rng(seed)
+
+    # the person, the background and the movements
+    lowest, highest = np.array(list(LOOKS.values())).T
+    look = dict(zip(LOOKS, rng.uniform(lowest, highest).tolist(), strict=True))
+    shade = look["skin"] * (len(SKINS) - 1)
+    skin = np.array([np.interp(shade, range(len(SKINS)), channel) for channel in SKINS.T])
+    hair = rng.choice(HAIRS) * (1 - 0.6 * look["skin"])
+    iris = rng.choice(IRISES)
+    background = rng.uniform(60, 230, 3)
+    if expression is None:
+        ranges = np.array([MOVEMENT_RANGES[name] for name in Parameters._fields])  # (10, 2)
+        lowest, highest = ranges.T
+        values = rng.uniform(lowest, highest)
+    else:
+        full = expression_values(expression)  # (10,)
+        values = look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)
+    moved = Parameters._make(values.tolist())
+
+    # the drawing, at twice the size
+    canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
+    canvas[:] = background
+    frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
+    fill = partial(_fill, canvas, 2 * frame)
+    _head(fill, look, skin, hair)
+    right_eye = _eye(fill, look, moved, -1, skin, iris)
+    left_eye = _eye(fill, look, moved, 1, skin, iris)
+    _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
+    nose = _nose(fill, look, moved, skin)
+    right_corner, left_corner = _mouth(fill, look, moved, skin)
+    landmarks = apply(frame, [right_eye, left_eye, nose, right_corner, left_corner])
+
+    # the light
+    image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
+    if not colour:
+        image = (image @ GREY)[..., None]  # (size, size, 1)
+    away = (np.arange(size) + 0.5) / size - 0.5  # from the middle
+    light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
+    noise = look["noise"] * rng.standard_normal((size, size, 1))
+    pixels = (image * light[..., None] + noise).round().clip(0, 255).astype(np.uint8)
+    lit = np.broadcast_to(pixels, (size, size, 3)).copy()
+    return Drawing(lit, landmarks, draw_targets(look, moved))
+
+
+def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
+    """Fills a polygon with the outline (P, 2) in the face's frame.
+
+    Everything is drawn by polygons: only they look the same in all sizes.
+    """
+    # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
+    points = apply(to_canvas, outline) - 0.5
+    sixteenths = (points * 16).round().astype(np.int32)
+    cv2.fillPoly(canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
+
+
+def _oval(
+    x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0
+) -> Array:
+    """A superellipse (49, 2) with half axes `width`, `up` and `down` (default: `up`).
+
+    Rows 24 to 48 are the upper half.
+    """
+    if down is None:
+        down = up
+    across = np.sign(COS) * np.abs(COS) ** (2 / power)
+    along = np.sign(SIN) * np.abs(SIN) ** (2 / power)
+    return np.stack([x + width * across, y + along * np.where(SIN < 0, up, down)], axis=1)
+
+
+def _stroke(x: Array, y: Array, width: float) -> Array:
+    """A brush stroke along 25 points, thinner at the ends."""
+    dx = np.gradient(x)
+    dy = np.gradient(y)
+    half = width / 2 * BRUSH / np.hypot(dx, dy)
+    return _between(x - half * dy, y + half * dx, x + half * dy, y - half * dx)
+
+
+def _between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
+    """The area between two curves."""
+    x = np.concatenate([x0, x1[::-1]])
+    y = np.concatenate([y0, y1[::-1]])
+    return np.stack([x, y], axis=1)
+
+
+def _blend(colour: Array, towards: Array, share: float) -> Array:
+    return colour + min(max(share, 0.0), 1.0) * (towards - colour)
+
+
+def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
+    x = 0.5 - look["yaw"]
+    ears_y = 0.47
+    width = look["head_width"]
+
+    volume = _oval(x, ears_y, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6)
+    fill(volume, hair * 0.8)
+    neck = _oval(x, 1.1, 0.2, 0.3)
+    fill(neck, skin * 0.75)
+    for side in (-1, 1):
+        ear = _oval(x + side * width, 0.5, 0.045, 0.08)
+        fill(ear, skin * 0.88)
+    face = _oval(x, ears_y, width, 0.48, look["chin"] - ears_y, look["jaw"])
+    fill(face, skin)
+    for side in (-1, 1):
+        cheek = _oval(x + side * 0.25, 0.63, 0.07, 0.045)
+        fill(cheek, _blend(skin, LIP, look["blush"]))
+
+    crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
+    hairline = look["hairline"] + look["fringe"] * np.abs(STROKE - look["parting"])
+    hairline += (0.4 - hairline) * STROKE**6  # down to the temples
+    fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
+
+
+def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris: Array) -> Point:
+    x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
+    y = TEMPLATE[0][1]
+    width = look["eye_width"]
+    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
+    shape = _oval(x, y, width, height)
+    fill(shape, WHITE)
+
+    pupil = 0.55 * look["iris"]
+    for radius, colour in ((look["iris"], iris), (pupil, DARK * 0.4)):
+        disc = _oval(x + look["gaze"], y, radius, radius)
+        lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
+        disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
+        fill(disc, colour)
+    reflection = _oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007)
+    fill(reflection, WHITE)
+
+    upper_lid = shape[24:]
+    lower_lid = shape[:25]
+    fill(_stroke(upper_lid[:, 0], upper_lid[:, 1], 0.020), skin * 0.25)
+    fill(_stroke(lower_lid[:, 0], lower_lid[:, 1], 0.008), skin * 0.6)
+    return x, y
+
+
+def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
+    x = 0.5 + 0.8 * look["yaw"]
+    # STROKE runs from the inner end to the outer.
+    away = (
+        look["eye_x"]
+        + 0.008
+        + look["brow_length"] * STROKE
+        - 0.009 * moved.brow_squeeze * (1 - STROKE)
+    )
+    middle = look["brow_y"] - BROW_RISE * moved.brow_raise
+    y = middle - 0.032 * moved.brow_slope * STROKE - look["brow_arch"] * (1 - STROKE**2)
+    for side in (-1, 1):
+        fill(_stroke(x + side * away, y, look["brow_width"]), colour)
+
+
+def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
+    x = 0.5 + 1.4 * look["yaw"]
+    y = look["nose_y"]
+    wrinkle = moved.nose_wrinkle
+    tip = _oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03)
+    fill(tip, _blend(skin, WHITE, 0.15))
+
+    wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * STROKE
+    wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * STROKE**4
+    fill(_stroke(wings_x, wings_y, 0.014), skin * 0.55)
+
+    shade = _blend(skin, skin * 0.35, wrinkle)
+    for side in (-1, 1):
+        for start in (-0.115, -0.080):  # two folds beside the bridge
+            fold_x = x + side * (0.040 + 0.028 * STROKE)
+            fold_y = y + start + 0.016 * STROKE**2
+            fill(_stroke(fold_x, fold_y, 0.012), shade)
+        # from the wing down to the mouth
+        fold_x = x + side * (0.082 + 0.028 * STROKE - 0.012 * STROKE**2)
+        fold_y = y + 0.010 + 0.045 * STROKE
+        fill(_stroke(fold_x, fold_y, 0.014), shade)
+    return x, y
+
+
+def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Point, Point]:
+    t = -COS[:25]  # from the right corner, -1, to the left
+    bow = SIN[:25]  # 0 at the corners, 1 in the middle
+    x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t
+    line = look["mouth_y"] + 0.070 * moved.mouth_curve * (0.5 - t**2)
+    line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
+    opening = max(moved.mouth_opening, 0.0)
+    sneer = max(moved.mouth_sneer, 0.0)
+    upper = line - (0.003 + OPENED_LIPS[0] * opening + SNEERING_LIPS[0] * sneer) * bow
+    lower = line + (0.003 + OPENED_LIPS[1] * opening + SNEERING_LIPS[1] * sneer) * bow
+    for edge in (upper, lower):
+        fill(_stroke(x, edge, look["lip"]), _blend(skin * 0.75, LIP, 0.6))
+    fill(_between(x, upper, x, lower), DARK)
+    if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
+        fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
+    return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))

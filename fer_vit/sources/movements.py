@@ -1,0 +1,213 @@
+"""The movements of drawn faces: of each expression, and as targets of heads.
+
+Two expressions of one person differ in known regions (`differing_regions`), at most one pixel
+outside their boxes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import REGIONS
+from fer_vit.geometry import Array
+from fer_vit.heads import target_column
+
+Look = dict[str, float]
+
+
+class Parameters(NamedTuple):
+    """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
+
+    A name begins with the feature that moves; it stays inside the boxes of the regions whose names
+    end with it.
+    """
+
+    brow_raise: float = 0.0
+    brow_slope: float = 0.0  # inner ends down, outer ends up
+    brow_squeeze: float = 0.0  # inner ends move together
+    eye_opening: float = 0.0
+    nose_wrinkle: float = 0.0
+    mouth_curve: float = 0.0  # corners up
+    mouth_opening: float = 0.0
+    mouth_width: float = 0.0
+    mouth_asymmetry: float = 0.0  # only one corner up
+    mouth_sneer: float = 0.0  # upper lip up, teeth bare
+
+
+TABLE = {
+    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground
+    # truth sharp.
+    "neutral": Parameters(),
+    "happiness": Parameters(mouth_curve=1.0, mouth_opening=0.6, mouth_width=0.2),
+    "surprise": Parameters(brow_raise=1.0, eye_opening=1.0, mouth_opening=1.0, mouth_width=-1.0),
+    "sadness": Parameters(brow_slope=-0.9, mouth_curve=-0.9),
+    "anger": Parameters(brow_raise=-0.4, brow_slope=1.0, brow_squeeze=1.0),
+    "disgust": Parameters(nose_wrinkle=1.0, mouth_curve=-0.5, mouth_sneer=1.0),
+    "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
+    "contempt": Parameters(mouth_asymmetry=1.0),
+}
+MOVEMENT_RANGES = {
+    "brow_raise": (-0.6, 1.0),  # brows do not reach the eyes
+    "brow_slope": (-1.0, 1.0),
+    "brow_squeeze": (0.0, 3.0),
+    "eye_opening": (0.0, 1.0),
+    "nose_wrinkle": (0.0, 1.0),
+    "mouth_curve": (-1.0, 1.0),
+    "mouth_opening": (0.0, 1.0),
+    "mouth_width": (-1.0, 0.3),
+    "mouth_asymmetry": (0.0, 1.0),
+    "mouth_sneer": (0.0, 1.0),
+}
+"""Smallest and largest movements of faces without an expression. The ends have intensity 1."""
+# largest shift of a person's parameters from the table's, the same in all expressions of that
+# person
+JITTER = 0.18
+BROW_RISE = 0.055  # of raised brows
+EYE_OPENING = 0.65  # growth of the height of opened eyes
+# how far the upper and the lower lip move away from the line between them
+OPENED_LIPS = (0.065, 0.080)
+SNEERING_LIPS = (0.045, 0.010)
+LOOKS = {
+    # How the face's frame lies in the image.
+    "roll": (-12.0, 12.0),  # degrees
+    "scale": (0.90, 1.04),
+    "shift_x": (-0.04, 0.04),
+    "shift_y": (-0.03, 0.03),
+    "yaw": (-0.022, 0.022),  # how far head and features move apart
+    # The person.
+    "skin": (0.0, 1.0),  # light to dark
+    "blush": (0.0, 0.25),
+    "head_width": (0.36, 0.44),
+    "chin": (0.955, 1.0),
+    "jaw": (2.0, 2.7),  # exponent of the head's superellipse: round to square
+    "hairline": (0.05, 0.12),
+    "parting": (-0.25, 0.25),
+    "fringe": (0.0, 0.10),
+    "hair_volume": (1.05, 1.22),
+    "hair_length": (0.05, 0.60),
+    "eye_x": (0.187, 0.200),
+    "eye_width": (0.058, 0.072),
+    "eye_height": (0.031, 0.038),
+    "iris": (0.026, 0.031),
+    "gaze": (-0.010, 0.010),
+    "brow_y": (0.264, 0.276),
+    "brow_length": (0.070, 0.085),
+    "brow_width": (0.020, 0.034),
+    "brow_arch": (0.006, 0.022),
+    "nose_y": (0.585, 0.605),
+    "nose_width": (0.038, 0.056),
+    "mouth_y": (0.754, 0.774),
+    "mouth_width": (0.136, 0.152),
+    "lip": (0.020, 0.030),
+    "intensity": (0.65, 1.00),  # of every expression
+    "side": (-1.0, 1.0),  # its sign is the side on which an asymmetric mouth rises
+    # The light.
+    "gain": (0.75, 1.05),
+    "gradient_x": (-0.30, 0.30),
+    "gradient_y": (-0.25, 0.25),
+    "noise": (1.0, 7.0),  # standard deviation in grey levels
+}
+"""Lowest and highest value of everything in a picture except the expression."""
+
+
+def differing_regions(first: str, second: str) -> frozenset[str]:
+    """Returns the regions (`face.crop.REGIONS`) in which expressions of one person differ."""
+    features = set()
+    for name, a, b in zip(
+        Parameters._fields, expression_values(first), expression_values(second), strict=True
+    ):
+        if a != b:
+            features.add(name.split("_")[0])
+
+    # Regions of both sides end in the feature, such as left_brow.
+    regions = [region for region in REGIONS if region.endswith(tuple(features))]
+    return frozenset(regions)
+
+
+YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
+DRAWN_MOVEMENTS = (
+    "browRaise",
+    "browLower",
+    "browSqueeze",
+    "eyeWide",
+    "noseWrinkle",
+    "mouthSmile",
+    "mouthFrown",
+    "mouthOpen",
+    "mouthCornerUpLeft",
+    "mouthCornerUpRight",
+)
+"""Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
+
+A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
+lip looks like a mouth that is curved and open.
+"""
+DRAWN_OUTPUTS = {
+    "movements": list(DRAWN_MOVEMENTS),
+    "pose": ["yaw", "roll"],
+    "affect": ["valence", "arousal"],
+}
+
+
+def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
+    """Returns the targets of a drawn face by column.
+
+    They are the parameters of the drawing, as a picture shows them.
+
+    A movement is the part of a parameter above 0 (or below), as a part of its range, at most 1.
+    Valence is the curve of the mouth, less the sneer. Arousal is the mean of opened eyes and mouth,
+    from -1 for neutral ones.
+    """
+    moved = shown_movements(look, moved)
+    corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
+    sources = {
+        # the parameter, and the end of its range
+        "browRaise": ("brow_raise", 1),
+        "browLower": ("brow_raise", 0),
+        "browSqueeze": ("brow_squeeze", 1),
+        "eyeWide": ("eye_opening", 1),
+        "noseWrinkle": ("nose_wrinkle", 1),
+        "mouthSmile": ("mouth_curve", 1),
+        "mouthFrown": ("mouth_curve", 0),
+        "mouthOpen": ("mouth_opening", 1),
+        corner: ("mouth_asymmetry", 1),
+    }
+    targets = {target_column("movements", name): 0.0 for name in DRAWN_MOVEMENTS}
+    for name, (parameter, end) in sources.items():
+        intensity = getattr(moved, parameter) / MOVEMENT_RANGES[parameter][end]
+        targets[target_column("movements", name)] = float(np.clip(intensity, 0, 1))
+    targets["yaw"] = YAW_DEGREES * look["yaw"]
+    targets["roll"] = look["roll"]
+    targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
+    targets["arousal"] = float(np.clip(moved.eye_opening + moved.mouth_opening - 1, -1, 1))
+    return targets
+
+
+def shown_movements(look: Look, moved: Parameters) -> Parameters:
+    """Returns the movements that a picture shows.
+
+    It does not show how high the brows of a person are at rest, and how open the eyes: both are
+    measured from the mean person's. An open mouth is the gap between the lips, to which a sneer
+    adds.
+    """
+    usual_y = float(np.mean(LOOKS["brow_y"]))
+    usual_height = float(np.mean(LOOKS["eye_height"]))
+    higher = (usual_y - look["brow_y"]) / BROW_RISE
+    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
+    gap = sum(OPENED_LIPS) * max(moved.mouth_opening, 0.0)
+    gap += sum(SNEERING_LIPS) * max(moved.mouth_sneer, 0.0)
+    return moved._replace(
+        brow_raise=moved.brow_raise + higher,
+        eye_opening=(height / usual_height - 1) / EYE_OPENING,
+        mouth_opening=gap / sum(OPENED_LIPS),
+    )
+
+
+def expression_values(expression: str) -> Array:
+    """Returns the movements of an expression (10,), in the order of `Parameters`."""
+    if expression not in TABLE:
+        raise FerVitError(
+            f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`."
+        )
+    return np.array(TABLE[expression])
