@@ -157,6 +157,14 @@ def seeded() -> None:
         torch.default_generator.manual_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """Draws the same random numbers for what several tests share, whichever test comes first."""
+    torch = sys.modules.get("torch")
+    if torch and fixturedef.scope != "function":
+        torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture
 def rng() -> Any:
     """NumPy's random numbers, the same in every test."""

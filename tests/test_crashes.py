@@ -182,7 +182,7 @@ def test_a_reader_always_finds_a_folder_that_is_replaced(tmp_path: Path) -> None
     a_folder(tmp_path / "out", 1)
     reader, missing = os.fork(), 0
     if reader == 0:
-        signal.alarm(60)
+        signal.alarm(int(PATIENCE))
         while not (tmp_path / "end").exists():
             missing += not (tmp_path / "out" / "b").exists()
         os._exit(min(missing, 100))
@@ -288,7 +288,7 @@ def test_no_entry_of_another_user_stops_a_writer_or_moves_files(
         entry(shared / STALE, shared / "private")
     before = {path.name: path.read_text() for path in shared.rglob("*.txt")}
     assert len(before) == 3
-    with deadline(20):
+    with deadline(int(PATIENCE)):
         remove_stale(out)
         remove_stale_below(shared)
         assert not os.path.lexists(out)

@@ -110,4 +110,5 @@ def test_in_a_browser() -> None:
             assert page.stopped
             assert requests.get(f"{address}/live/newest").json()["stopped"]
             again, _ = opened(browser, address)
-        again.get_by_text("Stopped.").wait_for()
+            again.get_by_text("Stopped.").wait_for()
+        assert again.get_by_text("Stopped.").is_visible()  # also when the server has ended

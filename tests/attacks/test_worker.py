@@ -17,6 +17,7 @@ import requests
 from PIL import Image
 from skimage.data import astronaut
 
+from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ KILLS = 8
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("app")) as server:
         yield server
-        assert not server.jobs, "a job is left behind"
+        wait_until(lambda: not server.jobs)  # a large table is removed after it is sent
 
 
 def test_a_worker_that_is_killed_at_any_moment_is_replaced(server: Server) -> None:
@@ -37,7 +38,7 @@ def test_a_worker_that_is_killed_at_any_moment_is_replaced(server: Server) -> No
 
     def send(route: str) -> requests.Response:
         files = {"files": ("a.jpg", file.getvalue())}
-        return requests.post(f"{server.address}/api/{route}", files=files, timeout=300)
+        return requests.post(f"{server.address}/api/{route}", files=files, timeout=PATIENCE)
 
     process = psutil.Process(server.process.pid)
     assert send("predict").ok
@@ -48,7 +49,7 @@ def test_a_worker_that_is_killed_at_any_moment_is_replaced(server: Server) -> No
             coming = pool.submit(send, ("report", "predict")[number % 2])
             time.sleep(1.5 * rng.random())
             for child in process.children():
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, psutil.NoSuchProcess):  # it may have ended
                     if "spawn_main" in str(child.cmdline()):
                         os.kill(child.pid, signal.SIGKILL)
             answer = coming.result()

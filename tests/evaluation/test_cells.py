@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from fer_vit.evaluation.cells import (
     TRUTH,
@@ -133,7 +133,6 @@ def test_what_is_no_number_is_named(cell: str, mark: str) -> None:
     assert (error.value.row, error.value.cell) == (1, cell)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_any_float_is_read_as_python_writes_it(values: list[float]) -> None:
     text = [repr(value) for value in values]
@@ -142,7 +141,6 @@ def test_any_float_is_read_as_python_writes_it(values: list[float]) -> None:
     assert read_numbers(column(*comma), ",").tolist() == values
 
 
-@settings(deadline=None)
 @given(st.text(max_size=12))
 def test_any_text_is_a_number_or_named(text: str) -> None:
     for mark in (".", ","):

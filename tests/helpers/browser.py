@@ -24,7 +24,9 @@ def chromium(*args: str) -> Iterator[Browser]:
         pytest.skip("no browser is here: install chromium")
     expect.set_options(timeout=1000 * PATIENCE)  # its default of 5 s is short on a busy machine
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *args])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", *args], timeout=1000 * PATIENCE
+        )
         yield browser
         browser.close()
 

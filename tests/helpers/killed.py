@@ -17,6 +17,7 @@ from typing import Any
 from fer_vit import files
 from fer_vit.files import atomic_write
 from fer_vit.report.table import TableWriter
+from tests.helpers.processes import PATIENCE
 
 CHANGES = ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink")
 """The functions of `os` that change the disk."""
@@ -82,7 +83,7 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
         return real(*args, **more)
 
     if pid == 0:
-        signal.alarm(60)
+        signal.alarm(int(PATIENCE))
         for name in CHANGES:
             setattr(os, name, partial(before, getattr(os, name)))
         files._exchange = partial(before, files._exchange)
