@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
 from fer_vit.fields import ORIGIN, PHOTO, Cell, Field, face_fields
-from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image, IntArray, Mask
+from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
 
 Source: TypeAlias = Path | bytes | Image
 """A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
@@ -108,6 +108,8 @@ class Scheme:
         outputs: The columns of the K outputs of further heads.
         regions: The names of the R regions.
         crop_size: Side of the crop in pixels.
+        align: How crops are aligned, see `CropSpec`; so is `template`. None: faces of tables.
+        template: The landmarks (5, 2) of an aligned crop as fractions of its side.
         features: The number D of features.
         thresholds: Of prediction sets, see `conformal`; empty if the model is not calibrated.
         sure_score: The detector's score below which a face is uncertain; None: no face is.
@@ -118,6 +120,8 @@ class Scheme:
     outputs: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     crop_size: int = 0
+    align: Align | None = None
+    template: tuple[tuple[float, float], ...] = ()
     features: int = 0
     thresholds: Thresholds = field(default_factory=dict, repr=False)
     sure_score: float | None = None

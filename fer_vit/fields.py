@@ -147,8 +147,9 @@ EXPRESSION_FIELDS = (
         "ambiguous",
         "boolean",
         "",
-        "whether the prediction set does not have exactly one expression; empty if the model is "
-        "not calibrated",
+        "whether the prediction set does not have exactly one expression, or the confidence is "
+        "below `--min_confidence`; empty without both: the model is not calibrated and there is no "
+        "such limit",
         head="expression",
     ),
     Field("warning", "string", "", "small face, turned head, uncertain face"),

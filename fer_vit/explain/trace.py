@@ -12,8 +12,7 @@ query of every expression with pooling "query".
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from torch.nn.functional import normalize
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import Pooled, use_fused_attention
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import TokenLayout, Tokens
 
 STRONGEST = 6
@@ -116,11 +115,7 @@ def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
         weights.requires_grad_()  # in a frozen network they may not depend on the tokens
         recorded.append(weights)
 
-    # The copy shares what is in the memo: all tensors.
-    shared: dict[int, Any] = {}
-    for tensor in chain(net.parameters(), net.buffers()):
-        shared[id(tensor)] = tensor
-    recorder = deepcopy(net, shared).eval()
+    recorder = share_tensors(net).eval()
     recorder.drop_by_mask = True
     use_fused_attention(recorder.vit.blocks, fused=False)
     for block in recorder.vit.blocks:
@@ -166,7 +161,9 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
     falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
     for number, unit in enumerate(units.unbind(1)):
         falls[:, number] = intact - masked_outputs(net, tokens, unit)
-    return falls
+    # The logit of an impossible class is -inf with and without the unit.
+    impossible = intact.isneginf()[:, None]  # (B, 1, O)
+    return falls.masked_fill(impossible, 0.0)
 
 
 def no_autocast(values: Tensor) -> torch.autocast:

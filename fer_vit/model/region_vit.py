@@ -8,7 +8,9 @@ R k^2 tokens, D width, C classes.
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import timm
@@ -299,6 +301,15 @@ class RegionViT(nn.Module):
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
+
+
+def share_tensors(net: RegionViT) -> RegionViT:
+    """Returns a copy of a network with the same parameters and buffers in memory."""
+    # The copy shares what is in the memo.
+    shared: dict[int, Any] = {}
+    for tensor in chain(net.parameters(), net.buffers()):
+        shared[id(tensor)] = tensor
+    return deepcopy(net, shared)
 
 
 def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:

@@ -19,7 +19,8 @@ class Explanations:
     """Attributions of the predicted expressions of N faces; `Recognizer.explain` returns them.
 
     Attributes:
-        faces: The faces.
+        faces: The faces, with the labels that they had when they were predicted.
+        labels: The C expressions.
         regions: The names of R regions.
         probabilities: Of C expressions (N, C).
         scores: Of every token (N, T), negative against the prediction.
@@ -29,6 +30,7 @@ class Explanations:
     """
 
     faces: Sequence[Face]
+    labels: Sequence[str]
     regions: Sequence[str]
     probabilities: Tensor
     scores: Tensor
@@ -53,9 +55,15 @@ class Explanations:
         from fer_vit.report.faces import Attributed
 
         face = self.faces[index]
-        name = max(face.probabilities, key=face.probabilities.__getitem__)
+        # Another model may have predicted the face.
+        label = int(self.probabilities[index].argmax())
         heat = average_heat(self.heat[index])  # (rows, columns)
-        attributed = Attributed(name, _to_array(self.shares[index]), _to_array(heat))
+        attributed = Attributed(
+            name=self.labels[label],
+            shares=_to_array(self.shares[index]),
+            heat=_to_array(heat),
+            probability=float(self.probabilities[index, label]),
+        )
         figure = charts.attribution_figure(
             face_view(face, read_photo(face)), attributed, self.regions
         )

@@ -48,7 +48,7 @@ from fer_vit.heads import EXPRESSION, in_picture, target_column
 from fer_vit.labels import read_prior
 from fer_vit.losses import decode
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import Tokens
 from fer_vit.predict.explanations import Explanations
 from fer_vit.predict.photos import Images, PhotoOptions
@@ -186,8 +186,11 @@ class Recognizer(nn.Module):
                 f"{name} {value:.3g}" for name, value in by_name.items()
             )
             frequencies = [by_name.get(name, 0.0) for name in names]
+        # Others may use the network, too: it stays as it is.
+        net = share_tensors(self.net)
+        net.change_prior(frequencies, [name in possible for name in names])
+        self.net = net
         self.conditions = conditions
-        self.net.change_prior(frequencies, [name in possible for name in names])
 
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
@@ -282,6 +285,7 @@ class Recognizer(nn.Module):
             parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
         return Explanations(
             faces=list(faces),
+            labels=self.labels,
             regions=self.crop_spec.regions,
             probabilities=torch.cat([part.probabilities for part in parts]),
             scores=torch.cat([part.scores for part in parts]),
@@ -310,10 +314,18 @@ class Recognizer(nn.Module):
 
     def _crop_again(self, faces: Faces) -> Batch:
         """Returns faces as the network gets them, from photos that are read again."""
-        if faces.scheme.crop_size != self.crop_spec.size:
+        scheme, spec = faces.scheme, self.crop_spec
+        compared = {
+            "size": (spec.size, scheme.crop_size),
+            "regions": (spec.regions, scheme.regions),
+            "align": (spec.align, scheme.align),
+            "template": (spec.template, scheme.template),
+        }
+        different = [name for name, (mine, theirs) in compared.items() if mine != theirs]
+        if different:
             raise FerVitError(
-                f"Expected faces of {self.crop_spec.size} pixels, but got some of "
-                f"{faces.scheme.crop_size}. Predict the photos with this model."
+                "Expected faces that were cropped for this model, but got crops with another "
+                f"{', '.join(different)}. Predict the photos with this model."
             )
         samples = []
         for photo in faces.photos():
@@ -443,6 +455,8 @@ class Recognizer(nn.Module):
             outputs=tuple(self.outputs),
             regions=self.crop_spec.regions,
             crop_size=self.crop_spec.size,
+            align=self.crop_spec.align,
+            template=self.crop_spec.template,
             features=self.net.vit.embed_dim,
             thresholds=self.thresholds,
             sure_score=find_detector(detector).sure_score,

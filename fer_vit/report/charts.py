@@ -353,8 +353,8 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
         share = signed_percent(float(target.shares[index]))
         labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
     score = draw.fitted(target.name, 14, 250)
-    if target.name in view.face.probabilities:
-        score += f" {draw.probability_text(view.face.probabilities[target.name])}"
+    if target.probability is not None:
+        score += f" {draw.probability_text(target.probability)}"
     text = (
         f"{score}: what drives the prediction.\n"
         "Orange is for it, blue against it. Numbers are the largest shares of regions."

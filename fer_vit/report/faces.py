@@ -39,6 +39,7 @@ class Attributed(NamedTuple):
     name: str  # of the score: an expression, one rather than another, or an output of a head
     shares: Array  # of regions (R,)
     heat: Array  # a map of the face (rows, columns)
+    probability: float | None = None  # of an expression
 
 
 class Evidence(NamedTuple):

@@ -189,7 +189,7 @@ def explain_scores(model: Recognizer, seen: Trace, options: ExplainOptions) -> I
     for row, ranking in enumerate(scores.order.tolist()):
         yield Evidence(
             order=ranking,
-            targets=attributed(scores.names[row], explanations, row),
+            targets=attributed(scores.names[row], explanations, row, net.settings.labels),
             attention=Attention(relations[row], output[row], patches[row], distance[row]),
             interactions=interacting[row],
             charts={},
@@ -197,13 +197,19 @@ def explain_scores(model: Recognizer, seen: Trace, options: ExplainOptions) -> I
 
 
 def attributed(
-    names: Sequence[str], explanations: Sequence[Explanation], row: int
+    names: Sequence[str], explanations: Sequence[Explanation], row: int, labels: Sequence[str]
 ) -> list[Attributed]:
     """Returns the attributions of a face, a row of explanations, for each score once."""
     targets: dict[str, Attributed] = {}
     for name, explanation in zip(names, explanations, strict=True):
+        probabilities = dict(zip(labels, explanation.probabilities[row].tolist(), strict=True))
         heat = average_heat(explanation.heat[row])
-        target = Attributed(name, _array(explanation.shares[row]), _array(heat))
+        target = Attributed(
+            name=name,
+            shares=_array(explanation.shares[row]),
+            heat=_array(heat),
+            probability=probabilities.get(name),
+        )
         targets.setdefault(name, target)  # a target may be the predicted expression
     return list(targets.values())
 

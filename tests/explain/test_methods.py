@@ -27,6 +27,18 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_impossible_classes_leave_the_explanations_of_possible_ones(method: str) -> None:
+    net = build()
+    expected = explain(net, *faces(), method)
+    label = int(expected.probabilities[0].argmax())
+    net.change_prior(None, [index == label for index in range(len(net.settings.labels))])
+    result = explain(net, *faces(), method)
+    for name in ("scores", "heat", "shares"):
+        assert torch.allclose(getattr(result, name)[0], getattr(expected, name)[0], atol=1e-6)
+        assert torch.isfinite(getattr(result, name)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "change",
     [

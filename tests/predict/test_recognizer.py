@@ -324,6 +324,19 @@ def test_classes_without_a_common_one_follow_each_other(with_prior: str) -> None
     assert torch.equal(model(image)[:, model.labels.index("anger")], torch.ones(3))
 
 
+def test_a_prior_changes_one_recognizer_of_a_network(with_prior: str) -> None:
+    first = load(with_prior, "cpu")
+    second = load(first.net, "cpu")
+    (image,) = example_inputs(first, 3)
+    before = second(image)
+    first.change_prior("even")
+    assert not torch.equal(first(image), before)
+    assert torch.equal(second(image), before)
+    assert second.thresholds
+    shared = zip(first.net.parameters(), second.net.parameters(), strict=True)
+    assert all(one_of_first is one_of_second for one_of_first, one_of_second in shared)
+
+
 def test_a_refused_prior_changes_nothing(with_prior: str) -> None:
     model = load(with_prior, "cpu", classes=SOME)
     (image,) = example_inputs(model, 3)

@@ -8,6 +8,7 @@ import pickle
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,6 +20,7 @@ from skimage.data import astronaut
 import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
 from fer_vit.face import image
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
@@ -164,14 +166,45 @@ def test_copies_of_a_face_have_no_network(model: Recognizer, faces: FaceResults)
         assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
         label = explained.probabilities[0].argmax()
         assert model.labels[label] == again.label
-    with pytest.raises(FerVitError, match="of 7"):
-        model.explain(replace(faces, scheme=replace(faces.scheme, crop_size=7)))
     assert copy.deepcopy(faces[0]).probabilities == faces[0].probabilities
     many = pickle.loads(pickle.dumps(faces))
     assert isinstance(many, FaceResults)
     assert many.infos == faces.infos
     assert many.origin == faces.origin
     assert table(many, photos=True).equals(table(faces, photos=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("crop_size", 7),
+        ("regions", DEFAULT_REGIONS[::-1]),
+        ("align", "crop"),
+        ("template", ((0.5, 0.5),) * 5),
+    ],
+)
+def test_faces_that_were_cropped_for_another_model_are_not_explained(
+    model: Recognizer, faces: FaceResults, name: str, value: Any
+) -> None:
+    scheme = replace(faces.scheme, **{name: value})
+    with pytest.raises(FerVitError, match=name.removeprefix("crop_")):
+        model.explain(replace(faces, scheme=scheme))
+
+
+def test_the_title_of_an_explanation_is_the_class_that_its_heat_explains(
+    model: Recognizer, faces: FaceResults, tmp_path: Path
+) -> None:
+    model = load(model.net, "cpu")
+    before = faces[0].label
+    possible = [label for label in model.labels if label != before]
+    model.change_prior(None, possible)
+    explanations = model.explain(faces[0])
+    explained = model.labels[int(explanations.probabilities[0].argmax())]
+    explanations.plot(file=tmp_path / "why.svg")
+    text = (tmp_path / "why.svg").read_text("utf-8")
+    assert explained != before
+    assert explained in text
+    assert before not in text
 
 
 def test_several_faces_are_explained_like_each(model: Recognizer, faces: FaceResults) -> None:
