@@ -22,15 +22,8 @@ from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, Event, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import (
-    MEGA,
-    ImageError,
-    check_size,
-    image_size,
-    image_suffix,
-    read_bytes,
-    read_image,
-)
+from fer_vit.face.headers import MEGA, image_size, image_suffix
+from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
 from fer_vit.faces import NO_FACE, OK, Faces, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image

@@ -1,25 +1,19 @@
 """The image reader: decodes files to RGB uint8, or raises an error with the reason.
 
-The size is read from the header first, since a few bytes can claim more pixels than memory holds;
-`IMAGE_FORMATS` has the limit of each format. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is
-fixed when a process first imports cv2, applies to the user's images too, and counts the pixels of a
-JPEG after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as
-decoding a small PNG; `image_size` takes one or two. Formats that are not listed here reach no
-decoder, so that a hostile file cannot select a rarely used one.
+Formats and limits are in `headers`. Other formats reach no decoder, so that a hostile file
+cannot select a rarely used one. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a
+process first imports cv2, applies to the user's images too, and counts the pixels of a JPEG after
+its reduction (4.12, 5.0).
 """
 
 import io
 import math
 import os
 import re
-import struct
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from struct import unpack_from
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -29,274 +23,18 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError, ImageError as ImageError
-from fer_vit.geometry import Image
-
-Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
-
-JPEG = b"\xff\xd8\xff"
-MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker with a payload; in compressed pixels 0x00
-or a restart (0xd0 to 0xd7) follows every 0xff.
-"""
-START_OF_SCAN, END = 0xDA, 0xD9
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the segment with the size, one for each kind of compression."""
-PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # of which a scan can have all of the pixels
-
-WIDTH, HEIGHT = 256, 257  # the tags of a TIFF's size
-INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may give its size
-MAX_BRANDS = 1024  # most bytes of a file's list of formats; twenty to forty are usual
-MAX_ENTRIES = 4096  # libtiff rejects directories with more
-SIZE_BOX = re.compile(b"ispe|tkhd")  # the boxes with the size of a picture and of a track
-MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten are usual
-
-
-def image_size(data: bytes) -> Size | None:
-    """Reads the size in the header of an encoded image.
-
-    None for an unknown format or a truncated header. Raises ImageError for a JPEG with too many
-    segments.
-    """
-    known = _format(data)
-    if known is None:
-        return None
-    try:
-        return known.size(data)
-    except (struct.error, KeyError):
-        return None
-
-
-def image_suffix(data: bytes) -> str | None:
-    """Returns a suffix for an encoded image by its content; None for other content."""
-    known = _format(data)
-    if known is None or is_clip(data):
-        return None
-    return known.suffix
-
-
-def brands(data: bytes) -> set[bytes]:
-    """Returns the brands of a file in boxes, which name its formats; else none.
-
-    ISO 14496-12: AVIF, HEIC, MP4.
-    """
-    if data[4:8] != b"ftyp":
-        return set()
-    end = int.from_bytes(data[:4], "big")
-    return {data[at : at + 4] for at in range(8, min(end, len(data), MAX_BRANDS), 4)}
-
-
-def is_clip(data: bytes) -> bool:
-    """Returns whether a file is a video: MP4 or MOV, Matroska or WebM, or AVI."""
-    boxed = data[4:8] == b"ftyp" and not brands(data) & AVIF
-    return (
-        boxed
-        or data.startswith(b"\x1a\x45\xdf\xa3")
-        or (data[:4] == b"RIFF" and data[8:12] == b"AVI ")
-    )
-
-
-def is_animated(data: bytes) -> bool:
-    """Returns whether an encoded PNG, WebP or AVIF has more than one frame."""
-    if data.startswith(b"\x89PNG"):
-        return b"acTL" in data[: data.find(b"IDAT")]
-    return bool(data[20] & 2) if data[8:16] == b"WEBPVP8X" else data[8:12] == b"avis"
-
-
-def count_scans(data: bytes) -> int:
-    """Returns the number of scans of a JPEG; 0 for other formats.
-
-    Each of them can refine all pixels by a few bytes.
-    """
-    if not data.startswith(JPEG):
-        return 0
-    count = 0
-    for is_whole in _scans(data):
-        count += 1
-        if is_whole:
-            break
-    return count
-
-
-def _has_several_scans(data: bytes) -> bool:
-    """Returns whether the coefficients of all pixels of a JPEG are in memory before its decoding.
-
-    So it is unless its first scan is the whole image.
-    """
-    first_is_whole = next(_scans(data), False)
-    return not first_is_whole
-
-
-def _scans(data: bytes) -> Iterator[bool]:
-    """Yields for each scan of a JPEG whether it is the whole image: all components at once."""
-    components = b""
-    for marker, at in _markers(data):
-        if marker in PLAIN_FRAMES:
-            components = data[at + 7 : at + 8]
-        if marker == START_OF_SCAN:
-            yield data[at + 2 : at + 3] == components
-
-
-def _jpeg(data: bytes) -> Size | None:
-    for marker, at in _markers(data):
-        if marker in FRAMES:
-            height, width = unpack_from(">HH", data, at + 3)
-            return width, height
-    return None
-
-
-def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
-    at = len(JPEG) - 1
-    segments = 0
-    while match := MARKER.search(data, at):
-        marker = match[1][0]
-        if marker == END:
-            return
-        segments += 1
-        if segments > MAX_SEGMENTS:
-            raise ImageError(f"too many segments of a JPEG: the limit is {MAX_SEGMENTS:,}")
-        at = match.end()
-        yield marker, at
-        at += int.from_bytes(data[at : at + 2], "big")
-
-
-def _bmp(data: bytes) -> Size:
-    (header,) = unpack_from("<I", data, 14)
-    width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
-    return abs(width), abs(height)  # the height is negative where rows go from top to bottom
-
-
-def _webp(data: bytes) -> Size | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        width, wider, height, higher = unpack_from("<HBHB", data, 24)
-        return width + (wider << 16) + 1, height + (higher << 16) + 1
-    if kind == b"VP8L":
-        (bits,) = unpack_from("<I", data, 21)  # 14 for each side
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":
-        width, height = unpack_from("<HH", data, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    return None
-
-
-def _avif(data: bytes) -> Size | None:
-    """Returns the largest size that the boxes of an AVIF name, for a picture or a track.
-
-    None if there is none.
-    """
-    sizes: list[Size] = []
-    for start, end in _boxes(data, (b"meta", b"moov")):
-        names = [*islice(SIZE_BOX.finditer(data, start, end), MAX_BOXES + 1)]
-        if len(names) > MAX_BOXES:
-            return None
-        for name in names:
-            at = name.start()
-            if name[0] == b"ispe":
-                sizes.append(unpack_from(">II", data, at + 8))
-                continue
-            # Sides of a track are in 65,536ths; version 1 has longer times before them.
-            width, height = unpack_from(">II", data, at + (92 if data[at + 4] == 1 else 80))
-            sizes.append((width >> 16, height >> 16))
-    return max(sizes, key=math.prod, default=None)
-
-
-def _boxes(data: bytes, names: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """Yields start and end of the boxes with these names at the top of a file (ISO 14496-12)."""
-    start = 0
-    for _ in range(MAX_BOXES):
-        if start + 8 > len(data):
-            return
-        size, name = unpack_from(">I4s", data, start)
-        if size == 1:
-            (size,) = unpack_from(">Q", data, start + 8)
-        end = start + size if size else len(data)
-        if name in names:
-            yield start, min(end, len(data))
-        start = max(end, start + 8)
-
-
-def _has_alpha(data: bytes) -> bool:
-    """Returns whether an AVIF has transparency, which its decoder stores twice."""
-    urn = re.compile(b"urn:mpeg:(mpegB:cicp:systems:auxiliary:alpha|hevc:2015:auxid:1)")
-    boxes = _boxes(data, (b"meta", b"moov"))
-    return any(urn.search(data, start, end) for start, end in boxes)
-
-
-def _tiff(data: bytes) -> Size:
-    order = "<" if data.startswith(b"II") else ">"
-    large = 43 in data[2:4]
-    (start,) = unpack_from(order + ("Q" if large else "I"), data, 8 if large else 4)
-    (entries,) = unpack_from(order + ("Q" if large else "H"), data, start)
-    first, step, value = (start + 8, 20, 12) if large else (start + 2, 12, 8)
-    sides = {WIDTH: 0, HEIGHT: 0}
-    for at in range(first, first + step * min(entries, MAX_ENTRIES), step):
-        tag, kind = unpack_from(order + "HH", data, at)
-        if tag in sides:  # the largest of several: decoders differ in which one they take
-            sides[tag] = max(sides[tag], unpack_from(order + INTEGERS[kind], data, at + value)[0])
-    return sides[WIDTH], sides[HEIGHT]
-
-
-class ImageFormat(NamedTuple):
-    """A format of images: how its files begin, its size, and the most pixels that are decoded."""
-
-    signature: re.Pattern[bytes]
-    suffix: str
-    size: Callable[[bytes], Size | None]
-    most: int  # pixels; times the bytes for each (measured at the peak) at most 1.2 GB
-    is_heavy: Callable[[bytes], bool]  # whether it takes more bytes for each pixel
-    most_heavy: int  # pixels then
-
-
-def _never(_: bytes) -> bool:
-    return False
-
-
-def _format_of(
-    signature: bytes,
-    suffix: str,
-    size: Callable[[bytes], Size | None],
-    most: int,
-    is_heavy: Callable[[bytes], bool] = _never,
-    most_heavy: int = 0,
-) -> ImageFormat:
-    return ImageFormat(re.compile(signature, re.DOTALL), suffix, size, most, is_heavy, most_heavy)
-
-
-MEGA = 1_000_000
-MAX_PIXELS = 16_384 * 12_288
-"""The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295."""
-IMAGE_FORMATS = (
-    # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
-    _format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
-    # 6.1 bytes a pixel; 12.2 for an animation.
-    _format_of(
-        rb"\x89PNG\r\n\x1a\n",
-        ".png",
-        lambda data: unpack_from(">II", data, 16),
-        MAX_PIXELS,
-        is_animated,
-        100 * MEGA,
-    ),
-    # 8.1 bytes a pixel without a loss; 11.2 for an animation.
-    _format_of(rb"RIFF....WEBP", ".webp", _webp, 150 * MEGA, is_animated, 108 * MEGA),
-    # 8.5 bytes a pixel.
-    _format_of(rb"GIF8[79]a", ".gif", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
-    # 6.2 bytes a pixel.
-    _format_of(rb"BM", ".bmp", _bmp, MAX_PIXELS),
-    # Up to 12.4 bytes a pixel: CMYK, or 16 bits and transparency in one strip.
-    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", ".tiff", _tiff, 97 * MEGA),
-    # AVIF: up to 24 bytes a pixel; with transparency up to 46.
-    _format_of(rb"....ftyp", ".avif", _avif, 50 * MEGA, _has_alpha, 26 * MEGA),
+from fer_vit.face.headers import (
+    AVIF,
+    MAX_PIXELS,
+    MEGA,
+    Size,
+    brands,
+    count_scans,
+    find_format,
+    image_size,
+    is_clip,
 )
-
-
-def _format(data: bytes) -> ImageFormat | None:
-    for known in IMAGE_FORMATS:
-        if known.signature.match(data):
-            return known
-    return None
-
+from fer_vit.geometry import Image
 
 # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 REDUCED = {
@@ -308,13 +46,11 @@ REDUCED = {
 ORIENTATION = Base.Orientation
 MAX_FILE = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
-MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
 DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
 # pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
 MAX_DEEP = 80 * MEGA
 DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
-AVIF = frozenset((b"avif", b"avis"))
 # an AVIF may have these too
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
@@ -330,8 +66,9 @@ UNREAD = {
     "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}"
     rb"|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
 }
-"""Formats that are recognized by how their files begin, but reach no decoder; of TGA,
-photos have no colour map.
+"""Formats that are recognized by how their files begin, but reach no decoder.
+
+Of TGA: photos have no colour map.
 """
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 """The status of a file that kills the process that reads it."""
@@ -449,7 +186,7 @@ def check_cost(data: bytes) -> None:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
-    known = _format(data)
+    known = find_format(data)
     size = image_size(data)
     if known is None:
         raise ImageError(_reason_unread(data))

@@ -25,6 +25,7 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number, check_whole, for_reader, printable
 from fer_vit.face.detectors import ChosenDetector, find_detector
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
+from fer_vit.face.headers import is_animated
 from fer_vit.face.image import CRASHED, ImageError, reduce_depth, to_rgb
 from fer_vit.faces import (
     FIRST_FRAME,
@@ -385,7 +386,7 @@ class PhotoReader:
             content = image_file.read_bytes(source) if isinstance(source, Path) else source
             if isinstance(content, bytes):
                 search = self.finder.find_in_file(content, info)
-                animated = image_file.is_animated(content)
+                animated = is_animated(content)
             else:
                 search = Search(content, 1, self.finder.find(content, info))
                 animated = False

@@ -493,7 +493,7 @@ MUTATIONS = [
     ),
     Mutation(
         "segments of a JPEG are limited",
-        "fer_vit/face/image.py",
+        "fer_vit/face/headers.py",
         "        if segments > MAX_SEGMENTS:",
         "        if False:",
         "tests/face/test_image.py::test_headers_of_many_parts_are_refused",
@@ -507,21 +507,21 @@ MUTATIONS = [
     ),
     Mutation(
         "progressive JPEGs have a lower limit",
-        "fer_vit/face/image.py",
+        "fer_vit/face/headers.py",
         '_format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA)',
         '_format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _never, 108 * MEGA)',
         "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",
     ),
     Mutation(
         "animated PNGs have a lower limit",
-        "fer_vit/face/image.py",
+        "fer_vit/face/headers.py",
         'return b"acTL" in data[: data.find(b"IDAT")]',
         "return False",
         "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",
     ),
     Mutation(
         "transparent AVIF has a lower limit",
-        "fer_vit/face/image.py",
+        "fer_vit/face/headers.py",
         "_avif, 50 * MEGA, _has_alpha, 26 * MEGA",
         "_avif, 50 * MEGA, _never, 26 * MEGA",
         "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",

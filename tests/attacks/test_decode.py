@@ -14,7 +14,8 @@ import av
 import pytest
 from PIL import Image
 
-from fer_vit.face.image import MAX_PIXELS, ImageError, decode_image
+from fer_vit.face.headers import MAX_PIXELS
+from fer_vit.face.image import ImageError, decode_image
 from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import PhotoOptions

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+import fer_vit.face.headers as headers
 import fer_vit.face.image as reader
+from fer_vit.face.headers import count_scans, image_size
 from fer_vit.face.image import (
     QUIET_OPENCV,
     ImageError,
-    count_scans,
     decode_image,
     encode_png,
-    image_size,
     read_bytes,
     read_image,
 )
@@ -284,7 +284,7 @@ def test_a_bomb_is_an_image_error(name: str) -> None:
 
 
 def test_the_largest_photos_of_phones_pass() -> None:
-    assert reader.MAX_PIXELS >= 16_384 * 12_288
+    assert headers.MAX_PIXELS >= 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
     with pytest.raises(
         ImageError, match=r"^too large: 16,385 x 12,288 pixels, the limit is 201 megapixels$"
