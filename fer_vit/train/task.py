@@ -379,7 +379,7 @@ class FERTask(RegionViTModule):
 
         logits = outputs[EXPRESSION]  # (B, C)
         target = self.teachers.teach(batch)  # (B, C)
-        loss = self.loss(logits + self.adjustment, target)
+        loss = self._loss_of_labelled(logits + self.adjustment, target)
         for head, weight in self.head_weights.items():
             preds, target = self.matched(head, outputs, batch)
             loss = loss + weight * head_loss(head, preds, target)
@@ -409,15 +409,22 @@ class FERTask(RegionViTModule):
         return torch.from_numpy(near).to(values), torch.from_numpy(truth).to(target)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss of logits (B, C) in training for votes (B, C), NaN without a label.
+        """Returns the loss in training of logits (B, C) for votes (B, C) of faces with a label.
 
-        A subclass may replace it.
+        A subclass may replace it. It is not called for a batch without any label. `val/loss` is
+        always the cross-entropy.
+        """
+        return expression_loss(logits, target, self.hparams["label_smoothing"])
+
+    def _loss_of_labelled(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Returns `loss` of the faces (B, C) with a label, 0 without any.
+
+        The target of a face without a label is NaN.
         """
         labelled = target.isfinite().all(1)
         if not labelled.any():
-            return 0.0 * logits.sum()
-        smoothing = self.hparams["label_smoothing"]
-        return expression_loss(logits[labelled], target[labelled], smoothing)
+            return 0.0 * logits.sum()  # every parameter keeps a gradient
+        return self.loss(logits[labelled], target[labelled])
 
     @property
     def accepts_unlabelled(self) -> bool:

@@ -482,6 +482,28 @@ def test_a_batch_without_labels_trains_the_other_heads() -> None:
     assert task.net.heads["pose"].by_face.grad.abs().max() > 0
 
 
+def test_the_loss_of_a_subclass_receives_faces_with_a_label_alone() -> None:
+    received = []
+
+    class FocalTask(FERTask):
+        def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+            received.append(len(target))
+            log_p = logits.log_softmax(-1)
+            return -(target * (1 - log_p.exp()) ** 2 * log_p).sum(-1).mean()
+
+    torch.manual_seed(0)
+    task = FocalTask(NETWORK, ["a", "b", "c"], outputs=HEAD_OUTPUTS)
+    log_into(task)
+    faces = batch_with_heads()
+    task.training_step(faces, 0).backward()
+    assert received == [3]
+    assert all(value.grad.isfinite().all() for value in task.net.heads.parameters())
+
+    faces.target[:] = torch.nan
+    assert task.training_step(faces, 0).isfinite()
+    assert received == [3]
+
+
 def test_a_weight_of_0_leaves_a_head_out_and_a_head_without_targets_is_an_error() -> None:
     task = build(outputs=HEAD_OUTPUTS, head_weights={"movements": 0.0})
     assert task.net.settings.outputs == {"pose": ["yaw"]}
