@@ -25,6 +25,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
 from fer_vit.face.crop import CropSpec
 from fer_vit.files import json_text, remove_stale_below
+from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.processes import dead_worker_error
@@ -118,7 +119,7 @@ class TrainCLI(LightningCLI):
             "options; or the path of a config of the model."
         )
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
-        parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
+        parser.link_arguments(crop, "data.spec", compute_fn=crop_spec)
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
         if self.task == "classification":
             parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
@@ -465,6 +466,16 @@ def as_options(settings: dict[str, Any], network: RegionViTConfig) -> Namespace:
     """Returns a model's settings as parsed options of the command line."""
     options = {**settings, "network": Namespace(**asdict(network))}  # type: ignore[no-untyped-call]
     return Namespace(model=Namespace(**options))  # type: ignore[no-untyped-call]
+
+
+def crop_spec(
+    size: int,
+    regions: tuple[str, ...],
+    align: Align | None,
+    template: tuple[tuple[float, float], ...] | None,
+) -> CropSpec:
+    """How a face is cropped, by the options of a task; `--help` shows this name."""
+    return CropSpec(size, regions, align or "landmarks", template or TEMPLATE)
 
 
 def needs_no_labels(task: Task) -> bool:

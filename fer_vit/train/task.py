@@ -176,13 +176,13 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The network. With `init`, defaults are the network, `align` and `template` of that
-            model.
+        network: The network. Default: the one of `init`, or else `NETWORK`.
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
-            framed.
-        template: Where the five landmarks belong in the crop, as fractions of its side.
+            framed. Default: as for `init`, or else "landmarks".
+        template: Where the five landmarks belong in the crop, as fractions of its side. Default: as
+            for `init`, or else `geometry.TEMPLATE`.
         lr: Peak learning rate of AdamW.
         weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
             none.
@@ -222,8 +222,8 @@ class FERTask(RegionViTModule):
         self,
         network: RegionViTConfig = NETWORK,
         labels: list[str] | None = None,
-        align: Align = "landmarks",
-        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        align: Align | None = None,
+        template: tuple[tuple[float, float], ...] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.05,
         layer_decay: float = 1.0,
@@ -245,15 +245,17 @@ class FERTask(RegionViTModule):
         state: dict[str, Tensor] = {}
         if init:
             source, state = read_model(init, pretraining=True)
-        if init and network == NETWORK:
             defaults = model_settings(source)
-            network = defaults["network"]
-            if align == "landmarks":
-                align = defaults["align"]
-            if template == TEMPLATE:
-                template = defaults["template"]
+            # The default itself was not given; an equal network was. None as the default would hide
+            # the options of the network from the command line.
+            if network is NETWORK:
+                network = defaults["network"]
+            align = align or defaults["align"]
+            template = template or defaults["template"]
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
+        align = align or "landmarks"
+        template = template or TEMPLATE
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
 
@@ -267,7 +269,9 @@ class FERTask(RegionViTModule):
         self.head_weights = {head: weights[head] for head in weights if head in self.shared}
 
         self.save_hyperparameters()
-        self.store_settings(network, init=None, outputs=heads, heads=None)
+        self.store_settings(
+            network, align=align, template=template, init=None, outputs=heads, heads=None
+        )
         self.net = build_model(network, labels, outputs=heads, align=align, template=template)
         self.teachers = Teachers(teachers or [], self.net)
         # a classifier, no pretrained encoder

@@ -285,6 +285,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
         "network": asdict(NETWORK),
         "labels": ["a", "b", "c"],
         "outputs": {},
+        "template": TEMPLATE,
         **change,
     }
     again = FERTask(**task.hparams)
@@ -436,9 +437,27 @@ def test_a_task_with_its_optimizer_and_other_data(drawn: Path, tmp_path: Path) -
         trainer.fit(task, datamodule=OwnData(data))
 
 
-def test_a_network_equal_to_the_default_is_the_default() -> None:
-    task = FERTask(replace(USUAL), labels=["calm", "happiness"], init="ferplus-small")
-    assert task.net.config.img_size == 48
+def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
+    points = tuple((0.3 + 0.1 * number, 0.5) for number in range(5))
+    start = build_model(NETWORK, ["a", "b"], align="crop", template=points)
+    save_network(start, tmp_path / "start")
+
+    def settings(**given: Any) -> tuple[object, object]:
+        task = FERTask(labels=["a", "b"], init=str(tmp_path / "start"), **given)
+        assert task.net.config == NETWORK
+        spec = task.spec
+        assert (spec.align, spec.template) == (task.hparams["align"], task.hparams["template"])
+        return spec.align, spec.template
+
+    assert settings() == ("crop", points)
+    assert settings(align="landmarks") == ("landmarks", points)
+    assert settings(template=TEMPLATE) == ("crop", TEMPLATE)
+    assert settings(network=replace(NETWORK), align="landmarks") == ("landmarks", points)
+
+
+def test_a_network_that_is_given_is_not_replaced_by_the_starting_models() -> None:
+    with pytest.raises(FerVitError, match=r"ferplus-small.*img_size"):
+        FERTask(replace(USUAL), labels=["calm", "happiness"], init="ferplus-small")
 
 
 HEAD_OUTPUTS = {"movements": ["smileLeft", "smileRight"], "pose": ["yaw"]}
