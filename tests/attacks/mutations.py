@@ -799,7 +799,7 @@ MUTATIONS = [
     Mutation(
         "results are removed when the page closes",
         "fer_vit/app/api.py",
-        "        if name in jobs.results:\n            jobs.remove(name)\n",
+        "        jobs.close(name)\n",
         "        pass\n",
         "tests/app/test_server.py::test_how_long_a_report_is_kept",
     ),
