@@ -101,8 +101,10 @@ def paste_head(canvas: Image, head: Image, box: Array) -> None:
     large = cv2.resize(head, (size, size), interpolation=cv2.INTER_CUBIC)
     x, y = np.meshgrid(*[np.linspace(-1, 1, size)] * 2)
     alpha = np.clip(4 * (1 - np.hypot(x, y * 0.92)), 0, 1)[..., None]
-    x0, y0 = max(left, 0), max(top, 0)
-    x1, y1 = min(left + size, canvas.shape[1]), min(top + size, canvas.shape[0])
+    x0 = max(left, 0)
+    y0 = max(top, 0)
+    x1 = min(left + size, canvas.shape[1])
+    y1 = min(top + size, canvas.shape[0])
     window = slice(y0 - top, y1 - top), slice(x0 - left, x1 - left)
     part = canvas[y0:y1, x0:x1]
     part[:] = (alpha[window] * large[window] + (1 - alpha[window]) * part).astype(np.uint8)

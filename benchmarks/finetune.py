@@ -57,7 +57,8 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
 
 def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> Iterator[Row]:
     """Yields rows of a manifest in new splits and with new class names."""
-    labels, landmarks = faces.column("label"), faces.landmarks()
+    labels = faces.column("label")
+    landmarks = faces.landmarks()
     for row, split in zip(which, splits, strict=True):
         points = None if np.isnan(landmarks[row]).any() else landmarks[row]
         yield Row(
@@ -90,7 +91,8 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     seconds = time.monotonic() - start
     (best,) = folder.rglob("best.ckpt")
     logits, target = evaluate_logits(load(best, "cpu"), manifest, "test")
-    truth, hit = target.argmax(1), logits.argmax(1) == target.argmax(1)
+    truth = target.argmax(1)
+    hit = logits.argmax(1) == target.argmax(1)
     recall = [float(hit[truth == label].float().mean()) for label in truth.unique()]
     shutil.rmtree(best.parent)
     manifest.unlink()

@@ -51,7 +51,8 @@ class Seen(Dataset[Array]):
     """YuNet's landmarks (5, 2) of a manifest's faces; NaN without a detection."""
 
     def __init__(self, rows: Manifest) -> None:
-        self.rows, self.detector = rows, YuNet(yunet_path(), CROP_SCORE)
+        self.rows = rows
+        self.detector = YuNet(yunet_path(), CROP_SCORE)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,7 +71,8 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, path: Path, split: Split) -> None:
-        self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
+        self.rows = Manifest.read(path, [split]).split(split)
+        self.train = split == "train"
         self.augment = Augment(CHANGES)
         loader = DataLoader(Seen(self.rows), None, num_workers=cores())
         # (N, 5, 2)
@@ -93,7 +95,8 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
 def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
     """Crops up to 40% off one side of some images, like a face at the border of a photo."""
     rng = np.random.default_rng([seed, 1])  # `Augment` draws from the seed itself
-    (height, width), part = image.shape[:2], rng.uniform(0, 0.4) * (rng.random() < CUT)
+    height, width = image.shape[:2]
+    part = rng.uniform(0, 0.4) * (rng.random() < CUT)
     left, top, right, bottom = (
         part * np.array([width, height] * 2) * np.eye(4)[rng.integers(4)]
     ).astype(int)
@@ -160,7 +163,8 @@ def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: in
     """Trains and exports the network."""
     torch.manual_seed(0)
     net = Landmarks()
-    faces, held_out = loader([ferplus, fairface], "train", batch), loader([ferplus], "val", batch)
+    faces = loader([ferplus, fairface], "train", batch)
+    held_out = loader([ferplus], "val", batch)
     optimiser = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, 3e-3, epochs * len(faces), pct_start=0.1

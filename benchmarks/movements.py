@@ -115,7 +115,8 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
     movements = targets.movements[targets.held_out][known][:, columns]
     rows = []
     for index, name in enumerate(learned):
-        x, y = preds["movements"][known, index], movements[:, index]
+        x = preds["movements"][known, index]
+        y = movements[:, index]
         rows.append([name, f"{np.corrcoef(x, y)[0, 1]:.3f}", f"{np.abs(x - y).mean():.3f}"])
     rows.sort(key=lambda row: row[1], reverse=True)
 

@@ -1,10 +1,10 @@
 """Compares what `predict` writes with two versions of OpenCV, in one run.
 
 python -m pip install --target cv5 --no-deps "opencv-python-headless==5.0.*"
-python -m benchmarks.opencv_versions --data DATA --other cv5
+python -m benchmarks.opencv_versions --data DATA --opencv cv5
 
 `--data` is the folder of `benchmarks.finder`: photos are composed of its pictures, as JPEG and PNG,
-and its clips are read unaltered. `--other` is a folder with another OpenCV.
+and its clips are read unaltered. `--opencv` is a folder with another OpenCV.
 """
 
 import csv
@@ -44,19 +44,19 @@ def write_photos(data: Path, folder: Path, count: int) -> None:
                 (folder / f"{kind}{number}{suffix}").write_bytes(encode(picture.image))
 
 
-def environment(other: Path | None) -> dict[str, str]:
+def environment(opencv: Path | None) -> dict[str, str]:
     """Returns the variables of a process that imports the OpenCV of a folder,
     or the installed one.
     """
-    if other is None:
+    if opencv is None:
         return {**os.environ}
-    paths = [str(other.resolve()), os.environ.get("PYTHONPATH", "")]
+    paths = [str(opencv.resolve()), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def predict(inputs: list[str], table: Path, other: Path | None) -> tuple[str, list[Row]]:
+def predict(inputs: list[str], table: Path, opencv: Path | None) -> tuple[str, list[Row]]:
     """Runs `predict`; returns the version of OpenCV and the rows."""
-    variables = environment(other)
+    variables = environment(opencv)
     command = [sys.executable, "-m", "fer_vit", "predict", *inputs, "--output", str(table)]
     subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
     version = subprocess.run(
@@ -126,7 +126,7 @@ def compare(before: list[Row], after: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(*, data: Path, other: Path, count: int = 30) -> None:
+def main(*, data: Path, opencv: Path, count: int = 30) -> None:
     """Prints the versions and the table."""
     print(machine())
     with TemporaryDirectory() as name:
@@ -136,7 +136,7 @@ def main(*, data: Path, other: Path, count: int = 30) -> None:
         write_photos(data, photos, count)
         inputs = [str(photos), *(str(data / "clips" / clip) for clip in CLIPS)]
         first, before = predict(inputs, folder / "before.csv", None)
-        second, after = predict(inputs, folder / "after.csv", other)
+        second, after = predict(inputs, folder / "after.csv", opencv)
     print(f"OpenCV {first} and {second}")
     print(compare(before, after))
 

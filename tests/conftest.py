@@ -237,11 +237,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Fills a folder once for all processes that run the tests;
     what is in it must not be changed.
     """
-    own = tmp_path_factory.getbasetemp()
-    base = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    worker_folder = tmp_path_factory.getbasetemp()
+    base = worker_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else worker_folder
 
     def make(name: str, fill: Callable[[Path], None]) -> Path:
-        folder, done = base / name, base / f"{name}.done"
+        folder = base / name
+        done = base / f"{name}.done"
         with FileLock(base / f"{name}.lock"):
             if not done.exists():
                 folder.mkdir()
@@ -275,10 +276,8 @@ def checkpoint(drawn: Path, made_once: Maker) -> Path:
     from tests.helpers.commands import TINY, main
 
     def fill(folder: Path) -> None:
-        data, logs = (
-            f"--data.manifest={drawn / 'faces.parquet'}",
-            f"--trainer.logger.init_args.save_dir={folder}",
-        )
+        data = f"--data.manifest={drawn / 'faces.parquet'}"
+        logs = f"--trainer.logger.init_args.save_dir={folder}"
         main(["fit", *TINY, data, logs])
 
     return made_once("runs", fill) / "default" / "version_0" / "checkpoints" / "best.ckpt"

@@ -105,29 +105,31 @@ def test_commands_accept_text_for_paths() -> None:
 
 def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     model = fer_vit.export(str(tmp_path / "model"), checkpoint=str(checkpoint))
-    found = fer_vit.evaluate(
+    results = fer_vit.evaluate(
         str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e")
     )
-    confusion = np.array(found["confusion"])
-    assert found["all"]["accuracy"]["mean"] == pytest.approx(confusion.trace() / confusion.sum())
+    confusion = np.array(results["confusion"])
+    assert results["all"]["accuracy"]["mean"] == pytest.approx(confusion.trace() / confusion.sum())
     photos = str(drawn / "faces" / "test" / "anger")
     page = fer_vit.visualize(
         photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none"
     )
     assert page.name == "index.html"
-    assert "ferplus-small" in [one["name"] for one in fer_vit.models()]
+    assert "ferplus-small" in [model["name"] for model in fer_vit.models()]
 
 
 def test_a_table_has_the_columns_and_cells_of_predict(
     drawn: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    photos, file = drawn / "faces" / "test" / "anger", tmp_path / "t.parquet"
+    photos = drawn / "faces" / "test" / "anger"
+    file = tmp_path / "t.parquet"
     run("predict", photos, *CROPS, "--checkpoint", checkpoint, "--output", file)
     faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
-    table, expected = fer_vit.table(faces), pq.read_table(file)
+    table = fer_vit.table(faces)
+    expected = pq.read_table(file)
     assert table.schema.remove_metadata() == expected.schema.remove_metadata()
     for column in table.column_names:
-        cells = [one[column].to_pylist() for one in (table, expected)]
+        cells = [faces[column].to_pylist() for faces in (table, expected)]
         assert cells[0] == (
             pytest.approx(cells[1], abs=1e-5) if isinstance(cells[0][0], float) else cells[1]
         )
@@ -155,7 +157,8 @@ def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
 def test_features_are_what_the_classifier_takes(
     drawn: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    photos, model = drawn / "faces" / "test" / "anger", load(checkpoint, "cpu")
+    photos = drawn / "faces" / "test" / "anger"
+    model = load(checkpoint, "cpu")
     features = model.features(photos, face="crop", detector="none")
     faces = model.predict(photos, face="crop", detector="none")
     assert features.shape == (len(faces), 32)
@@ -166,8 +169,8 @@ def test_features_are_what_the_classifier_takes(
     for output in (tmp_path / "t.csv", tmp_path / "folder"):
         run(*words, "--output", output)
         table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
-        found = np.stack([read_numbers(table[f"feature_{index}"]) for index in range(32)], axis=1)
-        assert np.allclose(found, features, atol=1e-5)
+        written = np.stack([read_numbers(table[f"feature_{index}"]) for index in range(32)], axis=1)
+        assert np.allclose(written, features, atol=1e-5)
     assert model.features(np.zeros((60, 60, 3), np.uint8), detector="yunet").shape == (0, 32)
 
 
@@ -177,9 +180,9 @@ def test_features_per_expression_are_averaged() -> None:
     (batch,) = next(iter(model.find([face], PhotoOptions("crop", "none"))))[1]
     pooled = model.net.pool_features(batch.image, batch.boxes, batch.valid)
     assert pooled.shape == (1, len(model.labels), 32)
-    found = model.features(face, face="crop", detector="none")
+    averaged = model.features(face, face="crop", detector="none")
     assert np.allclose(
-        found[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6
+        averaged[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6
     )
 
 

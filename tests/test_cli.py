@@ -216,7 +216,8 @@ def test_the_settings_of_the_checkpoint_are_used_and_metrics_printed(
             "--trainer.enable_progress_bar=false",
         ]
     )
-    stage, out = {"validate": "val", "test": "test"}[verb], capsys.readouterr().out
+    stage = {"validate": "val", "test": "test"}[verb]
+    out = capsys.readouterr().out
     assert all(f"{stage}/{name}" in out for name in ("accuracy", "f1", "uar", "ece", "loss"))
 
 
@@ -258,7 +259,8 @@ def test_last_is_the_newest_epoch(data: list[str], tmp_path: Path) -> None:
 def test_options_as_people_type_them(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    out, odd = tmp_path / "t.csv", tmp_path / os.fsdecode(b"bad\xff.png")
+    out = tmp_path / "t.csv"
+    odd = tmp_path / os.fsdecode(b"bad\xff.png")
     out.write_text("older")
     words = [
         "--checkpoint",

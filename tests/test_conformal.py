@@ -24,17 +24,17 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
 
     A class needs 19 faces for sets by class.
     """
-    found = []
+    thresholds = []
     for label in (None, *range(probabilities.shape[1])):
         scores = [
             1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)
         ]
         rank = math.ceil((len(scores) + 1) * coverage / 100)
         if label is not None and len(scores) < 19:
-            found.append(-math.inf)
+            thresholds.append(-math.inf)
         else:
-            found.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
-    return found
+            thresholds.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
+    return thresholds
 
 
 @pytest.mark.parametrize("count", [5, 40, 399])
@@ -72,18 +72,21 @@ def test_a_class_needs_19_faces_for_sets_by_class(count: int, known: bool) -> No
 
 @pytest.mark.parametrize("coverage", COVERAGES)
 def test_sets_contain_the_truth_at_the_guaranteed_rate(coverage: int) -> None:
-    rng, rounds = np.random.default_rng(0), 300
-    hits, rare = [], {False: [], True: []}
+    rng = np.random.default_rng(0)
+    rounds = 300
+    hits = []
+    rare = {False: [], True: []}
     for _ in range(rounds):
         thresholds = fit_thresholds(*drawn(300, rng))
         probabilities, target = drawn(300, rng)
-        own = np.arange(300), target
-        hits.append(in_set(probabilities, thresholds, coverage)[own].mean())
-        for by_class, found in rare.items():
-            found.append(
-                in_set(probabilities, thresholds, coverage, by_class)[own][target == 2].mean()
+        of_truth = np.arange(300), target
+        hits.append(in_set(probabilities, thresholds, coverage)[of_truth].mean())
+        for by_class, rates in rare.items():
+            rates.append(
+                in_set(probabilities, thresholds, coverage, by_class)[of_truth][target == 2].mean()
             )
-    least, error = coverage / 100, 4 * np.std(hits) / math.sqrt(rounds)
+    least = coverage / 100
+    error = 4 * np.std(hits) / math.sqrt(rounds)
     assert least - error < np.mean(hits) < least + 1 / 301 + error
     assert np.mean(rare[False]) < least - 0.05  # the coverage over all faces does not imply it
     error = 4 * np.std(rare[True]) / math.sqrt(rounds)

@@ -126,7 +126,9 @@ def test_all_is_on_the_disk_first(
     name: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / name, 1)
-    fsync, flushed, moved = os.fsync, list[int](), list[Path]()
+    fsync = os.fsync
+    flushed = list[int]()
+    moved = list[Path]()
 
     def flush(handle: int) -> None:
         flushed.append(os.fstat(handle).st_ino)
@@ -149,10 +151,8 @@ def test_all_is_on_the_disk_first(
 def test_remains_are_removed_and_folders_in_use_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, others = (
-        tmp_path / "out.parquet",
-        [".other.parquet.0123abcd.part", ".out.parquet.0123abcd.parquet"],
-    )
+    out = tmp_path / "out.parquet"
+    others = [".other.parquet.0123abcd.part", ".out.parquet.0123abcd.parquet"]
     for name in (*others, ".out.parquet.0123abcd.part"):
         (tmp_path / name).mkdir()
     with scratch_folder(out) as writing:
@@ -180,7 +180,8 @@ def test_a_failed_exchange_of_folders_is_undone(
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges two names at once")
 def test_a_reader_always_finds_a_folder_that_is_replaced(tmp_path: Path) -> None:
     a_folder(tmp_path / "out", 1)
-    reader, missing = os.fork(), 0
+    reader = os.fork()
+    missing = 0
     if reader == 0:
         signal.alarm(int(PATIENCE))
         while not (tmp_path / "end").exists():
@@ -371,7 +372,8 @@ def test_no_process_stays_behind(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    log, many = tmp_path / "log", 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
+    log = tmp_path / "log"
+    many = 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
     # tens of milliseconds each, so that `prepare` is at work
     large = encode_png(np.zeros((2000, 2000, 3), np.uint8))
     with zipfile.ZipFile(tmp_path / "large.zip", "w") as file:
@@ -757,7 +759,9 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
         expected = r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000"
         with pytest.raises(FerVitError, match=expected), unpacked(archive, tmp_path / "m.parquet"):
             pass
-    data, written, real = archive.read_bytes(), [], files._remove
+    data = archive.read_bytes()
+    written = []
+    real = files._remove
     assert data.count(claimed) == 2
     archive.write_bytes(data.replace(claimed, (1000).to_bytes(4, "little")))
 

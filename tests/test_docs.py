@@ -65,11 +65,12 @@ def commands(page: Path) -> list[list[str]]:
 def commands_of(text: str) -> list[list[str]]:
     """The same of a text."""
     text = text.replace("\\\n", " ")
-    found = re.findall(
+    matches = re.findall(
         r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M
     )
     lines = [
-        shlex.split((block or inline).partition(" > ")[0], comments=True) for block, inline in found
+        shlex.split((block or inline).partition(" > ")[0], comments=True)
+        for block, inline in matches
     ]
     return [
         words
@@ -92,8 +93,8 @@ def test_commands_of_the_documentation_are_understood(
     for verb, *words in commands(page):
         understood(verb, *(word for word in words if not word.startswith("$")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    found = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
-    assert {target for targets in found for target in targets.split()} <= set(targets)
+    named = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
+    assert {target for targets in named for target in targets.split()} <= set(targets)
 
 
 def output_of(verb: str, words: list[str]) -> str | None:
@@ -330,7 +331,7 @@ def test_files_that_the_prose_names_exist() -> None:
             titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if anchor else []
             assert anchor in {
                 "",
-                *(re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles),
+                *(re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles),
             }, page
         for config in re.findall(r"--config ([\w/.]+)", text):
             assert (ROOT / config).is_file() or config in shipped_configs(), config

@@ -154,7 +154,8 @@ def test_the_log_names_arguments_in_python_and_options_in_a_command(
         with command_line():
             logging.getLogger("fer_vit").warning("%s: add `--face crop`.", "a.png")
             assert for_reader("`--a.b 1`") == "`--a.b 1`"
-    in_python, in_command = "a.png: add `face='crop'`.", "a.png: add `--face crop`."
+    in_python = "a.png: add `face='crop'`."
+    in_command = "a.png: add `--face crop`."
     assert caplog.messages == [in_python, in_command] * 2
 
 

@@ -46,12 +46,12 @@ def test_indices_are_faces_and_the_rest_are_faces_again(faces: Faces) -> None:
     assert len(faces) == 3
     assert [face.label for face in faces] == ["a", "b", "b"]
     assert (faces[0].path, faces[-1].path, faces[1].face) == ("1.jpg", "3.jpg", 1)
-    for some in (faces[1:], faces[[1, 2]], faces[np.array([False, True, True])]):
-        assert isinstance(some, Faces)
-        assert some.path.tolist() == ["1.jpg", "3.jpg"]
-        assert [info.path for info in some.infos] == ["1.jpg", "3.jpg"]
-        assert some.photo.tolist() == [0, 1]
-        assert some.face.tolist() == [1, 0]
+    for rest in (faces[1:], faces[[1, 2]], faces[np.array([False, True, True])]):
+        assert isinstance(rest, Faces)
+        assert rest.path.tolist() == ["1.jpg", "3.jpg"]
+        assert [info.path for info in rest.infos] == ["1.jpg", "3.jpg"]
+        assert rest.photo.tolist() == [0, 1]
+        assert rest.face.tolist() == [1, 0]
     assert faces[faces.confidence > 0.7].label.tolist() == ["a", "b"]
     assert len(faces[:0]) == len(faces[:0].infos) == 0
     assert faces[::-1].path.tolist() == ["3.jpg", "1.jpg", "1.jpg"]
@@ -114,10 +114,12 @@ def test_faces_below_the_least_confidence_are_ambiguous_in_the_chosen_columns(
 def test_a_face_that_is_not_classified_has_no_label(faces: Faces) -> None:
     info = PhotoInfo("a.jpg", source=Path("a.jpg"))
     for scheme in (Scheme(), Scheme(LABELS)):
-        found = found_faces([info], np.array([0]), scheme=scheme)
-        assert found[0].label is found.label[0] is found[0].label_smoothed is None
-        assert found[0].confidence == 0
-        assert "label=None" in repr(found[0])
+        unclassified = found_faces([info], np.array([0]), scheme=scheme)
+        assert (
+            unclassified[0].label is unclassified.label[0] is unclassified[0].label_smoothed is None
+        )
+        assert unclassified[0].confidence == 0
+        assert "label=None" in repr(unclassified[0])
 
 
 @pytest.mark.parametrize(
@@ -134,10 +136,10 @@ def test_a_found_face_is_uncertain_on_the_scale_of_its_detector(
     score = np.array([np.nan, 0, 0.3, 0.79, 0.8])
     assert are_uncertain(score, sure_score).tolist() == expected
     scheme = Scheme(LABELS, crop_size=48, sure_score=sure_score)
-    found = found_faces([PhotoInfo("a.jpg")], np.zeros(5, int), score=score, scheme=scheme)
-    found = replace(found, to_crop=np.tile(np.eye(2, 3), (5, 1, 1)))
-    assert found.warnings[UNCERTAIN].tolist() == expected
-    assert [text == UNCERTAIN for text in found.warning] == expected
+    unclassified = found_faces([PhotoInfo("a.jpg")], np.zeros(5, int), score=score, scheme=scheme)
+    unclassified = replace(unclassified, to_crop=np.tile(np.eye(2, 3), (5, 1, 1)))
+    assert unclassified.warnings[UNCERTAIN].tolist() == expected
+    assert [text == UNCERTAIN for text in unclassified.warning] == expected
 
 
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
@@ -163,9 +165,9 @@ def test_what_is_unknown_is_none_and_an_empty_cell() -> None:
 
 
 def test_faces_of_two_models_are_not_joined(faces: Faces) -> None:
-    other = replace(faces, scheme=replace(faces.scheme, origin=Origin("another")))
+    second = replace(faces, scheme=replace(faces.scheme, origin=Origin("another")))
     with pytest.raises(FerVitError, match="one model"):
-        join_faces([faces, other])
+        join_faces([faces, second])
     empty = no_faces([PhotoInfo("4.jpg", NO_FACE)])
     assert len(join_faces([empty, faces]).infos) == 4
 

@@ -145,7 +145,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
     }
     table = pa.Table.from_pylist(draw(st.lists(st.fixed_dictionaries(row), max_size=4)), SCHEMA)
     if draw(st.integers(0, 3)) == 0:
-        name, kind = draw(st.sampled_from(SCHEMA.names)), draw(st.sampled_from(OTHER_TYPES))
+        name = draw(st.sampled_from(SCHEMA.names))
+        kind = draw(st.sampled_from(OTHER_TYPES))
         table = table.set_column(SCHEMA.get_field_index(name), name, pa.nulls(len(table), kind))
     if draw(st.integers(0, 5)) == 0:
         table = table.append_column(
@@ -168,7 +169,8 @@ def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
 @fuzz(50)
 def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
     plan = plan_tables(tmp_path / "faces", [Path(f"photos/{number}.jpg") for number in range(7)], 7)
-    (table,), whole = plan, tmp_path / "whole.parquet"
+    (table,) = plan
+    whole = tmp_path / "whole.parquet"
     if not whole.exists():
         with TableWriter(
             whole, {"path": str, "face": int, "status": str}, facts={"model": "abc"}

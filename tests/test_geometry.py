@@ -22,7 +22,8 @@ FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125
 
 def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
     """The matrix (2, 3) that turns by so many radians, scales and shifts."""
-    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
+    cos = scale * np.cos(angle)
+    sin = scale * np.sin(angle)
     return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
 
 
@@ -30,10 +31,8 @@ def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
 @pytest.mark.parametrize("points", [2, 3, 5])
 def test_similarity_is_scikit_images(rng: np.random.Generator, unit: float, points: int) -> None:
     for _ in range(10):
-        source, target = (
-            unit * (rng.normal(size=(points, 2)) + 3),
-            rng.normal(size=(points, 2)) * 30 - 7,
-        )
+        source = unit * (rng.normal(size=(points, 2)) + 3)
+        target = rng.normal(size=(points, 2)) * 30 - 7
         expected = estimate_transform("similarity", source, target).params
         np.testing.assert_allclose(
             similarity(source, target), expected[:2], rtol=1e-7, atol=1e-7 / unit
@@ -61,11 +60,9 @@ def test_similarity_never_reflects_and_is_defined_for_equal_points() -> None:
 
 
 def test_compose_invert_apply_agree_with_homogeneous_matrices(rng: np.random.Generator) -> None:
-    first, second, points = (
-        rng.normal(size=(2, 3)),
-        rng.normal(size=(2, 3)),
-        rng.normal(size=(4, 5, 2)),
-    )
+    first = rng.normal(size=(2, 3))
+    second = rng.normal(size=(2, 3))
+    points = rng.normal(size=(4, 5, 2))
     full_first, full_second = (np.vstack([m, [0, 0, 1]]) for m in (first, second))
     np.testing.assert_allclose(compose(second, first), (full_second @ full_first)[:2])
     np.testing.assert_allclose(invert(first), np.linalg.inv(full_first)[:2])

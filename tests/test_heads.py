@@ -97,7 +97,8 @@ def test_a_model_has_raw_outputs_for_every_head(tokens: str) -> None:
         regions=REGIONS,
     )
     net = build_model(config, ["a", "b"], outputs=OUTPUTS).eval()
-    image, boxes = torch.rand(3, 3, 16, 16), torch.tensor([2.0, 2, 9, 9]).expand(3, 3, 4)
+    image = torch.rand(3, 3, 16, 16)
+    boxes = torch.tensor([2.0, 2, 9, 9]).expand(3, 3, 4)
     outputs = net(image, boxes)
     assert [*outputs] == ["expression", "movements", "pose"]
     assert torch.equal(outputs["expression"], net.logits(image, boxes))
@@ -152,7 +153,8 @@ def test_angles_of_a_pose_are_from_minus_180_to_180() -> None:
 
 
 def test_affect_loss_is_one_less_concordance_and_the_squared_error() -> None:
-    raw, target = torch.randn(30, 2), torch.rand(30, 2) * 2 - 1
+    raw = torch.randn(30, 2)
+    target = torch.rand(30, 2) * 2 - 1
     target[:4, 0] = NAN
     expected = []
     for output in (0, 1):
@@ -197,7 +199,8 @@ def test_mirroring_twice_changes_nothing(head: str) -> None:
         return x[:, source] * torch.tensor(sign)
 
     assert torch.equal(mirrored(mirrored(values)), values)
-    low, high = HEADS[head].low, HEADS[head].high
+    low = HEADS[head].low
+    high = HEADS[head].high
     decoded = decode(head, values)
     assert ((decoded >= low) & (decoded <= high)).all()
 

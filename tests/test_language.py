@@ -80,13 +80,13 @@ def text(path: Path) -> str:
 
 def without_code(page: str) -> str:
     """Replaces code by empty lines."""
-    return CODE.sub(lambda found: "\n" * found[0].count("\n"), page)
+    return CODE.sub(lambda match: "\n" * match[0].count("\n"), page)
 
 
 def rejected(prose: str) -> list[str]:
     """Rejected words with their lines."""
     lines = enumerate(prose.splitlines(), 1)
-    return [f"{number}: {found[0]}" for number, line in lines for found in REJECTED.finditer(line)]
+    return [f"{number}: {match[0]}" for number, line in lines for match in REJECTED.finditer(line)]
 
 
 def test_rejected_words() -> None:

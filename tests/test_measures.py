@@ -48,7 +48,8 @@ def test_binary_measures_equal_their_references(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*MEASURES])
 def test_a_weight_of_two_counts_a_face_twice(name: str) -> None:
-    value, target = SCORE, BINARY if name in ("F1", "AUROC") else SCORE + VALUE / 20
+    value = SCORE
+    target = BINARY if name in ("F1", "AUROC") else SCORE + VALUE / 20
     weight = RNG.integers(0, 4, (5, 300)).astype(float)
     measured = MEASURES[name](Pairs(value, target, weight))
     for row, weights in zip(measured, weight.astype(int), strict=True):

@@ -171,13 +171,13 @@ def test_a_prediction_is_its_photos_own(
     orders = {"sorted": photos, "reversed": photos[::-1], "shuffled": shuffled}
     for name, batch_size, workers in ways:
         order = orders[name]
-        found = model.predict(order, batch_size=batch_size, workers=workers)
-        assert [face.path for face in found] == [
+        predicted = model.predict(order, batch_size=batch_size, workers=workers)
+        assert [face.path for face in predicted] == [
             str(path) for path in order for _ in expected.get(path, [])
         ]
         for path, faces in expected.items():
-            for mine, other in zip(
-                [face for face in found if face.path == str(path)], faces, strict=True
+            for mine, alone in zip(
+                [face for face in predicted if face.path == str(path)], faces, strict=True
             ):
-                assert mine.probabilities == pytest.approx(other.probabilities, rel=1e-3)
-                np.testing.assert_allclose(mine.box, other.box, atol=1e-3)
+                assert mine.probabilities == pytest.approx(alone.probabilities, rel=1e-3)
+                np.testing.assert_allclose(mine.box, alone.box, atol=1e-3)

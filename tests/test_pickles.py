@@ -126,7 +126,8 @@ def test_values_of_checkpoints_are_read(tmp_path: Path) -> None:
         3: "ä\U0001f600",
     }
     torch.save(content, tmp_path / "good.ckpt")
-    loaded, expected = load_tensors(tmp_path / "good.ckpt"), torch.load(tmp_path / "good.ckpt")
+    loaded = load_tensors(tmp_path / "good.ckpt")
+    expected = torch.load(tmp_path / "good.ckpt")
     assert str(loaded) == str(expected)
     assert type(loaded["counter"]) is Counter
     assert isinstance(loaded["parameter"], torch.nn.Parameter)

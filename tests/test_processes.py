@@ -156,8 +156,8 @@ def test_a_task_that_kills_its_process_has_no_result_and_others_continue() -> No
             os.kill(os.getpid(), signal.SIGKILL)
         yield task
 
-    found = [*work_in_processes(work, range(8), 2)]
-    assert found == [(task, None if task == 3 else task) for task in range(8)]
+    results = [*work_in_processes(work, range(8), 2)]
+    assert results == [(task, None if task == 3 else task) for task in range(8)]
 
 
 class TwoArgumentsError(Exception):
@@ -184,8 +184,8 @@ def test_results_before_the_death_of_a_process_are_kept() -> None:
         if task == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    found = [*work_in_processes(work, range(3), 1)]
-    assert found == [
+    results = [*work_in_processes(work, range(3), 1)]
+    assert results == [
         *((task, result) for task in (0, 1) for result in range(3)),
         (1, None),
         *((2, result) for result in range(3)),
@@ -249,10 +249,10 @@ def test_items_before_an_error_come_first() -> None:
         yield from range(5)
         raise FerVitError("damaged")
 
-    found = []
+    results = []
     with pytest.raises(FerVitError, match="damaged"):
-        found.extend(read_ahead(items(), 3))
-    assert found == [*range(5)]
+        results.extend(read_ahead(items(), 3))
+    assert results == [*range(5)]
 
 
 def test_reading_ahead_ends_with_its_reader() -> None:

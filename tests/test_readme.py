@@ -38,7 +38,7 @@ def installed_without_extras() -> set[str]:
     """The packages that `pip install .` installs, by canonical name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     left = [Requirement(line) for line in project["dependencies"]]
-    found: set[str] = set()
+    packages: set[str] = set()
     while left:
         requirement = left.pop()
         extras = requirement.extras or {""}
@@ -56,10 +56,10 @@ def installed_without_extras() -> set[str]:
         ]
         for line in wanted:
             line.marker = None
-        if name not in found or requirement.extras:
-            left += [line for line in wanted if canonicalize_name(line.name) not in found]
-        found.add(name)
-    return found
+        if name not in packages or requirement.extras:
+            left += [line for line in wanted if canonicalize_name(line.name) not in packages]
+        packages.add(name)
+    return packages
 
 
 def test_python_of_the_pages_runs_without_extras(tmp_path: Path) -> None:

@@ -130,14 +130,14 @@ def notes(state: dict[str, Any]) -> dict[str, Any]:
     """What Lightning's callback notes in `state`:
     it removes the noted files or folders that are worse.
     """
-    found = state["callbacks"][min(name for name in state["callbacks"] if "Checkpoint" in name)]
-    found |= {
+    values = state["callbacks"][min(name for name in state["callbacks"] if "Checkpoint" in name)]
+    values |= {
         "best_model_score": WORST,
         "kth_value": WORST,
         "best_k_models": {},
         "kth_best_model_path": "",
     }
-    return found
+    return values
 
 
 def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
@@ -235,7 +235,8 @@ def test_claims_are_checked_before_they_take_memory(
     change: Any, words: str, state: dict[str, Any], bad: Path
 ) -> None:
     if change == "200 blocks":  # which share their bytes in the file
-        weights, change = state["state_dict"], {"hyper_parameters": {"network": {"depth": 200}}}
+        weights = state["state_dict"]
+        change = {"hyper_parameters": {"network": {"depth": 200}}}
         for name in [name for name in weights if ".blocks.0." in name]:
             weights |= {
                 name.replace(".blocks.0.", f".blocks.{block}."): weights[name]
@@ -305,12 +306,16 @@ def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
         Requirement(line)
         for line in sum(project["optional-dependencies"].values(), project["dependencies"])
     ]
-    for one in (one for one in needed if one.name != project["name"]):
-        assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(
-            one.specifier
-        ), one
-        assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
-    for one in needed:
-        for release in KNOWN_PROBLEMS.get(one.name, ()):
-            assert not one.specifier.contains(release), one
-    assert {*KNOWN_PROBLEMS} <= {one.name for one in needed}
+    for requirement in (
+        requirement for requirement in needed if requirement.name != project["name"]
+    ):
+        assert {"<", ">="} <= {part.operator for part in requirement.specifier} or "==" in str(
+            requirement.specifier
+        ), requirement
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
+            requirement
+        )
+    for requirement in needed:
+        for release in KNOWN_PROBLEMS.get(requirement.name, ()):
+            assert not requirement.specifier.contains(release), requirement
+    assert {*KNOWN_PROBLEMS} <= {requirement.name for requirement in needed}

@@ -56,7 +56,8 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     call(*pip, wheel, cwd=tmp_path)
 
     shutil.copytree(drawn / "faces" / "test" / "happiness", tmp_path / "photos")
-    fer_vit, crops = binaries / "fer-vit", ("photos", "--face", "crop", "--detector", "none")
+    fer_vit = binaries / "fer-vit"
+    crops = ("photos", "--face", "crop", "--detector", "none")
     assert "drawn " in call(fer_vit, "configs", cwd=tmp_path)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     commands = [

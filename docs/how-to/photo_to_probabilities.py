@@ -87,10 +87,10 @@ def warp(image, matrix, size):
 def detect(detector, small, image):
     """Returns boxes and scores (F, 5) in pixels of an image, found in a smaller copy."""
     detector.setInputSize(small.shape[1::-1])
-    found = detector.detect(small)[1]
-    found = np.zeros((0, 15)) if found is None else found.astype(float)
+    rows = detector.detect(small)[1]
+    rows = np.zeros((0, 15)) if rows is None else rows.astype(float)
     zoom = np.array([image.shape[1] / small.shape[1], image.shape[0] / small.shape[0]])
-    return np.hstack([found[:, :2] * zoom, (found[:, :2] + found[:, 2:4]) * zoom, found[:, 14:]])
+    return np.hstack([rows[:, :2] * zoom, (rows[:, :2] + rows[:, 2:4]) * zoom, rows[:, 14:]])
 
 
 def find_boxes(detector, image):
@@ -120,8 +120,8 @@ def find_landmarks(network, image, box):
         points, logits = [], []
         for view in (cut, cut[:, ::-1]):
             network.setInput(((view - view.mean()) / (view.std() + 2))[None, None])
-            found, logit = network.forward(["linear", "face"])
-            points.append(found.reshape(5, 2).astype(float) * 64)
+            landmarks, logit = network.forward(["linear", "face"])
+            points.append(landmarks.reshape(5, 2).astype(float) * 64)
             logits.append(float(logit[0, 0]))
         points[1] = points[1][[1, 0, 2, 4, 3]] * [-1, 1] + [64, 0]  # of the mirrored face
         points = move(np.linalg.inv(matrix), (points[0] + points[1]) / 2)
@@ -163,11 +163,11 @@ def predict(photo, model, networks):
         boxes, valid = place_regions(move(matrix, points), [*facts["regions"].values()], size)
         inputs = {"image": crop, "boxes": boxes[None], "valid": valid[None]}
         names = [output.name for output in session.get_outputs()]
-        found = dict(zip(names, session.run(names, inputs), strict=True))
-        shares = dict(zip(facts["labels"], found["probabilities"][0].tolist(), strict=True))
+        results = dict(zip(names, session.run(names, inputs), strict=True))
+        shares = dict(zip(facts["labels"], results["probabilities"][0].tolist(), strict=True))
         outputs = {}
         for head, columns in facts["heads"].items():
-            outputs |= zip(columns["columns"], found[head][0].tolist(), strict=True)
+            outputs |= zip(columns["columns"], results[head][0].tolist(), strict=True)
         if "roll" in outputs:  # of the upright crop
             outputs["roll"] -= np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0]))
         yield box[:4], shares, outputs

@@ -131,7 +131,7 @@ def test_requests_made_from_the_schema(queue: Jobs) -> None:
     import schemathesis  # only here: it takes seconds, and pytest imports this file for others, too
 
     schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(queue))
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [operation.ok() for operation in schema.get_all_operations()]
     cases = st.one_of(
         operation.as_strategy(mode)
         for operation in operations
@@ -204,7 +204,8 @@ def listener() -> Iterator[int]:
 def test_no_field_reads_a_file_or_an_address(
     server: Server, photo: bytes, listener: int, tmp_path: Path
 ) -> None:
-    secret, link = tmp_path / "secret.jpg", tmp_path / "link.jpg"
+    secret = tmp_path / "secret.jpg"
+    link = tmp_path / "link.jpg"
     secret.write_bytes(photo)
     link.symlink_to(secret)
     places = [
@@ -268,7 +269,9 @@ def avi(picture: bytes, side: int, frames: int) -> bytes:
         stream = clip.add_stream("mjpeg", 25, width=side, height=side, pix_fmt="yuvj420p")
         for number in range(frames):
             packet = av.Packet(picture)
-            packet.stream, packet.pts, packet.dts = stream, number, number
+            packet.stream = stream
+            packet.pts = number
+            packet.dts = number
             clip.mux(packet)
     return file.getvalue()
 
@@ -297,9 +300,9 @@ def worker_of(server: Server) -> psutil.Process:
 
 def peak_memory(process: psutil.Process) -> int:
     """The most memory that a process has had, in kB (Linux)."""
-    found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
-    assert found
-    return int(found[1])
+    match = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+    assert match
+    return int(match[1])
 
 
 BOMB_FILES = {f"{name}.jpg": partial(bomb, name) for name in BOMBS} | {

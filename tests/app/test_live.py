@@ -35,7 +35,8 @@ def seen(level: int, number: int = 0) -> ClassifiedFrame:
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn, draw = [], server.draw_faces
+    drawn = []
+    draw = server.draw_faces
     monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
     page = LivePage("live.csv")
     with (

@@ -67,8 +67,8 @@ def public(queue: Jobs) -> Iterator[str]:
 
 
 def test_the_api_below_a_path(public: str) -> None:
-    own = {"Origin": public.removesuffix("/fer/"), "Sec-Fetch-Site": "same-origin"}
-    answer = requests.post(f"{public}api/report", files=PHOTO, headers=own, timeout=PATIENCE)
+    headers = {"Origin": public.removesuffix("/fer/"), "Sec-Fetch-Site": "same-origin"}
+    answer = requests.post(f"{public}api/report", files=PHOTO, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200
     page = public.removesuffix("/fer/") + answer.json()["html"]
     assert requests.get(page, timeout=PATIENCE).text == "<p>Report</p>"

@@ -269,7 +269,8 @@ def test_jobs_wait_for_their_turn_and_end_with_their_client(
     address: str, worker: Stub, tmp_path: Path
 ) -> None:
     worker.proceed.clear()
-    clients, events = [], []
+    clients = []
+    events = []
     for state in ("running", "waiting", "waiting"):
         clients.append(
             requests.post(
@@ -332,7 +333,8 @@ def test_a_client_that_leaves_at_once_leaves_no_files(
 def test_an_upload_that_is_still_stored_counts_as_a_job(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storing, stored = threading.Event(), threading.Event()
+    storing = threading.Event()
+    stored = threading.Event()
     finish = FormReader.finish
 
     def wait(reader: FormReader) -> Upload:
@@ -384,7 +386,9 @@ def test_json_with_files_in_base64(client: TestClient, worker: Stub, tmp_path: P
 def test_one_request_in_json_is_in_memory_at_a_time(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish, number, most = JsonReader.finish, count(), 0
+    finish = JsonReader.finish
+    number = count()
+    most = 0
     inside: set[int] = set()
 
     def watched(reader: JsonReader) -> Upload:

@@ -90,12 +90,12 @@ def test_outputs_of_models_are_those_of_their_tables() -> None:
 def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
-    found, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
-    assert found["messages"] == [
+    found_faces, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
+    assert found_faces["messages"] == [
         "group.jpg: 1 face (1 happiness).",
         "clip.mp4: person 1 mostly happiness.",
     ]
-    assert found["warnings"] == [
+    assert found_faces["warnings"] == [
         "No face found in empty.png.",
         f"text.jpg cannot be read: {image_file.UNREADABLE}.",
     ]
@@ -256,9 +256,11 @@ def test_a_report_names_refused_files_and_explains_the_others(
     (uploads / "notes.txt").write_text("Hello")
     write_video(uploads / "clip.mp4", [astronaut()] * 3, [0, 0.1, 0.2])
     monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 0)
-    found, *_, done = run(uploads, ["bomb.jpg", "clip.mp4", "notes.txt", "group.jpg"], report=True)
-    bombed, clip, notes = found["warnings"]
-    (group,) = found["messages"]
+    found_faces, *_, done = run(
+        uploads, ["bomb.jpg", "clip.mp4", "notes.txt", "group.jpg"], report=True
+    )
+    bombed, clip, notes = found_faces["warnings"]
+    (group,) = found_faces["messages"]
     assert "bomb.jpg" in bombed
     assert "67 megapixels" in bombed
     assert tasks.CLIP_TOO_LONG in clip

@@ -50,9 +50,9 @@ def photo() -> bytes:
 
 def memory(process: int, what: str = "VmRSS") -> float:
     """Bytes of memory of a process: VmRSS now, VmHWM at most."""
-    found = re.search(rf"{what}:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
-    assert found
-    return int(found[1]) * 1024.0
+    match = re.search(rf"{what}:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
+    assert match
+    return int(match[1]) * 1024.0
 
 
 def worker_of(server: Server) -> int:

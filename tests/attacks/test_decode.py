@@ -41,9 +41,9 @@ def measure(work: Callable[[], object], connection: Connection) -> None:
 
 
 def peak() -> int:
-    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return 1024 * int(found[1])
+    match = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return 1024 * int(match[1])
 
 
 def growth(work: Callable[[], object]) -> int:
@@ -92,7 +92,9 @@ def large_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {"preset": "ultrafast", "g": "1000"}
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx264", 25, options=options)
-        stream.width, stream.height, stream.pix_fmt = 5984, 5984, "yuv420p"
+        stream.width = 5984
+        stream.height = 5984
+        stream.pix_fmt = "yuv420p"
         frame = av.VideoFrame(5984, 5984, "yuv420p")
         for plane in frame.planes:
             plane.update(bytes(plane.buffer_size))

@@ -119,9 +119,9 @@ def status_of(server: Server, request: bytes) -> int:
         with suppress(ConnectionError):  # the server may answer and close before all is sent
             client.sendall(request)
         answer = client.recv(65_536)
-    found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
-    assert found, answer[:100]
-    return int(found[1])
+    match = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert match, answer[:100]
+    return int(match[1])
 
 
 @pytest.mark.parametrize("name", REQUESTS)

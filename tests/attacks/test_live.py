@@ -40,16 +40,16 @@ def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
     clients = []
     try:
         end = time.monotonic() + PATIENCE
-        while not (found := re.search(r"http://localhost:(\d+)", log.read_text())):
+        while not (address := re.search(r"http://localhost:(\d+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end
             time.sleep(0.1)
-        page = found[0]
+        page = address[0]
         while not requests.get(f"{page}/live/newest").json().get("picture"):
             assert time.monotonic() < end
         before = psutil.Process(process.pid).memory_info().rss
         for _ in range(VIEWERS):
-            client = socket.create_connection(("127.0.0.1", int(found[1])), timeout=PATIENCE)
+            client = socket.create_connection(("127.0.0.1", int(address[1])), timeout=PATIENCE)
             client.sendall(b"GET /live/newest HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
             clients.append(client)
         peak = before

@@ -21,7 +21,7 @@ ARGUMENTS = {
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write=true",
     "movements": "measure faces.parquet movements.npz ferplus-fairface",
-    "opencv_versions": "--data data --other cv5 --count 2",
+    "opencv_versions": "--data data --opencv cv5 --count 2",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "second_look": "--data data --count 9",
     "training": "--rounds 1 --compiled=true",

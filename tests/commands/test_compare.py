@@ -27,7 +27,8 @@ def write_study(
     """Predictions of three photos of each person in each condition, or in one of them;
     the second column is higher.
     """
-    rng, path = np.random.default_rng(0), folder / "faces.parquet"
+    rng = np.random.default_rng(0)
+    path = folder / "faces.parquet"
     columns = {"path": str, "label": str, "confidence": float, "subject": str, "condition": str}
     columns |= {f"p_{label}": float for label in LABELS}
     rows = []
@@ -66,7 +67,8 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert mean["low"] < mean["mean"] < mean["high"]
     assert mean["persons"] == 8
     name = f"{HOSTILE}: film <b> - rest"
-    test, mixed = results["Mean probability"]["differences"][name], results["mixed model"][name]
+    test = results["Mean probability"]["differences"][name]
+    mixed = results["mixed model"][name]
     assert test["difference"]["mean"] == pytest.approx(mixed["difference"]["mean"], abs=1e-3)
     assert test["p"] <= test["p corrected"] <= 2 * test["p"]
     assert test["df"] == 7
@@ -199,7 +201,8 @@ def write_clips(folder: Path, persons: int = 8, seconds: float = 12) -> Path:
 def test_rest_grid_and_synchrony_equal_pandas(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    table, output = write_clips(tmp_path), tmp_path / "c"
+    table = write_clips(tmp_path)
+    output = tmp_path / "c"
     words = ("compare", table, "--by=condition", "--person=subject", f"--output={output}")
     run(*words, "--rest=0:2", "--grid=0.5", "--sync=true")
     results = json.loads((output / "results.json").read_text(), parse_constant=pytest.fail)
@@ -218,11 +221,11 @@ def test_rest_grid_and_synchrony_equal_pandas(
     binned = after.assign(bin=(after["seconds"] * 10).round().astype(int) // 5 / 2)
     means = binned.groupby([*clip, "bin"])["smoothed_happy"].mean()
     expected = means - rest.reindex(means.index.droplevel("bin")).to_numpy()
-    found = grid["p_happy"].dropna()
-    assert found.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-7)
+    written = grid["p_happy"].dropna()
+    assert written.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-7)
     assert grid["p_happy"].isna().groupby(level="seconds").all()[[0.0, 6.0, 6.5]].all()
 
-    wide = found.xs("a", level="condition").unstack("person")
+    wide = written.xs("a", level="condition").unstack("person")
     correlations = {
         name: np.corrcoef(column, wide.drop(columns=name).mean(axis=1))[0, 1]
         for name, column in wide.items()

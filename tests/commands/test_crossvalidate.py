@@ -33,10 +33,11 @@ def whole(
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     drawn: Path, whole: tuple[Path, dict[str, Any]]
 ) -> None:
-    output, found = whole
+    output, results = whole
     faces = drawn / "faces.parquet"
     rows = Manifest.read(faces).split("train")
-    truth, guess = [], []
+    truth = []
+    guess = []
     for fold in range(2):
         (best,) = (output / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         assert torch.load(best, weights_only=True)["FaceDataModule"]["fold"] == f"{fold}/2"
@@ -44,12 +45,12 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
         held_out = in_fold(rows, f"{fold}/2")
         truth.append(targets.argmax(1)[held_out])
         guess.append(logits.argmax(1)[held_out])
-        score = found["by"]["fold"]["groups"][str(fold)]["accuracy"]
+        score = results["by"]["fold"]["groups"][str(fold)]["accuracy"]
         assert score["mean"] == pytest.approx(accuracy_score(truth[-1], guess[-1]))
         assert score["faces"] == held_out.sum()
     every = confusion_matrix(np.concatenate(truth), np.concatenate(guess), labels=range(8))
-    assert found["confusion"] == every.tolist()
-    assert found["all"]["accuracy"]["mean"] == pytest.approx(every.trace() / len(rows))
+    assert results["confusion"] == every.tolist()
+    assert results["all"]["accuracy"]["mean"] == pytest.approx(every.trace() / len(rows))
     assert (output / "evaluation" / "index.html").exists()
 
 
@@ -97,8 +98,8 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
         with pytest.raises(KeyboardInterrupt):
             fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
     caplog.set_level("INFO", "fer_vit")
-    found = fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
-    assert found["all"] == expected["all"]
+    results = fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
+    assert results["all"] == expected["all"]
     resumed = [message for message in caplog.messages if "resumes from" in message]
     assert len(resumed) == 1
     assert "fold0" in resumed[0]
@@ -122,7 +123,8 @@ def test_options_of_fit_change_every_fold(
 
 
 def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path) -> None:
-    table, faces = pq.read_table(drawn / "faces.parquet"), tmp_path / "m.parquet"
+    table = pq.read_table(drawn / "faces.parquet")
+    faces = tmp_path / "m.parquet"
     persons = [None if row % 7 == 0 else f"person {row % 5}" for row in range(len(table))]
     pq.write_table(table.append_column("person", pa.array(persons)), faces)
     rows = Manifest.read(faces).split("train")

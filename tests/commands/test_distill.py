@@ -25,7 +25,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_votes_are_mixed_with_predictions(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    given, output = tmp_path / "faces.parquet", tmp_path / "distilled.parquet"
+    given = tmp_path / "faces.parquet"
+    output = tmp_path / "distilled.parquet"
     write_manifest(given, read(tmp_path / "faces", count=24, size=64), "drawn")
     words = [
         "distill",
@@ -37,11 +38,14 @@ def test_votes_are_mixed_with_predictions(
         "0.25",
     ]
     main(words)
-    before, after = Manifest.read(given), Manifest.read(output)
+    before = Manifest.read(given)
+    after = Manifest.read(output)
     assert after.table.drop_columns("votes").equals(before.table.drop_columns("votes"))
     for split in ("val", "test"):
         assert after.split(split).table["votes"].equals(before.split(split).table["votes"])
-    votes, old, row = after.split("train").targets(), before.split("train").targets(), 5
+    votes = after.split("train").targets()
+    old = before.split("train").targets()
+    row = 5
     predicted = []
     for teacher in (checkpoint, "ferplus-small"):
         model = load(teacher)
@@ -69,7 +73,8 @@ def teachers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     """Three checkpoints of different models,
     each with another held-out third of the training faces.
     """
-    saved, paths = torch.load(checkpoint, weights_only=True), []
+    saved = torch.load(checkpoint, weights_only=True)
+    paths = []
     folder = tmp_path_factory.mktemp("teachers")
     for index in range(3):
         torch.manual_seed(index)
@@ -101,7 +106,8 @@ def test_folds_of_the_teachers(
     for row in range(len(train)):
         (right,) = (index for index in range(3) if folds[index][row])
         assert np.allclose(votes[row], of_each[right][row], atol=1e-6)
-    out, true = capsys.readouterr().out, train.targets().argmax(1)
+    out = capsys.readouterr().out
+    true = train.targets().argmax(1)
     for index, teacher in enumerate(teachers):
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
@@ -177,11 +183,9 @@ def test_unlabelled_faces(
         f"--unlabelled={photos}",
     ]
     main(words)
-    out, both, given = (
-        capsys.readouterr().out,
-        Manifest.read(tmp_path / "all.parquet"),
-        Manifest.read(faces),
-    )
+    out = capsys.readouterr().out
+    both = Manifest.read(tmp_path / "all.parquet")
+    given = Manifest.read(faces)
     table = both.table.slice(len(given))
     new = Manifest(both.path, table, both.names)
     assert [new.name(row) for row in range(len(new))] == [
@@ -216,7 +220,8 @@ def test_the_most_common_are_cut(
     assert few.equals(again)
     rows = {row["image"]["path"]: row for row in every.to_pylist()}
     assert all(row == rows[row["image"]["path"]] for row in few.to_pylist())
-    labels, kept = every["label"].to_pylist(), few["label"].to_pylist()
+    labels = every["label"].to_pylist()
+    kept = few["label"].to_pylist()
     assert max(map(labels.count, labels)) > 2
     assert all(kept.count(name) == min(2, labels.count(name)) for name in EXPRESSIONS)
     common = max(EXPRESSIONS, key=labels.count)

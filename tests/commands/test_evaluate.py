@@ -61,7 +61,8 @@ def run_evaluate(output: Path, *words: object) -> dict[str, Any]:
 def test_a_folder(
     drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    parts, words = tmp_path / "parts", [*CROPS, "--workers=0", f"--checkpoint={checkpoint}"]
+    parts = tmp_path / "parts"
+    words = [*CROPS, "--workers=0", f"--checkpoint={checkpoint}"]
     run(
         "predict",
         drawn / "faces" / "val",
@@ -72,12 +73,12 @@ def test_a_folder(
     )
     truth = ["--labels", tables / "truth.csv"]
     whole = run_evaluate(tmp_path / "whole", tables / "p.csv", *truth)
-    found = run_evaluate(tmp_path / "parts-results", parts, *truth, "--against", parts)
-    assert found["confusion"] == whole["confusion"]
-    assert found["comparison"]["McNemar"]["first"] == 0
+    of_parts = run_evaluate(tmp_path / "parts-results", parts, *truth, "--against", parts)
+    assert of_parts["confusion"] == whole["confusion"]
+    assert of_parts["comparison"]["McNemar"]["first"] == 0
     first, second, *_ = files = sorted(parts.glob("part-*"))
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    assert found["all"]["ambiguous"]["mean"] == pytest.approx(
+    assert of_parts["all"]["ambiguous"]["mean"] == pytest.approx(
         np.mean([row["ambiguous"] for row in rows])
     )
     assert "ambiguous" not in whole["all"]
@@ -93,29 +94,33 @@ def test_a_manifest(
     table = pq.read_table(drawn / "faces.parquet")
     unknown = pa.nulls(len(table), pa.bool_())  # `--columns` fills an empty column
     place = table.column_names.index("near_duplicate")
-    data, words = tmp_path / "faces.parquet", ["--checkpoint", checkpoint]
+    data = tmp_path / "faces.parquet"
+    words = ["--checkpoint", checkpoint]
     pq.write_table(table.set_column(place, "near_duplicate", unknown), data)
-    found = run_evaluate(
+    results = run_evaluate(
         tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv"
     )
-    assert (found["data"], found["model"], found["split"]) == (str(data), str(checkpoint), "val")
-    count, confusion, accuracy = (
-        found["faces"],
-        np.array(found["confusion"]),
-        found["all"]["accuracy"],
+    assert (results["data"], results["model"], results["split"]) == (
+        str(data),
+        str(checkpoint),
+        "val",
     )
-    assert confusion.sum() == count == found["photos"]
+    count = results["faces"]
+    confusion = np.array(results["confusion"])
+    accuracy = results["all"]["accuracy"]
+    assert confusion.sum() == count == results["photos"]
     assert accuracy["mean"] == pytest.approx(confusion.trace() / count)
-    assert found["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
-    assert found["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
+    assert results["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
+    assert results["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
     page = (tmp_path / "e" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == page.count("<img src=")
     assert page.count('<figure class="plot') == 1  # the calibration
-    assert found["without near-duplicates"]["accuracy"]["faces"] == count - 9
-    assert found["by votes"]["7"]["faces"] == 3
+    assert results["without near-duplicates"]["accuracy"]["faces"] == count - 9
+    assert results["by votes"]["7"]["faces"] == 3
     assert "(number of faces): baby (1), old (12), young (13)" in page
     assert len(re.findall('data-kinds="mistake', page)) == count - confusion.trace()
-    out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
+    out = capsys.readouterr().out
+    text = (tmp_path / "e" / "results.md").read_text()
     assert text in out
     assert f"| all faces | {accuracy['mean']:.1%} (" in text  # the first score
     assert re.search(f"neutral .*{confusion.sum(1).max() / count:.1%}", text)
@@ -127,17 +132,18 @@ def test_a_manifest(
 def test_a_table_beside_labels(
     drawn: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = run_evaluate(tmp_path / "a", tables / "p.csv", "--labels", tables / "truth.csv")
+    beside_labels = run_evaluate(tmp_path / "a", tables / "p.csv", "--labels", tables / "truth.csv")
     table = read_table(tables / "p.csv")
     truth = [Path(path).parent.name for path in table["path"].to_pylist()]
     accuracy = accuracy_score(truth, table["label"].to_pylist())
-    assert found["all"]["accuracy"]["mean"] == pytest.approx(accuracy)
+    assert beside_labels["all"]["accuracy"]["mean"] == pytest.approx(accuracy)
     again = run_evaluate(
         tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source"
     )
-    assert (again["all"], again["confusion"]) == (found["all"], found["confusion"])
+    assert (again["all"], again["confusion"]) == (beside_labels["all"], beside_labels["confusion"])
     wrong, others = (
-        sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again)
+        sorted(face["path"] for face in results["likely wrong labels"])
+        for results in (beside_labels, again)
     )
     assert wrong == others
     # Photos that can no longer be read
@@ -150,44 +156,47 @@ def test_a_table_beside_labels(
 
 
 def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
-    found = run_evaluate(
+    results = run_evaluate(
         tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status"
     )
     labels = read_table(tables / "p.csv")["label"].to_pylist()
-    assert found["all"][labels[0]]["mean"] == pytest.approx(labels.count(labels[0]) / len(labels))
-    assert list(found["by"]) == ["age", "status"]
-    assert "confusion" not in found
+    assert results["all"][labels[0]]["mean"] == pytest.approx(labels.count(labels[0]) / len(labels))
+    assert list(results["by"]) == ["age", "status"]
+    assert "confusion" not in results
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
 
 
 def test_a_model_against_another_and_itself(
     drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path
 ) -> None:
-    data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
+    data = drawn / "faces.parquet"
+    words = ["--checkpoint", checkpoint]
     labels = Manifest.read(data).names
     config = RegionViTConfig(
         img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch"
     )
     save_network(build_model(config, labels[::-1]).eval(), tmp_path / "other")
-    found = run_evaluate(tmp_path / "a", data, *words, "--against", tmp_path / "other")
+    first = run_evaluate(tmp_path / "a", data, *words, "--against", tmp_path / "other")
     second = run_evaluate(
         tmp_path / "b", data, "--checkpoint", tmp_path / "other", "--against", checkpoint
     )
-    assert found["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(
+    assert first["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(
         second["all"]["accuracy"]["mean"]
     )
-    difference, reverse = (one["comparison"]["difference"]["accuracy"] for one in (found, second))
+    difference, reverse = (
+        results["comparison"]["difference"]["accuracy"] for results in (first, second)
+    )
     assert difference["mean"] == pytest.approx(
-        found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"]
+        first["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"]
     )
     assert (difference["low"], difference["high"]) == pytest.approx(
         (-reverse["high"], -reverse["low"])
     )
     assert "where the two differ" in (tmp_path / "a" / "index.html").read_text("utf-8")
-    found = run_evaluate(
+    first = run_evaluate(
         tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv"
     )
-    assert found["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
+    assert first["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
 
 
 def test_errors(
@@ -196,7 +205,8 @@ def test_errors(
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "results.md").touch()
     (tmp_path / "short.csv").write_text("\n".join((tables / "p.csv").read_text().splitlines()[:-1]))
-    table, labels = tables / "p.csv", ("--labels", tables / "truth.csv")
+    table = tables / "p.csv"
+    labels = ("--labels", tables / "truth.csv")
     head = table.read_text().splitlines()[0]
     (tmp_path / "none.csv").write_text(f"{head}\na.png,no face{',' * (head.count(',') - 1)}\n")
     for words, reason in (
@@ -225,21 +235,21 @@ def test_merged_labels(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = [drawn / "faces.parquet", "--checkpoint", checkpoint]
-    found = run_evaluate(
+    results = run_evaluate(
         tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint
     )
-    assert found["labels"] == ["good", "so-so"]
+    assert results["labels"] == ["good", "so-so"]
     logits, shares = evaluate_logits(load(checkpoint, "cpu"), drawn / "faces.parquet")
     good, so_so = (logits.softmax(1)[:, which].sum(1) for which in ([1, 2], [0, 7]))
     truth = shares.argmax(1)
     kept = (truth < 3) | (truth == 7)
     right = (good > so_so) == ((truth == 1) | (truth == 2))
-    assert found["faces"] == kept.sum()
-    assert found["all"]["accuracy"]["mean"] == pytest.approx(right[kept].float().mean().item())
+    assert results["faces"] == kept.sum()
+    assert results["all"]["accuracy"]["mean"] == pytest.approx(right[kept].float().mean().item())
     expected = (
         -torch.where((truth == 1) | (truth == 2), good, so_so).div(good + so_so).log()[kept].mean()
     )
-    assert found["all"]["cross-entropy"]["mean"] == pytest.approx(expected.item(), rel=1e-4)
-    assert found["comparison"]["difference"]["accuracy"]["mean"] == 0
+    assert results["all"]["cross-entropy"]["mean"] == pytest.approx(expected.item(), rel=1e-4)
+    assert results["comparison"]["difference"]["accuracy"]["mean"] == 0
     without = json.dumps({label: new for label, new in MERGE.items() if label != "fear"})
     assert "fear" in fails(capsys, "evaluate", *words, "--merge", without)

@@ -132,18 +132,18 @@ def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path
             "landmarks.onnx",
             "NOTICE",
         }
-        found = load(output, "cpu")(*inputs)
+        computed = load(output, "cpu")(*inputs)
     elif name == "model.onnx":
-        found = run_onnx(output, inputs)
+        computed = run_onnx(output, inputs)
         facts = onnxruntime.InferenceSession(output).get_modelmeta().custom_metadata_map["fer_vit"]
         regions = json.loads(facts)["regions"]
         assert list(regions) == list(DEFAULT_REGIONS)
         assert regions["mouth"] == {"anchors": [3, 4], "offset": [0.0, 0.05], "side": 0.95}
     else:
         files = {"fer_vit.json": ""}
-        found = torch.export.load(output, extra_files=files).module()(*inputs)[0]
+        computed = torch.export.load(output, extra_files=files).module()(*inputs)[0]
         assert json.loads(files["fer_vit.json"])["labels"] == model.labels
-    assert torch.allclose(found, model(*inputs), atol=1e-4)
+    assert torch.allclose(computed, model(*inputs), atol=1e-4)
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
 
 
@@ -153,8 +153,8 @@ def test_formats_are_written_as_what_they_are_named(suffix: str, exported: Expor
     READERS[suffix](path)
     if path.is_dir():
         assert {file.name for file in path.iterdir()} == set(FORMATS[suffix].files)
-    for other, read in READERS.items():
-        if other != suffix:
+    for other_suffix, read in READERS.items():
+        if other_suffix != suffix:
             with pytest.raises(Exception):  # noqa: B017, PT011 - of three libraries
                 read(path)
 
@@ -180,16 +180,16 @@ def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path
                 given.name: value.numpy()
                 for given, value in zip(session.get_inputs(), inputs, strict=True)
             }
-            found = [torch.from_numpy(values) for values in session.run(names, fed)]
+            computed = [torch.from_numpy(values) for values in session.run(names, fed)]
             text = session.get_modelmeta().custom_metadata_map["fer_vit"]
         else:
             files = {"fer_vit.json": ""}
-            found = torch.export.load(path, extra_files=files).module()(*inputs)
+            computed = torch.export.load(path, extra_files=files).module()(*inputs)
             text = files["fer_vit.json"]
         raw = model.net(*inputs)
         expected = [model(*inputs), raw["movements"].sigmoid(), HEADS["pose"].step * raw["pose"]]
         expected.append(raw["affect"].tanh())
-        for values, wanted in zip(found, expected, strict=True):
+        for values, wanted in zip(computed, expected, strict=True):
             assert torch.allclose(values, wanted, atol=1e-3)
     assert json.loads(text)["heads"] == {
         "movements": {"columns": ["move_smileLeft", "move_smileRight"], "unit": ""},
@@ -224,14 +224,14 @@ def test_cards_and_foreign_files_stay(
     main(["export", str(tmp_path / "copy")])
     card = (tmp_path / "copy" / "README.md").read_text()
     assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
-    own = tmp_path / "own"
-    main(["export", str(own), "--checkpoint", str(checkpoint)])
-    assert "To be filled in" in (own / "README.md").read_text()
-    (own / "README.md").write_text("mine")
-    main(["export", str(own), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
-    assert (own / "README.md").read_text() == "mine"
-    (own / "notes.md").touch()
-    assert "notes.md" in fails(capsys, "export", own, "--overwrite")
+    exported = tmp_path / "own"
+    main(["export", str(exported), "--checkpoint", str(checkpoint)])
+    assert "To be filled in" in (exported / "README.md").read_text()
+    (exported / "README.md").write_text("mine")
+    main(["export", str(exported), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
+    assert (exported / "README.md").read_text() == "mine"
+    (exported / "notes.md").touch()
+    assert "notes.md" in fails(capsys, "export", exported, "--overwrite")
 
 
 def test_calibration_gives_sets(
@@ -239,7 +239,8 @@ def test_calibration_gives_sets(
 ) -> None:
     words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "model"), *words])
-    model, printed = load(tmp_path / "model", "cpu"), capsys.readouterr().out
+    model = load(tmp_path / "model", "cpu")
+    printed = capsys.readouterr().out
     assert (
         f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: "
         in printed
@@ -248,10 +249,10 @@ def test_calibration_gives_sets(
     assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in printed
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
     shares = torch.tensor([row for batch in batches for row in model.probabilities(batch)])
-    own = shares[torch.arange(len(shares)), targets.argmax(1)]
+    of_truth = shares[torch.arange(len(shares)), targets.argmax(1)]
     for coverage, least in model.net.settings.thresholds.items():
-        reached = (own >= least[0] - 1e-6).float().mean().item()
-        assert int(coverage) / 100 <= reached <= int(coverage) / 100 + 2 / len(own)
+        reached = (of_truth >= least[0] - 1e-6).float().mean().item()
+        assert int(coverage) / 100 <= reached <= int(coverage) / 100 + 2 / len(of_truth)
         assert len(least) == 1 + len(model.labels)
 
 
@@ -296,18 +297,24 @@ def test_rare_expressions_gain(
         str(tmp_path / "faces.parquet"),
     ]
     main(["export", str(tmp_path / "now"), *words, "--logit_adjust", "0.5"])
-    printed, found = capsys.readouterr().out, {}
+    printed = capsys.readouterr().out
+    outputs = {}
     for name in ("before", "now"):
         logits, target = evaluate_logits(load(tmp_path / name, "cpu"), tmp_path / "faces.parquet")
-        truth, guess = target.argmax(1), logits.argmax(1)
-        accuracy, uar = accuracy_score(truth, guess), balanced_accuracy_score(truth, guess)
-        found[name] = logits.numpy(), f"accuracy {accuracy:.1%}, UAR {uar:.1%}"
-    assert f"On {len(target)} val faces: {found['now'][1]}; before {found['before'][1]}." in printed
-    assert found["now"][1] != found["before"][1]
+        truth = target.argmax(1)
+        guess = logits.argmax(1)
+        accuracy = accuracy_score(truth, guess)
+        uar = balanced_accuracy_score(truth, guess)
+        outputs[name] = logits.numpy(), f"accuracy {accuracy:.1%}, UAR {uar:.1%}"
+    assert (
+        f"On {len(target)} val faces: {outputs['now'][1]}; before {outputs['before'][1]}."
+        in printed
+    )
+    assert outputs["now"][1] != outputs["before"][1]
     assert f"Temperature: {fit_temperature(logits, truth):.3f}" in printed
     shares = Manifest.read(tmp_path / "faces.parquet").split("train").targets().mean(0)
     assert shares.max() > 2 * shares.min()
-    assert np.allclose(found["now"][0] - found["before"][0], -0.5 * np.log(shares), atol=1e-5)
+    assert np.allclose(outputs["now"][0] - outputs["before"][0], -0.5 * np.log(shares), atol=1e-5)
     before, now = (load(tmp_path / name, "cpu").net for name in ("before", "now"))
     assert torch.equal(before.vit.head.bias, now.vit.head.bias)
     assert (now.settings.adjustment, now.settings.prior) == (0.5, pytest.approx(shares))
@@ -397,7 +404,8 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
     """The script of docs/how-to/without_pytorch.md,
     in an environment that holds only its three packages.
     """
-    root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
+    root = Path(__file__).parents[2]
+    python = tmp_path / "venv" / "bin" / "python"
     venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
     # pip may use the network
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -426,10 +434,10 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
         "networks",
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     expected = load(model, device="cpu").predict(tmp_path / "photo.png")
-    assert len(found) == len(expected) == 2
-    for face, row in zip(expected, found, strict=True):
+    assert len(rows) == len(expected) == 2
+    for face, row in zip(expected, rows, strict=True):
         assert row["box"] == pytest.approx(face.box.tolist(), abs=0.01)
         assert row.pop("probabilities") == pytest.approx(face.probabilities, abs=1e-4)
         del row["box"]

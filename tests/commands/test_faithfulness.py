@@ -30,36 +30,36 @@ def measured(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def found(measured: Path) -> dict[str, Any]:
+def results(measured: Path) -> dict[str, Any]:
     return json.loads((measured / "faithfulness.json").read_text())
 
 
 def test_faithfulness_of_a_manifest_has_each_method(
-    found: dict[str, Any], checkpoint: Path
+    results: dict[str, Any], checkpoint: Path
 ) -> None:
-    assert found["model"] == str(checkpoint)
-    assert list(found["methods"]) == ROWS
-    assert found["methods"]["relevance"]["deletion"]["faces"] == 2
-    assert found["methods"]["ablation"]["region agreement"]["mean"] == pytest.approx(1)
+    assert results["model"] == str(checkpoint)
+    assert list(results["methods"]) == ROWS
+    assert results["methods"]["relevance"]["deletion"]["faces"] == 2
+    assert results["methods"]["ablation"]["region agreement"]["mean"] == pytest.approx(1)
 
 
-def test_differences_are_from_random_scores_of_the_same_faces(found: dict[str, Any]) -> None:
-    assert list(found["differences"]) == [row for row in ROWS if row != "random"]
+def test_differences_are_from_random_scores_of_the_same_faces(results: dict[str, Any]) -> None:
+    assert list(results["differences"]) == [row for row in ROWS if row != "random"]
     compared = 0
-    for measure, difference in found["differences"]["relevance"].items():
+    for measure, difference in results["differences"]["relevance"].items():
         if difference["faces"] < 2:  # a measure that not every face has
             continue
-        mean = found["methods"]["relevance"][measure]["mean"]
-        of_random = found["methods"]["random"][measure]["mean"]
+        mean = results["methods"]["relevance"][measure]["mean"]
+        of_random = results["methods"]["random"][measure]["mean"]
         assert difference["mean"] == pytest.approx(mean - of_random, abs=1e-6)
         compared += 1
     assert compared > 3
 
 
-def test_weights_are_shuffled_from_the_classifier_down(found: dict[str, Any]) -> None:
+def test_weights_are_shuffled_from_the_classifier_down(results: dict[str, Any]) -> None:
     layers = ["classifier", "block 1", "block 0", "embeddings"]
     for method in METHODS:
-        assert list(found["shuffled"][method]) == layers
+        assert list(results["shuffled"][method]) == layers
 
 
 def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
@@ -69,12 +69,12 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
 
 
 def test_an_exported_model_has_the_gains_of_its_methods(
-    measured: Path, found: dict[str, Any], checkpoint: Path, tmp_path: Path
+    measured: Path, results: dict[str, Any], checkpoint: Path, tmp_path: Path
 ) -> None:
     file = measured / "faithfulness.json"
     run("export", tmp_path / "model", "--checkpoint", checkpoint, "--faithfulness", file)
     gains = load(tmp_path / "model").net.settings.faithfulness
-    for method, row in found["differences"].items():
+    for method, row in results["differences"].items():
         gain = [*row["pixel insertion, blurred"].values()][:3]  # mean, low and high
         expected = [number for number in gain if number is not None]
         assert gains.get(method, []) == pytest.approx(expected, abs=6e-4)

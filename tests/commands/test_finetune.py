@@ -171,19 +171,21 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     verb.finetune(tmp_path / "photos", output=tmp_path)
     counts = {name: mock.call_count for name, mock in calls.items()}
     assert counts == {"prepare": 1, "count_photos": 4, "fit": 3, "export": 3, "evaluate_model": 4}
-    other = tmp_path / "other.parquet"
-    other.write_bytes(b"other faces")
-    for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):
+    other_faces = tmp_path / "other.parquet"
+    other_faces.write_bytes(b"other faces")
+    for faces, start in ((other_faces, None), (tmp_path / "photos", "ferplus-small")):
         with pytest.raises(FerVitError, match=r"model exists already"):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
-    stopped = tmp_path / "training" / Recipe("finetune").key(other, DEFAULT) / "v" / "checkpoints"
+    stopped = (
+        tmp_path / "training" / Recipe("finetune").key(other_faces, DEFAULT) / "v" / "checkpoints"
+    )
     stopped.mkdir(parents=True)
     (stopped / "last.ckpt").touch()
     with pytest.raises(FerVitError, match=r"model exists already"):  # of the first run
-        verb.finetune(other, output=tmp_path)
+        verb.finetune(other_faces, output=tmp_path)
     shutil.rmtree(stopped)
     shutil.rmtree(tmp_path / "model")
-    verb.finetune(other, output=tmp_path)
+    verb.finetune(other_faces, output=tmp_path)
     assert "ckpt_path" not in calls["fit"].call_args.kwargs
 
 
@@ -214,21 +216,22 @@ def test_a_model_card_is_complete_or_as_before(
 
 @pytest.mark.slow
 def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> None:
-    names, rows = ("happiness", "anger"), []
+    names = ("happiness", "anger")
+    rows = []
     for name, seed in product(names, range(10)):
         drawn = encode_png(draw_face(name, seed, 48)[0])
         rows.append(Row(drawn, f"{name}-{seed}", "val" if seed < 2 else "train", name))
     write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
-    found = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
-    assert (found["split"], found["comparison"]["faces"]) == ("val", 4)
+    results = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
+    assert (results["split"], results["comparison"]["faces"]) == ("val", 4)
     held_out = [row for row in rows if row.split == "val"]
     guesses = load(device="cpu").predict(
         [decode_image(row.image) for row in held_out], face="crop", detector="none"
     )
     labels = [max(names, key=guess.probabilities.__getitem__) for guess in guesses]
     right = [label == row.label for label, row in zip(labels, held_out, strict=True)]
-    assert found["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
+    assert results["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
     assert f"- {DEFAULT}: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 

@@ -43,7 +43,8 @@ def test_a_file_to_its_end(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown, show = [], LivePage.show
+    shown = []
+    show = LivePage.show
     monkeypatch.setattr(
         LivePage, "show", lambda page, seen: shown.append(seen.faces[0]) or show(page, seen)
     )
@@ -52,14 +53,15 @@ def test_a_file_to_its_end(
         ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
     )
     out, err = capsys.readouterr()
-    found, lines = rows(table), out.splitlines()
-    assert [*found[0]] == [*table_columns(load(checkpoint, "cpu").labels, videos=True)]
-    assert found[-1]["frame"] == "9"
-    assert {row["path"] for row in found} == {str(clip)}
-    assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in found]
+    written = rows(table)
+    lines = out.splitlines()
+    assert [*written[0]] == [*table_columns(load(checkpoint, "cpu").labels, videos=True)]
+    assert written[-1]["frame"] == "9"
+    assert {row["path"] for row in written} == {str(clip)}
+    assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in written]
     assert lines[0].startswith(f"{clip}: open http://localhost:")
-    assert (lines[1], lines[4]) == (f"{len(found)} frames", f"Table: {table}")
-    assert f"{10 - len(found)} skipped" in lines[3]
+    assert (lines[1], lines[4]) == (f"{len(written)} frames", f"Table: {table}")
+    assert f"{10 - len(written)} skipped" in lines[3]
     assert "ms (95 %: " in lines[3]
     assert err == ""  # no line that is updated outside a terminal
 
@@ -77,7 +79,8 @@ def test_it_is_ended(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    show, watch = LivePage.show, command.watch
+    show = LivePage.show
+    watch = command.watch
     if stopped:
         monkeypatch.setattr(
             LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen)
@@ -126,8 +129,8 @@ def test_a_recording_is_complete_however_it_ends(end: signal.Signals, tmp_path: 
     out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in err
     assert process.returncode == {signal.SIGINT: 0, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
-    found = rows(table)
-    assert (f"\n{len(found)} frames\n" in out) == (end != signal.SIGKILL)
-    assert all(None not in row and None not in row.values() for row in found)
-    assert all(row["label_smoothed"] for row in found)
+    written = rows(table)
+    assert (f"\n{len(written)} frames\n" in out) == (end != signal.SIGKILL)
+    assert all(None not in row and None not in row.values() for row in written)
+    assert all(row["label_smoothed"] for row in written)
     assert [*tmp_path.glob(".*")] == []

@@ -40,15 +40,19 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
     for name, folder in shipped_models().items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
         readme = README.partition(f"[{name}]")[2].partition("\n")[0]
-        tested = [one for one in verb.card_data(folder).eval_results if "test" in one.dataset_name]
+        tested = [
+            result
+            for result in verb.card_data(folder).eval_results
+            if "test" in result.dataset_name
+        ]
         if not tested:
             assert "not measured" in readme
             continue
-        assert {one.metric_name for one in tested} == {"accuracy", "UAR", "ECE"}
+        assert {result.metric_name for result in tested} == {"accuracy", "UAR", "ECE"}
         texts = (readme, (folder / "README.md").read_text("utf-8"))
-        for one in tested:
-            assert f"FERPlus official test {one.metric_name} {one.metric_value:.1%}" in line
-            assert all(f"{one.metric_value:.1%}" in text for text in texts)
+        for result in tested:
+            assert f"FERPlus official test {result.metric_name} {result.metric_value:.1%}" in line
+            assert all(f"{result.metric_value:.1%}" in text for text in texts)
 
 
 def test_models_are_listed_with_their_heads(tmp_path: Path) -> None:

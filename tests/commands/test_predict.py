@@ -47,7 +47,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "woman.png").write_bytes(encode_png(woman))
     (folder / "man.png").write_bytes(encode_png(man))
     both = np.zeros((700, 1100, 3), np.uint8)
-    both[:512, :512], both[: man.shape[0], 550 : 550 + man.shape[1]] = woman, man
+    both[:512, :512] = woman
+    both[: man.shape[0], 550 : 550 + man.shape[1]] = man
     (folder / "both.png").write_bytes(encode_png(both))
     (folder / "noise.png").write_bytes(
         encode_png(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8))
@@ -60,7 +61,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = (*CROPS, "--workers=0", "--min-confidence=0.5")
     rows = predict(drawn / "faces" / "val", DEFAULT, tmp_path / "t.parquet", *words)
-    least, ambiguous = load(DEFAULT, "cpu").net.settings.thresholds["90"][0], 0
+    least = load(DEFAULT, "cpu").net.settings.thresholds["90"][0]
+    ambiguous = 0
     for row in rows:
         probabilities = {name: row[f"p_{name}"] for name in EXPRESSIONS}
         below = max(probabilities.values()) < 0.5
@@ -125,7 +127,8 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    expected, output = predict(photos, checkpoint, tmp_path / "one.parquet"), tmp_path / "faces"
+    expected = predict(photos, checkpoint, tmp_path / "one.parquet")
+    output = tmp_path / "faces"
     assert [(Path(row["path"]).name, row["status"], row["face"]) for row in expected] == [
         ("both.png", "ok", 0),
         ("both.png", "ok", 1),
@@ -219,7 +222,8 @@ def test_each_process_has_its_gpu(
 
 def test_fingerprints_differ_by_model() -> None:
     model = load(device="cpu")
-    settings, prints = model.net.settings, [fingerprint(model), fingerprint(load(device="cpu"))]
+    settings = model.net.settings
+    prints = [fingerprint(model), fingerprint(load(device="cpu"))]
     for name, value in (
         ("temperature", 2.0),
         ("align", "crop"),
@@ -295,11 +299,14 @@ def test_a_rerun_resumes_videos(
         *CROPS,
         *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"),
     )
-    output, more = tmp_path / "parts", (*CROPS, "--part_size", 2)
+    output = tmp_path / "parts"
+    more = (*CROPS, "--part_size", 2)
     tables = ("--summary", tmp_path / "q.jsonl", "--intervals", tmp_path / "j.jsonl")
     assert_same(predict(folder, checkpoint, output, *more, *tables), expected)
-    for one, other in ("pq", "ij"):
-        assert (tmp_path / f"{one}.jsonl").read_text() == (tmp_path / f"{other}.jsonl").read_text()
+    for resumed, complete in ("pq", "ij"):
+        assert (tmp_path / f"{resumed}.jsonl").read_text() == (
+            tmp_path / f"{complete}.jsonl"
+        ).read_text()
     people = [
         (Path(row["path"]).name, row["track"], row["last_seen"])
         for row in read(tmp_path / "p.jsonl")
@@ -364,7 +371,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A photo of a face that moves to the right by 4 pixels a frame,
     and is away in the last two.
     """
-    photo, images = astronaut(), []
+    photo = astronaut()
+    images = []
     for number in range(10):
         image = np.full((300, 400, 3), 90, np.uint8)
         if number < 8:
@@ -408,18 +416,18 @@ def test_a_marked_copy_of_a_moving_face(
 
 def test_in_python(walk: Path, folder: Path) -> None:
     model = load(device="cpu")
-    found = model.predict(str(walk), every=2)
-    assert [(face.frame, face.track, face.face) for face in found] == [
+    faces = model.predict(str(walk), every=2)
+    assert [(face.frame, face.track, face.face) for face in faces] == [
         (0, 1, 0),
         (2, 1, 0),
         (4, 1, 0),
         (6, 1, 0),
     ]
-    assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
-    assert found[0].label_smoothed in EXPRESSIONS
-    assert np.asarray(found[-1].plot().convert("RGB")).std() > 20
+    assert [face.seconds for face in faces] == pytest.approx([0, 0.08, 0.16, 0.24])
+    assert faces[0].label_smoothed in EXPRESSIONS
+    assert np.asarray(faces[-1].plot().convert("RGB")).std() > 20
     with pytest.raises(FerVitError, match="shorter"):
-        replace(found[-1:], infos=(replace(found[-1].info, frame=99),))[0].plot()
+        replace(faces[-1:], infos=(replace(faces[-1].info, frame=99),))[0].plot()
     with pytest.raises(FerVitError, match="not a video"):
         model.predict(folder / "e.mp4")
     with pytest.warns(UserWarning, match=r"1 of 1 images .*c.mkv: "):

@@ -84,14 +84,14 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
     assert manifest.names == ("happiness", "sadness")
     assert manifest.table["split"].to_pylist() == ["train", "train", "val"]
     assert manifest.table["score"].to_pylist() == [0.75, 0, 0.75]
-    found = landmarks_by_name(manifest)
+    landmarks = landmarks_by_name(manifest)
     for name, image in (
         ("1.png", picture(200)),
         ("2.png", picture(10)),
         ("3.png", picture(220, side=96)),
     ):
         np.testing.assert_allclose(
-            found[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5
+            landmarks[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5
         )
     printed = capsys.readouterr().out
     assert "2 of 3 (66.67%)" in printed
@@ -139,7 +139,9 @@ def test_wrong_arguments_before_anything_is_read(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
-    out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
+    out = tmp_path / "out.parquet"
+    existing = tmp_path / "there.parquet"
+    archive = zipped(photos)
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
         ("folder", photos, existing, {}, "exists already"),
@@ -190,7 +192,8 @@ def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     assert dealt.names == whole.names
     assert np.isfinite(whole.landmarks()).all()
     images = [
-        {one.name(row): one.image_bytes(row) for row in range(40)} for one in (whole, dealt, again)
+        {manifest.name(row): manifest.image_bytes(row) for row in range(40)}
+        for manifest in (whole, dealt, again)
     ]
     assert images[0] == images[1]
     sizes = [len(Manifest.read(out / name)) for name in trains]
@@ -252,9 +255,12 @@ def test_landmarks_of_a_crop_are_those_of_the_photo(
         "val/happy/full.png": encode_png(photo),
     }
     prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=1)
-    found = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
+    landmarks = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
     # The same face on both ways, within a twentieth of the distance between the eyes (44 pixels).
-    assert np.linalg.norm(found["crop.png"] + (166, 58) - found["full.png"], axis=1).mean() < 2.2
+    assert (
+        np.linalg.norm(landmarks["crop.png"] + (166, 58) - landmarks["full.png"], axis=1).mean()
+        < 2.2
+    )
 
 
 def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> None:

@@ -70,9 +70,11 @@ def test_a_report_of_one(checkpoint: Path, tmp_path: Path, capsys: pytest.Captur
 def test_a_report_is_replaced(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    photos, report = drawn / "faces" / "test" / "anger", tmp_path / "r"
+    photos = drawn / "faces" / "test" / "anger"
+    report = tmp_path / "r"
     words = ("--checkpoint", checkpoint, *CROPS, "--output")
-    old, page = report / "photos" / "old.jpg", report / "index.html"
+    old = report / "photos" / "old.jpg"
+    page = report / "index.html"
     old.parent.mkdir(parents=True)
     old.touch()
     page.write_text("<title>My holidays</title>")
@@ -143,16 +145,17 @@ def test_a_report_of_videos(
     assert "<dt>Photos</dt><dd>1 ok</dd>" in page
     assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE_VIDEO}</dd>" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
-    assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [
-        (1, 4, 0.2, 0.9)
-    ] * 2
+    assert [
+        (person["track"], person["frames"], person["start"], person["end"])
+        for person in data["people"]
+    ] == [(1, 4, 0.2, 0.9)] * 2
     assert data["faces"][1]["where"] == "person 1 at 0:00.2"
     assert sum(average["faces"] for average in data["averages"]) == 9
     assert "9 of 9 faces below 100 pixels" in page
-    one = load(checkpoint).predict(
+    predicted = load(checkpoint).predict(
         tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2
     )
-    for number, result in enumerate(one):
+    for number, result in enumerate(predicted):
         assert data["faces"][1 + number]["probabilities"] == pytest.approx(
             [*result.probabilities.values()], abs=1e-3
         )

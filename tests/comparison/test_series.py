@@ -151,16 +151,16 @@ def test_synchrony_equals_loops(rng: np.random.Generator) -> None:
     series[rng.uniform(size=series.shape) < 0.2] = NAN
     series[6] = 0.5  # no variance
     series[7, 2:] = NAN  # too few bins
-    found = leave_one_out(series)
+    correlations = leave_one_out(series)
     for person in range(6):
         pairs = []
         for time in range(40):
-            others = [series[other, time] for other in range(8) if other != person]
+            others = [series[second, time] for second in range(8) if second != person]
             others = [value for value in others if not np.isnan(value)]
             if others and not np.isnan(series[person, time]):
                 pairs.append((series[person, time], np.mean(others)))
-        assert found[person] == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1])
-    assert np.isnan(found[6:]).all()
+        assert correlations[person] == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1])
+    assert np.isnan(correlations[6:]).all()
 
 
 def test_synchrony_of_equal_and_of_single_series(rng: np.random.Generator) -> None:
@@ -172,13 +172,13 @@ def test_synchrony_of_equal_and_of_single_series(rng: np.random.Generator) -> No
 
 def test_the_interval_of_synchrony_equals_the_bootstrap_of_scipy(rng: np.random.Generator) -> None:
     correlations = np.append(rng.uniform(0, 0.6, 20), NAN)
-    found = synchrony(correlations)
+    interval = synchrony(correlations)
     z = np.arctanh(correlations[:20])
-    assert found["mean"] == pytest.approx(np.tanh(z.mean()))
+    assert interval["mean"] == pytest.approx(np.tanh(z.mean()))
     expected = stats.bootstrap(
         (z,), np.mean, method="percentile", n_resamples=20_000
     ).confidence_interval
-    bounds = [found["low"], found["high"]]
+    bounds = [interval["low"], interval["high"]]
     assert bounds == pytest.approx(np.tanh([expected.low, expected.high]), abs=0.01)
-    assert found.get("persons") == 20
+    assert interval.get("persons") == 20
     assert synchrony(correlations[:5])["low"] is None

@@ -26,16 +26,16 @@ from fer_vit.report.table import Interval
 NAN = np.nan
 
 
-def bounds(one: Interval) -> list[float | None]:
-    return [one["low"], one["high"]]
+def bounds(interval: Interval) -> list[float | None]:
+    return [interval["low"], interval["high"]]
 
 
 def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     values = np.append(rng.uniform(0.2, 0.6, 12), NAN)
-    found = person_mean(values)
-    assert found["mean"] == pytest.approx(values[:12].mean())
-    assert bounds(found) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
-    assert dict(found)["persons"] == 12
+    interval = person_mean(values)
+    assert interval["mean"] == pytest.approx(values[:12].mean())
+    assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
+    assert dict(interval)["persons"] == 12
     assert person_mean(np.eye(8)[0], 0, 1)["low"] == 0  # no share is lower
     assert person_mean(1 - np.eye(8)[0], 0, 1)["high"] == 1
 
@@ -46,7 +46,8 @@ def known(test: Test | Missing) -> Test:
 
 
 def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator) -> None:
-    few, many = rng.uniform(size=5), rng.uniform(size=9)
+    few = rng.uniform(size=5)
+    many = rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
     assert person_mean(np.array([NAN]))["mean"] is None
     assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2))["mean"] is None
@@ -54,7 +55,9 @@ def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator
 
 
 def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
-    few, many, flat = rng.uniform(size=5), rng.uniform(size=9), np.full(9, 0.3)
+    few = rng.uniform(size=5)
+    many = rng.uniform(size=9)
+    flat = np.full(9, 0.3)
     gaps = np.where(np.arange(9) < 4, NAN, many)
     reasons = {
         "both conditions (5)": compare_pair(few, few + rng.uniform(size=5), paired=True),
@@ -93,7 +96,8 @@ def test_ranks_of_shares_have_ties_despite_rounding(paired: bool) -> None:
 
 
 def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
-    person, condition = np.tile(np.arange(9), 2), np.repeat([0, 1], 9)
+    person = np.tile(np.arange(9), 2)
+    condition = np.repeat([0, 1], 9)
     values = rng.uniform(size=18)
     five = person < 5
     cases = {
@@ -119,50 +123,53 @@ def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
 def test_tests_equal_pingouin_and_intervals_statsmodels(
     paired: bool, rng: np.random.Generator
 ) -> None:
-    first, second = rng.gamma(2, size=15), rng.gamma(3, size=15 if paired else 22)
+    first = rng.gamma(2, size=15)
+    second = rng.gamma(3, size=15 if paired else 22)
     apart = (
         [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
     )
-    found = known(compare_pair(*apart, paired=paired))
+    comparison = known(compare_pair(*apart, paired=paired))
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
     ranks = (pg.wilcoxon if paired else pg.mwu)(second, first).iloc[0]
-    assert found["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
+    assert comparison["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()
     else:
         interval = (
             DescrStatsW(second).get_compare(DescrStatsW(first)).tconfint_diff(usevar="unequal")
         )
-    assert bounds(found["difference"]) == pytest.approx(interval, abs=1e-9)
+    assert bounds(comparison["difference"]) == pytest.approx(interval, abs=1e-9)
     names = {name.lower().replace("-", "_"): value for name, value in expected.items()}
     for name, value in (("t", names["t"]), ("df", names["dof"]), ("p", names["p_val"])):
-        assert found[name] == pytest.approx(value, abs=1e-6)
-    assert found["p by ranks"] == pytest.approx(
+        assert comparison[name] == pytest.approx(value, abs=1e-6)
+    assert comparison["p by ranks"] == pytest.approx(
         next(v for k, v in ranks.items() if k.startswith("p")), abs=1e-6
     )
-    assert found["g"] == pytest.approx(
+    assert comparison["g"] == pytest.approx(
         pg.compute_effsize(second, first, paired, "hedges"), abs=1e-6
     )
-    assert found["persons"] == [len(first), len(second)]
+    assert comparison["persons"] == [len(first), len(second)]
 
 
 def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> None:
     person = np.repeat(np.arange(12), 4)
     values = rng.normal(size=12)[person] + rng.normal(size=48)
-    found = intraclass_correlation(values, person)
+    correlation = intraclass_correlation(values, person)
     table = pd.DataFrame({"person": person, "time": np.tile(np.arange(4), 12), "value": values})
     expected = pg.intraclass_corr(table, "person", "time", "value").iloc[0]
-    assert found["mean"] == pytest.approx(expected["ICC"], abs=1e-6)
+    assert correlation["mean"] == pytest.approx(expected["ICC"], abs=1e-6)
     low_high = next(value for name, value in expected.items() if name.upper().startswith("CI95"))
-    assert bounds(found) == pytest.approx(low_high, abs=0.0051)
+    assert bounds(correlation) == pytest.approx(low_high, abs=0.0051)
 
 
 def test_intraclass_correlation_of_unequal_numbers(rng: np.random.Generator) -> None:
     """The mean over studies is the true value."""
     person = np.repeat(np.arange(20), np.tile([2, 3, 4, 9], 5))
     studies = [rng.normal(size=20)[person] + rng.normal(0, 1.5, len(person)) for _ in range(300)]
-    found = np.array([intraclass_correlation(values, person)["mean"] for values in studies], float)
-    assert found.mean() == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
+    correlations = np.array(
+        [intraclass_correlation(values, person)["mean"] for values in studies], float
+    )
+    assert correlations.mean() == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
 
 
 @pytest.mark.parametrize("photos", [1, 3])
@@ -170,20 +177,22 @@ def test_mixed_model_equals_statsmodels_with_t_of_persons(
     photos: int, rng: np.random.Generator
 ) -> None:
     """With equal numbers of photos its error has persons - 1 degrees of freedom."""
-    person, condition = np.repeat(np.arange(15), 2 * photos), np.tile(np.repeat([0, 1], photos), 15)
+    person = np.repeat(np.arange(15), 2 * photos)
+    condition = np.tile(np.repeat([0, 1], photos), 15)
     values = rng.normal(size=15)[person] + 0.7 * rng.normal(size=(15, 2))[person, condition]
     values += 0.4 * condition + rng.normal(0, 0.5, len(person))
-    found = known(mixed_model(values, person, condition)[0])
+    effect = known(mixed_model(values, person, condition)[0])
     table = pd.DataFrame({"person": person, "condition": condition, "value": values})
     slopes = "condition" if photos > 1 else None
     model = mixedlm("value ~ condition", table, groups="person", re_formula=slopes)
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
-    mean, error = expected.params["condition"], expected.bse["condition"]
-    assert found["difference"]["mean"] == pytest.approx(mean, abs=1e-6)
-    assert found["df"] == pytest.approx(14)
+    mean = expected.params["condition"]
+    error = expected.bse["condition"]
+    assert effect["difference"]["mean"] == pytest.approx(mean, abs=1e-6)
+    assert effect["df"] == pytest.approx(14)
     limits = stats.t.interval(0.95, 14, mean, error)
-    assert bounds(found["difference"]) == pytest.approx(limits, abs=1e-6)
-    assert found["p"] == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
+    assert bounds(effect["difference"]) == pytest.approx(limits, abs=1e-6)
+    assert effect["p"] == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
 
 
 def test_the_mixed_model_of_equal_numbers_is_the_paired_t_test(rng: np.random.Generator) -> None:
@@ -216,8 +225,8 @@ def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator
     table = pd.DataFrame({"person": person, "condition": condition, "value": values})
     model = mixedlm("value ~ condition", table, groups="person", re_formula="condition")
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
-    found = known(mixed_model(values, person, condition)[0])["difference"]
-    assert found["mean"] == pytest.approx(expected.params["condition"], abs=1e-5)
+    difference = known(mixed_model(values, person, condition)[0])["difference"]
+    assert difference["mean"] == pytest.approx(expected.params["condition"], abs=1e-5)
 
 
 def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Generator) -> None:
@@ -228,12 +237,13 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
     effects = np.eye(3)[condition]
     effects[:, 0] = 1
     root = rng.normal(size=(3, 3))
-    covariance, scale = root @ root.T, 0.7
+    covariance = root @ root.T
+    scale = 0.7
     keys = np.column_stack([person, condition])
     cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     first = np.unique(index, return_index=True)[1]
     mean = np.bincount(index, values) / count
-    found = robust_tests(
+    tests = robust_tests(
         Cells(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
         covariance,
         scale,
@@ -242,14 +252,15 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
     groups = [np.flatnonzero(person == name) for name in range(9)]
     blocks = [effects[g] @ covariance @ effects[g].T + scale * np.eye(len(g)) for g in groups]
     white = fractional_matrix_power(block_diag(*blocks), -0.5)
-    x, y = white @ effects, white @ values
+    x = white @ effects
+    y = white @ values
     bread = np.linalg.inv(x.T @ x)
     residual = np.eye(len(y)) - x @ bread @ x.T
     adjusted = [
         fractional_matrix_power(residual[np.ix_(g, g)], -0.5) @ x[g] @ bread for g in groups
     ]
     for effect in (1, 2):
-        test = known(found[effect - 1])
+        test = known(tests[effect - 1])
         weights = np.zeros((9, len(y)))
         for row, (group, weight) in enumerate(zip(groups, adjusted, strict=True)):
             weights[row, group] = weight[:, effect].real
@@ -266,19 +277,19 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
     """In 1,000 studies of 24 persons, 95 % intervals contain the true mean (1/3, 2/5),
     difference and correlation.
     """
-    person, hits = np.repeat(np.arange(24), 4), []
+    person = np.repeat(np.arange(24), 4)
+    hits = []
     for _ in range(1000):
-        first, second = rng.beta(2, 4, 24), rng.beta(4, 6, 24)
-        paired, apart = (
-            known(compare_pair(first, second, paired=True)),
-            known(compare_pair(first[:16], second, paired=False)),
-        )
+        first = rng.beta(2, 4, 24)
+        second = rng.beta(4, 6, 24)
+        paired = known(compare_pair(first, second, paired=True))
+        apart = known(compare_pair(first[:16], second, paired=False))
         correlation = intraclass_correlation(
             rng.normal(size=24)[person] + rng.normal(size=96), person
         )
         truth = [(person_mean(first), 1 / 3), (paired["difference"], 2 / 5 - 1 / 3)]
         truth += [(apart["difference"], 2 / 5 - 1 / 3), (correlation, 0.5)]
-        hits.append([one["low"] <= true <= one["high"] for one, true in truth])
+        hits.append([interval["low"] <= true <= interval["high"] for interval, true in truth])
     coverage = np.mean(hits, axis=0)
     print(coverage)
     assert (coverage >= 0.93).all(), coverage

@@ -52,19 +52,19 @@ def test_photos_are_averaged_by_person_and_condition(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     table = photos(rng)
-    found = study(table, tmp_path, baseline="rest")
-    assert [*found.conditions] == ["rest", "film"]
-    assert [kind.title for kind in found.kinds] == [
+    compared = study(table, tmp_path, baseline="rest")
+    assert [*compared.conditions] == ["rest", "film"]
+    assert [kind.title for kind in compared.kinds] == [
         "Mean probability",
         SHARE,
     ]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
-    for kind, column in zip(found.kinds, ("p_happy", "named"), strict=True):
+    for kind, column in zip(compared.kinds, ("p_happy", "named"), strict=True):
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
-        for condition, means in found.cells(kind.values["happy"]).items():
+        for condition, means in compared.cells(kind.values["happy"]).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    assert found.counts()["film"] == {"persons": 9, "photos or clips": 18, "faces": 36}
+    assert compared.counts()["film"] == {"persons": 9, "photos or clips": 18, "faces": 36}
 
 
 def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
@@ -91,24 +91,27 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     table = pd.concat(
         [clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others]
     )
-    found = study(table, tmp_path)
-    kinds = {kind.title: kind.values for kind in found.kinds}
+    compared = study(table, tmp_path)
+    kinds = {kind.title: kind.values for kind in compared.kinds}
 
     def of_a(title: str) -> list[list[float]]:
         """The values of the first person: a list for each condition,
         with a number for each measure.
         """
         return np.transpose(
-            [[row[0] for row in found.cells(one).values()] for one in kinds[title].values()]
+            [
+                [row[0] for row in compared.cells(per_label).values()]
+                for per_label in kinds[title].values()
+            ]
         ).tolist()
 
-    assert [*found.conditions] == ["film", "rest"]
+    assert [*compared.conditions] == ["film", "rest"]
     assert of_a("Seconds per episode") == [[0.5, 0.5], [1.0, 0.375]]
     assert of_a("Episodes per minute") == [[60, 60], pytest.approx([120 / 2.75, 120 / 2.75])]
     assert list(kinds["Transitions per minute"]) == ["calm to happy", "happy to calm"]
     # The frame without a face ends an episode, and is no transition.
     assert of_a("Transitions per minute") == [[0, 60], pytest.approx([60 / 2.75, 60 / 2.75])]
-    assert np.isnan(found.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
+    assert np.isnan(compared.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
 
 
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
@@ -123,11 +126,13 @@ def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
 def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
     table = clip("a1.mp4", "cccchhhhcccc", "rest")
     table.loc[6:9, "condition"] = "film"
-    found = study(table, tmp_path)
-    seconds, rates = (kind.values for kind in found.kinds[2:4])
+    compared = study(table, tmp_path)
+    seconds, rates = (kind.values for kind in compared.kinds[2:4])
     for label, expected in (("calm", (0.5, 0.75, 60, 60)), ("happy", (0.5, 0.5, 60, 30))):
         cells = [
-            values[0] for kind in (seconds, rates) for values in found.cells(kind[label]).values()
+            values[0]
+            for kind in (seconds, rates)
+            for values in compared.cells(kind[label]).values()
         ]
         assert cells == pytest.approx(expected)
 
@@ -171,13 +176,13 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
         p_happy=happy,
         label=np.where(happy > 0.5, "happy", "calm"),
     )
-    found = study(table, tmp_path)
-    design = found.design("film", "rest")
+    compared = study(table, tmp_path)
+    design = compared.design("film", "rest")
     assert not design.paired
-    assert found.names(design.left_out) == ["s1"]
+    assert compared.names(design.left_out) == ["s1"]
     (test,) = [
         comparison.test
-        for comparison in compare_kind(found, found.kinds[0]).comparisons
+        for comparison in compare_kind(compared, compared.kinds[0]).comparisons
         if comparison.measure == "happy"
     ]
     assert not isinstance(test, Missing)
@@ -194,11 +199,11 @@ def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
     table = pd.concat(clips)
     expected = study(table, tmp_path)
     for changed in (table.sort_values("label"), table[::-1], table.sample(frac=1, random_state=0)):
-        found = study(changed, tmp_path)
-        for kind, other in zip(found.kinds, expected.kinds, strict=True):
-            assert kind.values.keys() == other.values.keys()
+        compared = study(changed, tmp_path)
+        for kind, expected_kind in zip(compared.kinds, expected.kinds, strict=True):
+            assert kind.values.keys() == expected_kind.values.keys()
             for name, values in kind.values.items():
-                assert values == pytest.approx(other.values[name], nan_ok=True)
+                assert values == pytest.approx(expected_kind.values[name], nan_ok=True)
 
 
 def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
@@ -210,11 +215,11 @@ def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
         table.loc[row, "subject"] = word
     table.loc[13, "condition"] = "-"
     table.loc[14, "condition"] = "B"
-    found = study(table, tmp_path)
-    assert found.people == ["p", "q", "r"]
-    assert found.left_out == 4
-    assert [*found.conditions] == ["B", "a", "b"]
-    notes = "\n".join(found.notes)
+    compared = study(table, tmp_path)
+    assert compared.people == ["p", "q", "r"]
+    assert compared.left_out == 4
+    assert [*compared.conditions] == ["B", "a", "b"]
+    notes = "\n".join(compared.notes)
     for words in ("1 #N/A", "1 NA", "1 -", "3 of 24", "1 of 24", "`b`, 1 `B`"):
         assert words in notes
 
@@ -232,16 +237,16 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
         rng.uniform(size=len(table)) < 0.3, np.nan, rng.normal(0, 20, len(table))
     )
     table["valence"] = np.nan
-    found = study(table, tmp_path, baseline="rest")
-    kinds = {kind.title: kind for kind in found.kinds[2:]}
+    compared = study(table, tmp_path, baseline="rest")
+    kinds = {kind.title: kind for kind in compared.kinds[2:]}
     assert [*kinds] == ["Movements", "Head pose"]
     for title, column in {"Movements": "move_jawOpen", "Head pose": "yaw"}.items():
         by_photo = table.groupby(["subject", "condition", "path"])[column].mean()
         expected = by_photo.groupby(["subject", "condition"]).mean().unstack()
         (values,) = kinds[title].values.values()
-        for condition, means in found.cells(values).items():
+        for condition, means in compared.cells(values).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    (comparison,) = compare_kind(found, kinds["Movements"]).comparisons
+    (comparison,) = compare_kind(compared, kinds["Movements"]).comparisons
     assert not isinstance(comparison.test, Missing)
     assert comparison.measure == "jawOpen"
 
@@ -252,9 +257,9 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table = table[table["subject"] < 7].copy()
     happy = (table["condition"] == "film") & (table["subject"] != 3)
     table["label"] = np.where(happy, "happy", "calm")
-    found = study(table, tmp_path, baseline="rest")
-    (kind,) = [kind for kind in found.kinds if kind.title == SHARE]
-    tests = {each.measure: each.test for each in compare_kind(found, kind).comparisons}
+    compared = study(table, tmp_path, baseline="rest")
+    (kind,) = [kind for kind in compared.kinds if kind.title == SHARE]
+    tests = {each.measure: each.test for each in compare_kind(compared, kind).comparisons}
     for label, sign in (("happy", 1), ("calm", -1)):
         test = tests[label]
         assert not isinstance(test, Missing)
@@ -271,8 +276,8 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path, rest: float, turned: 
     path = tmp_path / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
     faces = read_predictions(path, videos=True)
-    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
-    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Head pose")]
+    compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
+    (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Head pose")]
     # of seven frames after the first, four are turned by 7 degrees more
     assert kind.values["roll"] == pytest.approx([4, 4])
     assert kind.form == "+.1f"
@@ -287,13 +292,13 @@ def test_angles_are_averaged_as_directions(
     upright = rng.normal(0, 5, len(table)) + 4 * (table["condition"] == "film")
     expected = upright.groupby([table["subject"], table["condition"]]).mean().unstack()
     table["roll"] = (upright + turn + 180) % 360 - 180
-    found = study(table, tmp_path, baseline="rest")
-    (kind,) = [kind for kind in found.kinds if kind.title == "Head pose"]
-    (comparison,) = compare_kind(found, kind).comparisons
+    compared = study(table, tmp_path, baseline="rest")
+    (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
+    (comparison,) = compare_kind(compared, kind).comparisons
     difference = expected["film"] - expected["rest"]
     assert not isinstance(comparison.test, Missing)
     assert comparison.test["difference"]["mean"] == pytest.approx(difference.mean(), abs=1e-4)
-    cells = found.cells(kind.values["roll"])
+    cells = compared.cells(kind.values["roll"])
     for condition, means in cells.items():
         away = means - turn - expected[condition].to_numpy()
         away = away[np.isfinite(away)]
@@ -309,9 +314,9 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     path = tmp_path / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
     faces = read_predictions(path, videos=True)
-    found = make_study(faces, "condition", "subject", rest=Rest(0, 0.2))
-    assert found.faces.tolist() == [6, 6]
-    (kind,) = [kind for kind in found.kinds if kind.title.startswith("Valence")]
+    compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.2))
+    assert compared.faces.tolist() == [6, 6]
+    (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Valence")]
     assert kind.values["valence"] == pytest.approx([0.5, 0.5])
 
     whole = make_study(faces, "condition", "subject")
@@ -372,7 +377,7 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     person = np.tile(np.arange(8), 2)
     is_rest = (np.arange(16) < 8) == (second == "film")
     kind = Kind("Mean probability", "the mean probability", ".3f", "", {"happy": values})
-    found = Study(
+    compared = Study(
         conditions={"rest": is_rest, second: ~is_rest},
         pairs=[("rest", second)],
         people=[*"abcdefgh"],
@@ -386,7 +391,7 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
         seconds=np.full(16, np.nan),
         probabilities=values[:, None],
     )
-    (line,) = sentences(found, kind, compare_kind(found, kind).comparisons)
+    (line,) = sentences(compared, kind, compare_kind(compared, kind).comparisons)
     numbers = re.findall(r"-?\d\.\d{3}", line)
     changes = values[8:] - values[:8]  # (8,)
     low, high = t.interval(0.95, 7, changes.mean(), changes.std(ddof=1) / np.sqrt(8))

@@ -68,10 +68,8 @@ def test_new_votes_for_one_split(tmp_path: Path) -> None:
 
 
 def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
-    first, second = (
-        Manifest.read(write(tmp_path / "m.parquet")),
-        Manifest.read(write(tmp_path / "n.parquet")),
-    )
+    first = Manifest.read(write(tmp_path / "m.parquet"))
+    second = Manifest.read(write(tmp_path / "n.parquet"))
     second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
     second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
     first.with_faces(second).write(tmp_path / "both.parquet")
@@ -126,7 +124,8 @@ def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> Non
 def test_small_images_go_inside_and_paths_are_relative(
     tmp_path: Path, embed: str, inside: list[bool]
 ) -> None:
-    small, large = tmp_path / "images" / "small.png", tmp_path / "images" / "large.png"
+    small = tmp_path / "images" / "small.png"
+    large = tmp_path / "images" / "large.png"
     small.parent.mkdir()
     small.write_bytes(PNG + bytes(schema.EMBED_BELOW - 1 - len(PNG)))
     large.write_bytes(PNG + bytes(schema.EMBED_BELOW - len(PNG)))

@@ -74,7 +74,10 @@ def test_each_row_once_an_epoch(
 def test_a_process_reads_a_shard_once(
     shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    read, alive, most, original = [], weakref.WeakSet(), 0, ShardDataset.read
+    read = []
+    alive = weakref.WeakSet()
+    most = 0
+    original = ShardDataset.read
 
     def counted(dataset: ShardDataset, index: int) -> FaceDataset:
         read.append(index)
@@ -104,8 +107,8 @@ def test_neither_workers_nor_processes_change_what_is_seen(
         assert batches[0].path == batches[1].path == batches[2].path
         for field in ("image", "boxes"):
             assert all(
-                torch.equal(getattr(batches[0], field), getattr(other, field))
-                for other in batches[1:]
+                torch.equal(getattr(batches[0], field), getattr(batch, field))
+                for batch in batches[1:]
             )
     images = {
         int(row): image
@@ -151,10 +154,10 @@ def copied(shards: Path, tmp_path: Path) -> Path:
 
 
 def test_shards_of_another_prepare(copied: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
+    other_shards = tmp_path / "other"
     words = ["--count=150", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
-    main(["prepare", "drawn", str(tmp_path / "faces"), str(other), *words])
-    copy(other / "train-00001-of-00005.parquet", copied)
+    main(["prepare", "drawn", str(tmp_path / "faces"), str(other_shards), *words])
+    copy(other_shards / "train-00001-of-00005.parquet", copied)
     with pytest.raises(FerVitError, match=r"more than one `prepare`"):
         module(copied).train_dataloader()
 
@@ -183,7 +186,8 @@ def test_a_position_counts_once(
     shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
 ) -> None:
     process(monkeypatch, processes - 1, processes)
-    loader, epochs = module(shards).train_dataloader(), []
+    loader = module(shards).train_dataloader()
+    epochs = []
     for epoch in (0, 1):
         loader.sampler.set_epoch(epoch)
         epochs.append(rows(loader))
@@ -223,10 +227,10 @@ def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_an_object_store_equals_the_folder(bucket: str, shards: Path) -> None:
-    there, here = (module(place, num_workers=2) for place in (Path(bucket), shards))
-    assert there.manifest.table.equals(here.manifest.table)
-    assert torch.equal(there.class_counts(), here.class_counts())
-    assert rows(there.train_dataloader()) == rows(here.train_dataloader())
+    remote, here = (module(place, num_workers=2) for place in (Path(bucket), shards))
+    assert remote.manifest.table.equals(here.manifest.table)
+    assert torch.equal(remote.class_counts(), here.class_counts())
+    assert rows(remote.train_dataloader()) == rows(here.train_dataloader())
 
 
 def test_streamed_faces_may_lack_a_label_where_the_task_allows(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def only(**changes: float) -> Augment:
 )
 def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
     everything = {"mirror": 0.5, "degrees": 15.0, "scale": 0.15, "shift": 0.08}
-    augment, picture, moved = only(**(change or everything)), dots(POINTS), []
+    augment = only(**(change or everything))
+    picture = dots(POINTS)
+    moved = []
     for seed in range(20):
         image, points, to_crop, flipped = augment(picture, POINTS, SPEC, seed)
         moved.append(points)
@@ -72,20 +74,19 @@ def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     augment = Augment(AugmentConfig(erase=1.0))
     image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
-    first, second = augment(image, POINTS, SPEC, 5), augment(image, POINTS, SPEC, 5)
-    other = Augment(AugmentConfig(erase=1.0))(image, POINTS, SPEC, 5)
-    for one, again, another in zip(first, second, other, strict=True):
-        assert np.array_equal(one, again)
-        assert np.array_equal(one, another)
+    first = augment(image, POINTS, SPEC, 5)
+    second = augment(image, POINTS, SPEC, 5)
+    of_second_seed = Augment(AugmentConfig(erase=1.0))(image, POINTS, SPEC, 5)
+    for augmented, again, another in zip(first, second, of_second_seed, strict=True):
+        assert np.array_equal(augmented, again)
+        assert np.array_equal(augmented, another)
     assert not (augment(image, POINTS, SPEC, 6)[0] == first[0]).all()
 
 
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 def test_no_change_leaves_the_plain_crop(align: Align) -> None:
-    image, spec = (
-        np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8),
-        CropSpec(48, align=align),
-    )
+    image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
+    spec = CropSpec(48, align=align)
     near, blind = POINTS / 2 + [3, 8], only(blind=1.0)  # landmarks count as unknown
     for augment, points, same in (
         (only(), near, near),
@@ -153,11 +154,10 @@ def test_covers_hide_what_they_say() -> None:
 
 def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     # the noise is in pixels of the crop
-    big, picture = (
-        4,
-        cv2.resize(dots(POINTS), None, fx=4, fy=4),
-    )
-    errors, seen = [], []
+    big = 4
+    picture = cv2.resize(dots(POINTS), None, fx=4, fy=4)
+    errors = []
+    seen = []
     for seed in range(400):
         crop, points, to_crop, _ = only(jitter=0.03)(picture, big * POINTS, SPEC, seed)
         true = apply(to_crop, big * POINTS)  # where the landmarks are in the crop

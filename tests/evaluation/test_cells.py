@@ -177,7 +177,8 @@ def test_truth_in_any_language() -> None:
 
 
 def test_rows_are_ordered_and_equal_ones_found() -> None:
-    place, time = np.array([1, 0, 1, 0.0]), np.array([math.nan, 2, 1, 1])
+    place = np.array([1, 0, 1, 0.0])
+    time = np.array([math.nan, 2, 1, 1])
     order, twice = distinct_rows([place, time])
     assert order.tolist() == [3, 1, 0, 2]
     assert twice is None

@@ -106,7 +106,8 @@ def test_tables_that_are_no_predictions(text: str, words: str, tmp_path: Path) -
 
 
 def test_a_manifest_is_predicted_like_its_photos(drawn: Path, checkpoint: Path) -> None:
-    model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("val")
+    model = load(checkpoint, "cpu")
+    rows = Manifest.read(drawn / "faces.parquet").split("val")
     faces = predict_manifest(model, rows, "val")
     assert faces.paths.tolist() == [rows.name(row) for row in range(len(rows))]
     assert np.allclose(faces.probabilities.sum(1), 1)
@@ -120,7 +121,8 @@ def test_a_manifest_is_predicted_like_its_photos(drawn: Path, checkpoint: Path) 
 def test_merged_probabilities_add_up_without_a_prediction_set(
     drawn: Path, checkpoint: Path
 ) -> None:
-    model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("val")
+    model = load(checkpoint, "cpu")
+    rows = Manifest.read(drawn / "faces.parquet").split("val")
     kept = rows.merge_labels(MERGE)
     faces = predict_manifest(model, kept, "val", MERGE)
     plain = predict_manifest(model, rows, "val")
@@ -136,7 +138,8 @@ def test_merged_probabilities_add_up_without_a_prediction_set(
 def test_manifests_that_cannot_be_evaluated(
     drawn: Path, seven: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    model, data = load(checkpoint, "cpu"), encode_png(draw_face("anger", 0, 32)[0])
+    model = load(checkpoint, "cpu")
+    data = encode_png(draw_face("anger", 0, 32)[0])
 
     def predicted(names: tuple[str, ...], *rows: Row) -> EvaluatedFaces:
         write_manifest(tmp_path / "m.parquet", Reading(names, list(rows)), "drawn")
@@ -150,8 +153,8 @@ def test_manifests_that_cannot_be_evaluated(
     ]
     assert predicted(("bored", "anger"), Row(data, "a.png", "val", "anger")).targets is not None
     assert predicted(("anger",), Row(data, "a.png", "val")).targets is None
-    some = [Row(data, "a.png", "val", "anger"), Row(data, "b.png", "val")]
-    assert predicted(("bored", "anger"), *some).labelled.tolist() == [True, False]
+    labelled_rows = [Row(data, "a.png", "val", "anger"), Row(data, "b.png", "val")]
+    assert predicted(("bored", "anger"), *labelled_rows).labelled.tolist() == [True, False]
     for words, names, *rows in (
         ("has the label `bored`", ("bored", "anger"), Row(data, "a.png", "val", "bored")),
         ("Expected faces in the val split", ("anger",), Row(data, "a.png", "train", "anger")),

@@ -52,7 +52,7 @@ def test_paths_match_when_one_ends_in_the_other(
 
 
 @pytest.mark.parametrize(
-    ("paths", "known", "some", "words"),
+    ("paths", "known", "subset", "words"),
     [
         (["x.png", "y.png"], ["x.png"], False, "1 of 2 .*y.png"),
         (
@@ -67,10 +67,10 @@ def test_paths_match_when_one_ends_in_the_other(
     ],
 )
 def test_paths_that_do_not_match(
-    paths: list[str], known: list[str], some: bool, words: str
+    paths: list[str], known: list[str], subset: bool, words: str
 ) -> None:
     with pytest.raises(FerVitError, match=words):
-        match_paths(paths, known, "t", some)
+        match_paths(paths, known, "t", subset)
 
 
 def test_labels_out_of_a_table(tmp_path: Path) -> None:
@@ -149,14 +149,14 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
     ours = predictions(tmp_path, "a.png", "b.png")
     text = "path,confidence,p_anger,p_sadness,p_fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
     (tmp_path / "o.csv").write_text(text)
-    other = read_predictions(tmp_path / "o.csv")
-    aligned = align_probabilities(ours, other, "o.csv")
+    theirs = read_predictions(tmp_path / "o.csv")
+    aligned = align_probabilities(ours, theirs, "o.csv")
     assert np.isnan(aligned[0]).all()
     assert aligned[1].tolist() == [0.2, 0.7]
     with pytest.raises(FerVitError, match=r"`fear`.* sadness, anger"):
-        align_probabilities(other, ours, "p.csv")
+        align_probabilities(theirs, ours, "p.csv")
     with pytest.raises(FerVitError, match=r"o\.csv"):
-        align_probabilities(ours.take(np.array([0])), other, "o.csv")
+        align_probabilities(ours.take(np.array([0])), theirs, "o.csv")
 
 
 @pytest.mark.parametrize("name", ["label", "seconds", "p_anger", "p_sadness", "feature_3", "face"])

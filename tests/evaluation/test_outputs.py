@@ -171,9 +171,9 @@ def test_a_table_beside_truth_without_labels(tmp_path: Path) -> None:
         "movements": ["jawOpen"],
         "pose": ["yaw"],
     }
-    found = results["heads"]["movements"]["jawOpen"]
+    scores = results["heads"]["movements"]["jawOpen"]
     for name in ("F1", "AUROC", "r"):
-        assert found[name]["mean"] == pytest.approx(measure(name, values[:, 0], jaw))
+        assert scores[name]["mean"] == pytest.approx(measure(name, values[:, 0], jaw))
     assert results["heads"]["pose"]["yaw"]["MAE"]["faces"] == 39
     assert any("no valence" in note for note in results["notes"])
     assert "confusion" not in results
@@ -255,7 +255,8 @@ def test_groups_and_another_model_are_compared_by_head(
     )
     group = np.array(rows.column("group"))
     place = first.names.index("mouthOpen")
-    value, truth = first.values[:, place], first.targets[:, place]
+    value = first.values[:, place]
+    truth = first.targets[:, place]
     for name, head in results["heads by"]["group"]["movements"].items():
         r = measure("r", value[group == name], truth[group == name])
         assert head["mouthOpen"]["r"]["mean"] == pytest.approx(r)
@@ -295,7 +296,7 @@ def test_altered_faces_are_scored_by_head() -> None:
             MOST_TURNED: alter(clean, np.arange(60) < 7),
         },
     )
-    other = AlteredFaces(  # the outputs in another order, and one that the first model lacks
+    second = AlteredFaces(  # the outputs in another order, and one that the first model lacks
         ["move_b", "yaw", "move_a"],
         {name: alter(clean[..., [1, 1, 0]], every) for name in first.readings},
     )
@@ -310,7 +311,7 @@ def test_altered_faces_are_scored_by_head() -> None:
         picture=Path,
         heads={"movements": HeadOutputs("movements", ["a", "b"], views, target)},
     )
-    results = score_altered(faces, first, other)
+    results = score_altered(faces, first, second)
     assert [*results] == ["heads robustness"]
     altered = results["heads robustness"]["movements"]
 
@@ -370,9 +371,9 @@ def test_altered_images_need_labels_or_targets(
 def test_tables_of_two_models_are_compared_by_head(tmp_path: Path) -> None:
     cells = [f"{row / 40}" for row in range(40)]
     table, truth, values = write_tables(tmp_path, "move_jawOpen", cells)
-    other = tmp_path / "other.csv"
-    other.write_text(table.read_text())
-    results = evaluate(tmp_path / "e", table, "--labels", truth, "--against", other)
+    second_table = tmp_path / "other.csv"
+    second_table.write_text(table.read_text())
+    results = evaluate(tmp_path / "e", table, "--labels", truth, "--against", second_table)
     compared = results["heads compared"]["movements"]["jawOpen"]
     assert compared["difference"]["mean"] == 0
     assert compared["p"] == 1

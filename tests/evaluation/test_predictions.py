@@ -92,13 +92,13 @@ def test_every_program_and_order_gives_the_same_faces(name: str, tmp_path: Path)
     rows = rows_of()
     expected = read_predictions(write(tmp_path / "expected.csv", rows), videos=True)
     WRITERS[name](tmp_path / name, rows)
-    found = read_predictions(tmp_path / name, videos=True)
-    assert same(found, expected)
-    assert {*found.labels} == {*expected.labels}
-    assert found.paths.tolist() == sorted(found.paths.tolist())
-    assert found.columns["frame"].tolist() == [*range(6)] * 2
-    assert found.columns["ambiguous"].tolist() == [True] * 12
-    assumed = [note for note in found.notes if note.startswith(name)]
+    predictions = read_predictions(tmp_path / name, videos=True)
+    assert same(predictions, expected)
+    assert {*predictions.labels} == {*expected.labels}
+    assert predictions.paths.tolist() == sorted(predictions.paths.tolist())
+    assert predictions.columns["frame"].tolist() == [*range(6)] * 2
+    assert predictions.columns["ambiguous"].tolist() == [True] * 12
+    assumed = [note for note in predictions.notes if note.startswith(name)]
     assert len(assumed) == (name in ("pandas.csv", "german.csv", "excel.txt", "quoted.csv"))
 
 
@@ -293,9 +293,9 @@ def test_the_record_of_a_table_is_untrusted(
             read_predictions(tmp_path / "t.parquet")
         assert len(str(error.value)) < 500
         return
-    found = read_predictions(tmp_path / "t.parquet").facts
-    assert facts.items() <= found.items()
-    assert all(fact.isprintable() for fact in found.values())
+    read = read_predictions(tmp_path / "t.parquet").facts
+    assert facts.items() <= read.items()
+    assert all(fact.isprintable() for fact in read.values())
 
 
 def test_rows_say_what_made_them(tmp_path: Path) -> None:
@@ -314,8 +314,8 @@ def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path
         "crop.jpg": (0.0,),
     }
     rows = []
-    for path, found in scores.items():
-        for face, score in enumerate(found):
+    for path, photo_scores in scores.items():
+        for face, score in enumerate(photo_scores):
             shares = {"p_neutral": 0.9, "p_happiness": 0.1}
             row = {
                 "path": path,

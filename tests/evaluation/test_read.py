@@ -130,7 +130,8 @@ def test_what_is_no_table_is_one_line(
 
 
 def test_a_workbook(tmp_path: Path) -> None:
-    day, moment = pd.Timestamp("2026-01-02"), pd.Timestamp("2026-01-02 03:04")
+    day = pd.Timestamp("2026-01-02")
+    moment = pd.Timestamp("2026-01-02 03:04")
     path = book(
         tmp_path / "t.xlsx",
         ["path", "id", "x", "sure", "day", None],
@@ -139,12 +140,12 @@ def test_a_workbook(tmp_path: Path) -> None:
         ["b", 2, None, False, moment.to_pydatetime()],
         ["c", 3, 1, None, None, None, None],
     )
-    found = cells(path)
-    assert found["path"] == ["a", "b", "c"]
-    assert found["id"] == [1, 2, 3]
-    assert found["x"] == [0.5, None, 1]
-    assert found["sure"] == [True, False, None]
-    assert found["day"] == ["2026-01-02", "2026-01-02 03:04:00", None]
+    table = cells(path)
+    assert table["path"] == ["a", "b", "c"]
+    assert table["id"] == [1, 2, 3]
+    assert table["x"] == [0.5, None, 1]
+    assert table["sure"] == [True, False, None]
+    assert table["day"] == ["2026-01-02", "2026-01-02 03:04:00", None]
     assert read_table(path).assumed == ()
     (assumed,) = read_table(book(tmp_path / "s.xlsx", ["path"], ["a"], sheets=3)).assumed
     assert "first of 3 sheets" in assumed
@@ -184,11 +185,11 @@ def test_json_lines_of_any_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {"path": "d", "y": 10**30, "x": float("nan"), "z": True},
     ]
     (tmp_path / "t.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
-    found = cells(tmp_path / "t.jsonl")
-    assert found["path"] == ["7", "b", None, "d"]
-    assert found["x"][:3] == [1, 2.5, None]
-    assert found["y"] == [None, None, "[1]", str(10**30)]
-    assert found["z"] == [None, None, None, True]
+    table = cells(tmp_path / "t.jsonl")
+    assert table["path"] == ["7", "b", None, "d"]
+    assert table["x"][:3] == [1, 2.5, None]
+    assert table["y"] == [None, None, "[1]", str(10**30)]
+    assert table["z"] == [None, None, None, True]
 
 
 def test_parquet_of_any_types(tmp_path: Path) -> None:
@@ -198,7 +199,8 @@ def test_parquet_of_any_types(tmp_path: Path) -> None:
 
 
 def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    first = tmp_path / "a.parquet"
+    second = tmp_path / "b.parquet"
     pq.write_table(pa.table({"path": ["a", "b"], "x": [1, 2], "y": pa.nulls(2)}), first)
     pq.write_table(pa.table({"path": ["c"], "x": [0.5], "y": ["z"], "z": [True]}), second)
     table = read_table(first, second)

@@ -62,7 +62,8 @@ def test_blur_and_shrink_keep_the_mean() -> None:
 
 
 def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
-    shifted, landmarks = crop(tmp_path, shift=0.05), full_image_face(IMAGE).landmarks
+    shifted = crop(tmp_path, shift=0.05)
+    landmarks = full_image_face(IMAGE).landmarks
     ((faces, _),) = shifted.read_items(0)
     ((again, _),) = shifted.read_items(0)
     assert np.linalg.norm(faces.landmarks[0] - landmarks, axis=1) == pytest.approx(
@@ -73,15 +74,15 @@ def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
 
 def test_turns_go_both_ways() -> None:
     variants = module.corruptions(LandmarksOnly())["turned by 30 degrees"].variants
-    one, other = (variant.change(IMAGE, LANDMARKS) for variant in variants)
+    left, right = (variant.change(IMAGE, LANDMARKS) for variant in variants)
     assert (
         np.abs(
-            one[:, ::-1].astype(float) - module.turn_image(IMAGE[:, ::-1], LANDMARKS, -30)
+            left[:, ::-1].astype(float) - module.turn_image(IMAGE[:, ::-1], LANDMARKS, -30)
         ).mean()
         < 0.1
     )
-    assert (other == module.turn_image(IMAGE, LANDMARKS, -30)).all()
-    assert (one != other).any()
+    assert (right == module.turn_image(IMAGE, LANDMARKS, -30)).all()
+    assert (left != right).any()
 
 
 def test_the_angle_of_a_turn_is_the_change_of_the_roll() -> None:
@@ -110,11 +111,11 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
     clean = (rng.random(400) < 0.9).astype(float)
     hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
     few = np.where(np.arange(400) < 50, clean, np.nan)
-    found = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
-    assert found[MOST_TURNED]["faces"] == 50
-    assert "difference" not in found[MOST_TURNED]
-    assert found["covered"]["accuracy"]["mean"] == pytest.approx(hard.mean())
-    difference = found["covered"]["difference"]
+    summary = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
+    assert summary[MOST_TURNED]["faces"] == 50
+    assert "difference" not in summary[MOST_TURNED]
+    assert summary["covered"]["accuracy"]["mean"] == pytest.approx(hard.mean())
+    difference = summary["covered"]["difference"]
     assert difference["mean"] == pytest.approx((hard - clean).mean())
     width = 2 * 1.96 * (hard - clean).std() / 20
     assert difference["high"] - difference["low"] == pytest.approx(width, rel=0.1)
@@ -140,7 +141,8 @@ def test_robustness_is_paired_with_the_other_model() -> None:
 
 @pytest.mark.slow
 def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
-    model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("test")
+    model = load(checkpoint, "cpu")
+    rows = Manifest.read(drawn / "faces.parquet").split("test")
     targets = rows.targets()
     assert targets is not None
     hits = module.measure_robustness(model, rows, targets.argmax(1))
@@ -148,10 +150,8 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
         module.corruptions(LandmarksOnly())
     )
     assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
-    turned, yaw = (
-        np.isfinite(hits[MOST_TURNED]),
-        np.array([abs(head_pose(points).yaw) for points in rows.landmarks()]),
-    )
+    turned = np.isfinite(hits[MOST_TURNED])
+    yaw = np.array([abs(head_pose(points).yaw) for points in rows.landmarks()])
     assert 0 < turned.sum() <= len(rows) // 5
     assert yaw[turned].min() > yaw[~turned].max()
     # Without landmarks the model sees the whole image and no region, as `predict --face crop` does.
@@ -162,7 +162,8 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
 
 
 def test_robustness_of_merged_labels(drawn: Path, checkpoint: Path) -> None:
-    model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("test")
+    model = load(checkpoint, "cpu")
+    rows = Manifest.read(drawn / "faces.parquet").split("test")
     rows = rows.select(np.arange(len(rows)) < 6)
     merge = {name: "good" if name == "happiness" else "other" for name in model.labels}
     names = ["other", "good"]

@@ -53,17 +53,22 @@ def drawn(faces: int = 200, classes: int = 4, seed: int = 0) -> tuple[np.ndarray
 def test_scores_are_scikit_learns(classes: tuple[int, ...]) -> None:
     probabilities, shares = drawn()
     keep = np.isin(shares.argmax(1), classes)
-    probabilities, shares = probabilities[keep], shares[keep]
-    truth, guess = shares.argmax(1), probabilities.argmax(1)
-    found = {name: one["mean"] for name, one in score_faces(probabilities, shares, LABELS).items()}
-    assert {name: found[name] for name in REFERENCE} == pytest.approx(
+    probabilities = probabilities[keep]
+    shares = shares[keep]
+    truth = shares.argmax(1)
+    guess = probabilities.argmax(1)
+    means = {
+        name: interval["mean"]
+        for name, interval in score_faces(probabilities, shares, LABELS).items()
+    }
+    assert {name: means[name] for name in REFERENCE} == pytest.approx(
         {name: score(truth, guess) for name, score in REFERENCE.items()}
     )
-    assert found["cross-entropy"] == pytest.approx(log_loss(truth, probabilities, labels=range(4)))
+    assert means["cross-entropy"] == pytest.approx(log_loss(truth, probabilities, labels=range(4)))
     recalls = recall_score(truth, guess, labels=range(4), average=None, zero_division=0)
     for index, label in enumerate(LABELS):
         expected = pytest.approx(recalls[index]) if index in classes else None
-        assert found[f"recall of {label}"] == expected
+        assert means[f"recall of {label}"] == expected
     assert (
         confusion_matrix(probabilities, shares)
         == reference_confusion(truth, guess, labels=range(4))
@@ -82,15 +87,15 @@ def test_calibration_error_equals_torchmetrics() -> None:
 def test_annotators_are_drawn_by_the_votes() -> None:
     probabilities, _ = drawn()
     shares = np.random.default_rng(1).dirichlet(np.ones(4), 200)
-    found = score_faces(probabilities, shares, LABELS)
+    scores = score_faces(probabilities, shares, LABELS)
     rng = np.random.default_rng(2)
     annotators = np.array([rng.choice(4, 2000, p=share) for share in shares])
     agree = (annotators == probabilities.argmax(1)[:, None]).mean()
     among = (annotators[:, ::2] == annotators[:, 1::2]).mean()
-    assert found["agreement with an annotator"]["mean"] == pytest.approx(agree, abs=0.005)
-    assert found["agreement of two annotators"]["mean"] == pytest.approx(among, abs=0.005)
+    assert scores["agreement with an annotator"]["mean"] == pytest.approx(agree, abs=0.005)
+    assert scores["agreement of two annotators"]["mean"] == pytest.approx(among, abs=0.005)
     entropy = -(shares * np.log(probabilities)).sum(1).mean()
-    assert found["cross-entropy"]["mean"] == pytest.approx(entropy)
+    assert scores["cross-entropy"]["mean"] == pytest.approx(entropy)
     labelled = score_faces(probabilities, np.eye(4)[shares.argmax(1)], LABELS)
     assert labelled["agreement with an annotator"]["mean"] is None
 
@@ -109,34 +114,36 @@ def test_a_group_of_unanimous_votes_has_votes() -> None:
 
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
     probabilities, shares = drawn()
-    truth, guess = shares.argmax(1), probabilities.argmax(1)
-    found = score_faces(probabilities, shares, LABELS)
+    truth = shares.argmax(1)
+    guess = probabilities.argmax(1)
+    scores = score_faces(probabilities, shares, LABELS)
     rng = np.random.default_rng(3)
     draws = [rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES)]
     for name, slow in REFERENCE.items():
         values = [slow(truth[draw], guess[draw]) for draw in draws[:250]]
         low, high = np.quantile(values, (0.025, 0.975))
-        assert found[name]["low"] == pytest.approx(low, abs=0.02)
-        assert found[name]["high"] == pytest.approx(high, abs=0.02)
+        assert scores[name]["low"] == pytest.approx(low, abs=0.02)
+        assert scores[name]["high"] == pytest.approx(high, abs=0.02)
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool) -> None:
     truth = np.repeat([0, 1], [500, 2])
     shares = np.eye(2)[truth]
-    found = score_faces(shares if right else shares[:, ::-1], shares, LABELS[:2])
+    scores = score_faces(shares if right else shares[:, ::-1], shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
-        of_rarest = found["recall of b"]
+        of_rarest = scores["recall of b"]
         assert of_rarest["faces"] == 2
-        assert (found[name]["low"], found[name]["high"]) == (of_rarest["low"], of_rarest["high"])
-        assert found[name]["faces"] == 502
-    width = found["accuracy"]["high"] - found["accuracy"]["low"]
-    assert width < 0.01 < found["UAR"]["high"] - found["UAR"]["low"]
+        assert (scores[name]["low"], scores[name]["high"]) == (of_rarest["low"], of_rarest["high"])
+        assert scores[name]["faces"] == 502
+    width = scores["accuracy"]["high"] - scores["accuracy"]["low"]
+    assert width < 0.01 < scores["UAR"]["high"] - scores["UAR"]["low"]
 
 
 def test_faces_of_one_person_are_drawn_together() -> None:
     probabilities, shares = drawn(60)
-    many, persons = np.repeat(probabilities, 9, 0), np.repeat(np.arange(60), 9)
+    many = np.repeat(probabilities, 9, 0)
+    persons = np.repeat(np.arange(60), 9)
     whole = score_faces(probabilities, shares, LABELS)
     apart = score_faces(many, np.repeat(shares, 9, 0), LABELS, persons)
     # nine copies of a face are no more evidence than one
@@ -159,14 +166,15 @@ def test_the_difference_of_two_models_is_paired() -> None:
     first, shares = drawn(400)
     # they differ in a tenth of the faces
     second = np.where(np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first)
-    found = score_faces(first, shares, LABELS, minus=second)
-    right, also = first.argmax(1) == shares.argmax(1), second.argmax(1) == shares.argmax(1)
+    differences = score_faces(first, shares, LABELS, minus=second)
+    right = first.argmax(1) == shares.argmax(1)
+    also = second.argmax(1) == shares.argmax(1)
     gain = right.astype(float) - also
-    assert found["accuracy"]["mean"] == pytest.approx(gain.mean())
+    assert differences["accuracy"]["mean"] == pytest.approx(gain.mean())
     rng = np.random.default_rng(0)
     means = [gain[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
     low, high = np.quantile(means, (0.025, 0.975))
-    assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx(
+    assert (differences["accuracy"]["low"], differences["accuracy"]["high"]) == pytest.approx(
         (low, high), abs=0.004
     )
     same = score_faces(first, shares, LABELS, minus=first)
@@ -176,11 +184,11 @@ def test_the_difference_of_two_models_is_paired() -> None:
     assert same["UAR"]["faces"] == 400
     assert same["UAR"]["high"] == pytest.approx(unseen)
     assert same["UAR"]["low"] == pytest.approx(-unseen)
-    one, other = (
+    of_first, of_second = (
         score_faces(probabilities, shares, LABELS)["UAR"]["mean"]
         for probabilities in (first, second)
     )
-    assert found["UAR"]["mean"] == pytest.approx(one - other)
+    assert differences["UAR"]["mean"] == pytest.approx(of_first - of_second)
 
 
 def test_suspected_is_the_confident_joint_of_the_paper() -> None:
@@ -192,11 +200,11 @@ def test_suspected_is_the_confident_joint_of_the_paper() -> None:
         likely = [k for k in range(4) if probabilities[face, k] >= threshold[k]]
         if likely and (best := max(likely, key=lambda k: probabilities[face, k])) != label[face]:
             expected.add((face, best))
-    found = suspect_labels(probabilities, shares)
-    assert set(map(tuple, found.tolist())) == expected
+    suspects = suspect_labels(probabilities, shares)
+    assert set(map(tuple, suspects.tolist())) == expected
     margins = [
         probabilities[face, label[face]] - probabilities[face, best]
-        for face, best in found.tolist()
+        for face, best in suspects.tolist()
     ]
     assert margins == sorted(margins)  # the likeliest errors first
     assert len(suspect_labels(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]]))) == 0
@@ -205,9 +213,9 @@ def test_suspected_is_the_confident_joint_of_the_paper() -> None:
 def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
-    found = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
-    assert [found[f"recall of {label}"]["faces"] for label in "ab"] == [6, 10]
-    assert found["recall of a"]["low"] == pytest.approx(
+    scores = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
+    assert [scores[f"recall of {label}"]["faces"] for label in "ab"] == [6, 10]
+    assert scores["recall of a"]["low"] == pytest.approx(
         binomtest(6, 6).proportion_ci(method="exact").low
     )
     perfect = score_faces(shares, shares, ("a", "b"))
@@ -217,14 +225,15 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
 
 
 def test_one_persons_faces_of_a_class_have_no_interval() -> None:
-    persons, shares = np.repeat([0, 1, 2], 8), np.eye(2)[np.repeat([0, 0, 1], 8)]
+    persons = np.repeat([0, 1, 2], 8)
+    shares = np.eye(2)[np.repeat([0, 0, 1], 8)]
     guess = np.eye(2)[[0] * 7 + [1] + [0] * 5 + [1] * 3 + [1] * 6 + [0] * 2] * 0.8 + 0.1
-    found = score_faces(guess, shares, ("calm", "bored"), persons)
+    scores = score_faces(guess, shares, ("calm", "bored"), persons)
     apart = score_faces(guess, shares, ("calm", "bored"), persons, minus=np.full_like(guess, 0.5))
-    for result, of_calm in ((found, 0.75), (apart, -0.25)):
+    for result, of_calm in ((scores, 0.75), (apart, -0.25)):
         assert result["recall of calm"]["mean"] == of_calm
         assert None not in result["recall of calm"].values()
-    assert found["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
+    assert scores["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
     assert (apart["recall of bored"]["mean"], apart["recall of bored"]["low"]) == (0.75, None)
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
     assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [
@@ -238,21 +247,21 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
 def test_means_and_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(1).gamma(1.0, size=(60, 3))
     values[40:, 2] = np.nan  # faces without a value do not count
-    for column, found in zip(values.T, mean_intervals(values), strict=True):
+    for column, interval in zip(values.T, mean_intervals(values), strict=True):
         column = column[np.isfinite(column)]
         expected = bootstrap(
             (column,), np.mean, n_resamples=20_000, method="percentile", rng=0
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
-        assert found["faces"] == len(column)
-        assert found["mean"] == pytest.approx(column.mean())
-        assert found["low"] == pytest.approx(expected.low, abs=0.1 * error)
-        assert found["high"] == pytest.approx(expected.high, abs=0.1 * error)
+        assert interval["faces"] == len(column)
+        assert interval["mean"] == pytest.approx(column.mean())
+        assert interval["low"] == pytest.approx(expected.low, abs=0.1 * error)
+        assert interval["high"] == pytest.approx(expected.high, abs=0.1 * error)
 
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
-    one, none = mean_intervals(np.array([[0.25, np.nan]]))
-    assert one == {"mean": 0.25, "low": None, "high": None, "faces": 1}
+    single, none = mean_intervals(np.array([[0.25, np.nan]]))
+    assert single == {"mean": 0.25, "low": None, "high": None, "faces": 1}
     assert none == {"mean": None, "low": None, "high": None, "faces": 0}
     assert mean_intervals(np.full((5, 1), 0.5))[0] == {
         "mean": 0.5,
@@ -280,10 +289,10 @@ def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int)
 def test_a_difference_without_exceptions_is_not_certain(change: float) -> None:
     """As many faces may differ as there may be misses, if all of 20 are right."""
     misses = 1 - binomtest(20, 20).proportion_ci(method="exact").low
-    (found,) = mean_intervals(np.full((20, 1), change), scale="difference")
-    assert found["mean"] == change
-    assert found["low"] == pytest.approx(max(change - misses, -1))
-    assert found["high"] == pytest.approx(min(change + misses, 1))
+    (interval,) = mean_intervals(np.full((20, 1), change), scale="difference")
+    assert interval["mean"] == change
+    assert interval["low"] == pytest.approx(max(change - misses, -1))
+    assert interval["high"] == pytest.approx(min(change + misses, 1))
 
 
 def test_the_p_of_two_models_is_the_t_tests_of_persons() -> None:
@@ -321,13 +330,13 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     right[60::34] = False
     groups = np.where(np.arange(1060) < 60, "perfect", "other").tolist()
     persons = np.repeat(np.arange(530), 2).tolist()
-    found = compare_groups(faces(right, group=groups, person=persons), "group")["groups"]
+    compared = compare_groups(faces(right, group=groups, person=persons), "group")["groups"]
     misses = int((~right).sum())
     fisher = fisher_exact([[60, 0], [1000 - misses, misses]]).pvalue
-    assert found["perfect"]["p"] >= fisher
-    assert found["other"]["p"] >= fisher
+    assert compared["perfect"]["p"] >= fisher
+    assert compared["other"]["p"] >= fisher
 
-    difference = found["perfect"]["difference"]
+    difference = compared["perfect"]["difference"]
     inside = binomtest(30, 30).proportion_ci(method="exact")  # of persons
     (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
     below = np.hypot(1 - inside.low, outside["high"] - outside["mean"])
@@ -352,8 +361,12 @@ def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
 
 def test_votes_may_be_numbers_of_any_size() -> None:
     cells = [10.0, 12, "8.0", 7, " 15", None, "many", 6.5]
-    found = evaluate_faces(faces(np.ones(8, bool), label_votes=cells))["by votes"]
-    assert {name: row["faces"] for name, row in found.items()} == {"10 or more": 3, "8": 1, "7": 1}
+    by_votes = evaluate_faces(faces(np.ones(8, bool), label_votes=cells))["by votes"]
+    assert {name: row["faces"] for name, row in by_votes.items()} == {
+        "10 or more": 3,
+        "8": 1,
+        "7": 1,
+    }
 
 
 def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
@@ -375,39 +388,39 @@ def test_groups_are_compared_with_all_others() -> None:
     rng = np.random.default_rng(0)
     age = np.repeat(["old", "young", "middle"], [100, 200, 150])
     right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
-    found = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
-    assert list(found["groups"]) == ["middle", "old", "young"]
-    assert found["few"] == {"baby": 1}
-    assert found["unknown"] == 2
+    comparison = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
+    assert list(comparison["groups"]) == ["middle", "old", "young"]
+    assert comparison["few"] == {"baby": 1}
+    assert comparison["unknown"] == 2
     old = right[:100]
-    assert found["groups"]["old"]["faces"] == 100
-    assert found["groups"]["old"]["accuracy"]["mean"] == pytest.approx(old.mean())
+    assert comparison["groups"]["old"]["faces"] == 100
+    assert comparison["groups"]["old"]["accuracy"]["mean"] == pytest.approx(old.mean())
     others = np.append(right[100:447], right[448])
-    assert found["groups"]["old"]["difference"]["mean"] == pytest.approx(old.mean() - others.mean())
+    assert comparison["groups"]["old"]["difference"]["mean"] == pytest.approx(
+        old.mean() - others.mean()
+    )
     p = []
     for name in ("middle", "old", "young"):
         inside = np.append(age[:447] == name, False)
         part = np.append(right[:447], right[448])
         cells = [[(part & side).sum(), (~part & side).sum()] for side in (inside, ~inside)]
         p.append(fisher_exact(cells).pvalue)
-    assert [found["groups"][name]["p"] for name in ("middle", "old", "young")] == pytest.approx(
-        holm(p)
-    )
-    assert found["worst"] == "old"
-    means = {name: one["accuracy"]["mean"] for name, one in found["groups"].items()}
-    assert found["best"] == max(means, key=means.__getitem__)
-    assert found["gap"]["mean"] == pytest.approx(max(means.values()) - min(means.values()))
-    assert (found["gap"]["low"], found["gap"]["high"]) == (None, None)
+    assert [
+        comparison["groups"][name]["p"] for name in ("middle", "old", "young")
+    ] == pytest.approx(holm(p))
+    assert comparison["worst"] == "old"
+    means = {name: group["accuracy"]["mean"] for name, group in comparison["groups"].items()}
+    assert comparison["best"] == max(means, key=means.__getitem__)
+    assert comparison["gap"]["mean"] == pytest.approx(max(means.values()) - min(means.values()))
+    assert (comparison["gap"]["low"], comparison["gap"]["high"]) == (None, None)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_abstentions_by_group(labelled: bool) -> None:
     rng = np.random.default_rng(0)
-    right, ambiguous, age = (
-        rng.random(200) < 0.8,
-        rng.random(200) < 0.3,
-        np.repeat(["old", "young"], 100),
-    )
+    right = rng.random(200) < 0.8
+    ambiguous = rng.random(200) < 0.3
+    age = np.repeat(["old", "young"], 100)
     known = [None, *ambiguous[1:].tolist()]
     groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
@@ -425,22 +438,22 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
     made = faces(np.ones(80, bool), age=["old"] * 40 + ["young"] * 38 + [None] * 2)
     made.probabilities[[0, 1, 40, 79]] = np.nan
     made.detected[[0, 1, 40, 79]] = False
-    found = compare_groups(made, "age")
-    assert {name: group["faces"] for name, group in found["groups"].items()} == {
+    comparison = compare_groups(made, "age")
+    assert {name: group["faces"] for name, group in comparison["groups"].items()} == {
         "old": 38,
         "young": 37,
     }
-    assert found["groups"]["old"]["accuracy"]["faces"] == 38
-    assert found["groups"]["old"]["face found"]["mean"] == pytest.approx(38 / 40)
-    assert found["unknown"] == 1
+    assert comparison["groups"]["old"]["accuracy"]["faces"] == 38
+    assert comparison["groups"]["old"]["face found"]["mean"] == pytest.approx(38 / 40)
+    assert comparison["unknown"] == 1
 
 
 def test_small_and_single_groups() -> None:
     right = np.ones(FEW + 1, bool)
-    found = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
-    assert (list(found["groups"]), found["few"]) == (["a"], {"b": 1})
-    assert "gap" not in found
-    assert "p" not in found["groups"]["a"]
+    comparison = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
+    assert (list(comparison["groups"]), comparison["few"]) == (["a"], {"b": 1})
+    assert "gap" not in comparison
+    assert "p" not in comparison["groups"]["a"]
     none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
     assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
     # As many faces, but of too few persons.
@@ -455,7 +468,8 @@ def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)
-    first, exact = [], []
+    first = []
+    exact = []
     # no group is better, but the model is right about most faces of a person or about few
     for _ in range(60):
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
@@ -473,41 +487,42 @@ def test_holms_correction_equals_statsmodels() -> None:
 
 def test_without_labels_there_are_shares_of_expressions() -> None:
     right = np.arange(100) < 70
-    some = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
-    some.probabilities[0] = np.nan
-    some.detected[0] = False
-    found = compare_groups(some, "who")["groups"]["x"]
-    assert found["face found"]["mean"] == pytest.approx(0.98)
-    assert (found["a"]["mean"], found["b"]["mean"]) == (1, 0)
-    assert found["confidence"]["mean"] == pytest.approx(0.8)
-    assert found["confidence"]["faces"] == 49
-    assert "p" not in found
+    unlabelled = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
+    unlabelled.probabilities[0] = np.nan
+    unlabelled.detected[0] = False
+    group = compare_groups(unlabelled, "who")["groups"]["x"]
+    assert group["face found"]["mean"] == pytest.approx(0.98)
+    assert (group["a"]["mean"], group["b"]["mean"]) == (1, 0)
+    assert group["confidence"]["mean"] == pytest.approx(0.8)
+    assert group["confidence"]["faces"] == 49
+    assert "p" not in group
 
 
 @pytest.mark.parametrize(
     "near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]]
 )
 def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[object]) -> None:
-    found = evaluate_faces(
+    results = evaluate_faces(
         faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
     )
-    assert found["all"]["accuracy"]["mean"] == 0.5
-    assert found["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert results["all"]["accuracy"]["mean"] == 0.5
+    assert results["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
     assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
 
 
 def test_all_faces_may_have_a_near_duplicate() -> None:
-    found = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
-    assert found["near-duplicates of train"] == 3
-    assert "without near-duplicates" not in found
+    results = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
+    assert results["near-duplicates of train"] == 3
+    assert "without near-duplicates" not in results
 
 
 def test_accuracy_by_votes() -> None:
     rng = np.random.default_rng(0)
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
     right = rng.random(500) < votes / 11
-    found = evaluate_faces(faces(right, label_votes=[*map(str, votes[:-1]), None]))["by votes"]
-    right, votes = right[:-1], votes[:-1]
+    by_votes = evaluate_faces(faces(right, label_votes=[*map(str, votes[:-1]), None]))["by votes"]
+    right = right[:-1]
+    votes = votes[:-1]
     parts = {
         "10 or more": votes == 10,
         "9": votes == 9,
@@ -515,10 +530,10 @@ def test_accuracy_by_votes() -> None:
         "7": votes == 7,
         "6 or fewer": votes <= 6,
     }
-    assert list(found) == [*parts]
+    assert list(by_votes) == [*parts]
     for name, part in parts.items():
-        assert found[name]["faces"] == part.sum()
-        assert found[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
+        assert by_votes[name]["faces"] == part.sum()
+        assert by_votes[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
 
 
 def compare_correct(
@@ -530,8 +545,10 @@ def compare_correct(
 
 def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
     rng = np.random.default_rng(0)
-    right, also = rng.random(300) < 0.8, rng.random(300) < 0.7
-    first, second = (right & ~also).sum(), (also & ~right).sum()
+    right = rng.random(300) < 0.8
+    also = rng.random(300) < 0.7
+    first = (right & ~also).sum()
+    second = (also & ~right).sum()
     p = binomtest(first, first + second).pvalue
     assert compare_correct(right, also) == {"first": first, "second": second, "p": p}
     assert compare_correct(right, right)["p"] == 1
@@ -539,15 +556,14 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
 
 def test_models_are_compared_by_person() -> None:
     # 25 equal faces each: all right or all wrong
-    rng, people = (
-        np.random.default_rng(0),
-        np.repeat(np.arange(40), 25),
-    )
+    rng = np.random.default_rng(0)
+    people = np.repeat(np.arange(40), 25)
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
     p = np.array([compare_correct(first, second, person=people)["p"] for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
-    first, second = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
+    first = np.tile([True, True, False, False], 2)
+    second = np.tile([True, False, False, False], 2)
     # two of two faces
     assert compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
     right = np.ones(200, bool)  # 200 faces, but of two persons
@@ -555,13 +571,14 @@ def test_models_are_compared_by_person() -> None:
 
 
 def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
-    some = faces(np.array([True, True, False]))
-    results, facts = evaluate_faces(some), {"data": "x.csv"}
+    evaluated = faces(np.array([True, True, False]))
+    results = evaluate_faces(evaluated)
+    facts = {"data": "x.csv"}
     before = deepcopy((results, facts))
     assert results["labels"] == ["a", "b"]
     assert results["confusion"] == [[2, 1], [0, 0]]
     assert [label["path"] for label in results["likely wrong labels"]] == []
-    write_results(tmp_path / "page", facts, results, some)
+    write_results(tmp_path / "page", facts, results, evaluated)
     assert (results, facts) == before
     written = json.loads((tmp_path / "page" / "results.json").read_text())
     assert {name: written[name] for name in results} == json.loads(json.dumps(results))

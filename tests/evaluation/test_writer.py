@@ -56,7 +56,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_matrix_and_the_gallery_in_a_browser(file: Path) -> None:
     with chromium() as browser:
         page, wrong = opened(browser, file.as_uri())
-        names, output = page.locator(".card:visible bdi"), page.locator("output")
+        names = page.locator(".card:visible bdi")
+        output = page.locator("output")
         assert names.all_text_contents()[1:] == ["val/Two.png", "val/three.png", "val/four.png"]
         assert output.text_content() == "4 of 5 faces"
         page.get_by_text("likely wrong labels 1").click()

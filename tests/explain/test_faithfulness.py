@@ -36,15 +36,16 @@ def measured(
 def test_deletion_and_insertion_of_regions_one_by_one() -> None:
     net = build(tokens="region", region_grid=1)
     image, boxes, valid = faces()
-    found = measured(net, image, boxes, valid, "relevance")
-    assert set(found) == set(BETTER)
+    measures = measured(net, image, boxes, valid, "relevance")
+    assert set(measures) == set(BETTER)
     explained = explain(net, image, boxes, valid, "relevance")
     label = explained.probabilities.argmax(-1)
     for face in range(3):
         order = [
             r for r in explained.shares[face].argsort(descending=True).tolist() if valid[face, r]
         ]
-        deleted, inserted = [], []
+        deleted = []
+        inserted = []
         for step in range(11):
             gone = order[: math.ceil(step / 10 * len(order) - 1e-9)]
             for hidden, curve in ((gone, deleted), ([r for r in order if r not in gone], inserted)):
@@ -53,7 +54,9 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
                 logits = net.logits(image[face : face + 1], boxes[face : face + 1], left)
                 curve.append(logits.softmax(-1)[0, label[face]].item())
         for name, curve in (("deletion", deleted), ("insertion", inserted)):
-            assert found[name][face].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
+            assert measures[name][face].item() == pytest.approx(
+                np.trapezoid(curve, dx=0.1), abs=1e-5
+            )
 
 
 @pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels")])
@@ -64,7 +67,7 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
     with torch.no_grad():  # uncertain for the blurred face, certain for this one
         net.vit.head.weight *= 50
         net.vit.head.bias -= net.logits(blur(image), boxes, valid)[0]
-    found = measured(net, image, boxes, valid, method)
+    measures = measured(net, image, boxes, valid, method)
     explained = explain(net, image, boxes, valid, method)
     label = int(explained.probabilities.argmax())
     inside = np.ones((32, 32), bool) if tokens == "patch" else np.zeros((32, 32), bool)
@@ -76,48 +79,56 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
     mixed = [pixel for pixel in mixed if inside.flat[pixel]]
     order = sorted(mixed, key=lambda pixel: -explained.heat.flatten()[pixel].item())
     mean = image.mean((2, 3))[..., None, None].expand_as(image)
-    for name, other in (("blurred", blur(image)), ("mean colour", mean)):
+    for name, replacement in (("blurred", blur(image)), ("mean colour", mean)):
         curves: dict[str, list[float]] = {"deletion": [], "insertion": []}
         for step in range(11):
             number = math.ceil(step / 10 * len(order) - 1e-9)
             for kind, gone in (("deletion", order[:number]), ("insertion", order[number:])):
                 face = image.clone()
                 for pixel in gone:
-                    face[0, :, pixel // 32, pixel % 32] = other[0, :, pixel // 32, pixel % 32]
+                    face[0, :, pixel // 32, pixel % 32] = replacement[0, :, pixel // 32, pixel % 32]
                 curves[kind].append(net.logits(face, boxes, valid).softmax(-1)[0, label].item())
-        whole, empty = curves["deletion"][0], curves["deletion"][-1]
+        whole = curves["deletion"][0]
+        empty = curves["deletion"][-1]
         assert (curves["insertion"][-1], curves["insertion"][0]) == pytest.approx(
             (whole, empty), abs=1e-6
         )
         for kind, curve in curves.items():
             assert empty < whole / 2
             expected = np.trapezoid([(value - empty) / (whole - empty) for value in curve], dx=0.1)
-            assert found[f"pixel {kind}, {name}"].item() == pytest.approx(expected, abs=1e-4)
+            assert measures[f"pixel {kind}, {name}"].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_faces_whose_prediction_needs_no_pixels_are_left_out() -> None:
     net = build(tokens="patch")
     torch.nn.init.zeros_(net.vit.head.weight)
     net.vit.head.bias.data.copy_(torch.tensor([5.0, 0.0, 0.0, 0.0]))
-    found = measured(net, *faces(), "pixels")
-    assert all(values.isnan().all() for name, values in found.items() if name.startswith("pixel"))
-    assert not found["deletion"].isnan().any()
+    measures = measured(net, *faces(), "pixels")
+    assert all(
+        values.isnan().all() for name, values in measures.items() if name.startswith("pixel")
+    )
+    assert not measures["deletion"].isnan().any()
 
 
 def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, batch = build(), faces()
+    net = build()
+    batch = faces()
     predicted = torch.nn.functional.one_hot(net.logits(*batch).argmax(-1), 4).float()
     directions = predicted.expand(CONTROLS["random"].draws, 3, 4)
     draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
     assert 0.3 < (scores > 0).float().mean() < 0.7
-    found, each = measure_methods(net, *batch, ["random"])["random"], []
+    measures = measure_methods(net, *batch, ["random"])["random"]
+    each = []
     for draw in draws:
         monkeypatch.setattr(faithfulness, "explain_each", lambda *_, draw=draw: [draw])
         each.append(measure_methods(net, *batch, ["random"])["random"])
     for name in ("deletion", "region agreement"):
         assert torch.allclose(
-            found[name], torch.stack([one[name] for one in each]).mean(0), atol=1e-6, equal_nan=True
+            measures[name],
+            torch.stack([draw[name] for draw in each]).mean(0),
+            atol=1e-6,
+            equal_nan=True,
         )
         assert not torch.allclose(each[0][name], each[1][name], equal_nan=True)
 
@@ -141,20 +152,21 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
     tokens = net.tokenize(image, boxes, valid)
     scores = explained.scores[0, 1:]
     order = scores.argsort(descending=True).tolist()
-    salience, effect = [], []
+    salience = []
+    effect = []
     for group in np.split(np.array(order), [4, 7, 10, 13]):  # 16 tokens in five groups
         hidden = tokens._replace(valid=tokens.valid.clone())
         hidden.valid[0, 1 + group] = False
         probability = net.forward_head(net.encode(hidden)).softmax(-1)[0, label]
         salience.append(scores[group].mean().item())
         effect.append((explained.probabilities[0, label] - probability).item())
-    found = measured(net, image, boxes, valid, "relevance")["saco"].item()
-    assert found == pytest.approx(
+    measured_saco = measured(net, image, boxes, valid, "relevance")["saco"].item()
+    assert measured_saco == pytest.approx(
         saco(torch.tensor([salience]), torch.tensor([effect])).item(), abs=1e-4
     )
     valid[:, 1:] = False
-    one = build(tokens="region", region_grid=1)
-    assert measured(one, image, boxes, valid, "relevance")[
+    of_one_region = build(tokens="region", region_grid=1)
+    assert measured(of_one_region, image, boxes, valid, "relevance")[
         "saco"
     ].isnan()  # fewer tokens than groups
 
@@ -170,17 +182,15 @@ def test_saco_by_pairs() -> None:
 
 def test_rank_correlation_is_scipys() -> None:
     generator = torch.Generator().manual_seed(0)
-    a, b = (
-        torch.randint(0, 5, (20, 9), generator=generator),
-        torch.randn(20, 9, generator=generator),
-    )
+    a = torch.randint(0, 5, (20, 9), generator=generator)
+    b = torch.randn(20, 9, generator=generator)
     valid = torch.rand(20, 9, generator=generator) > 0.3
     valid[0] = False
-    found = spearman(a, b, valid)
-    assert found[0].isnan()
+    correlations = spearman(a, b, valid)
+    assert correlations[0].isnan()
     for row in range(1, 20):
         expected = spearmanr(a[row][valid[row]], b[row][valid[row]]).statistic
-        assert found[row].item() == pytest.approx(expected)
+        assert correlations[row].item() == pytest.approx(expected)
 
 
 def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:

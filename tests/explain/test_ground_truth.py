@@ -31,7 +31,8 @@ CONFIG = RegionViTConfig(
     region_grid=1,
     pool="avg",
 )
-TRAINING, NEW = range(1600), range(10_000, 10_160)
+TRAINING = range(1600)
+NEW = range(10_000, 10_160)
 """Seeds of the faces: training faces and faces of other people."""
 CLASSES = len(EXPRESSIONS)
 
@@ -44,7 +45,8 @@ def drawn_faces(seeds: range) -> Faces:
     the face.
     """
     spec = CropSpec(CONFIG.img_size, CONFIG.regions)
-    crops, boxes = [], []
+    crops = []
+    boxes = []
     for seed in seeds:
         image, _ = draw_face(EXPRESSIONS[seed % CLASSES], seed, size=64)
         _, landmarks = draw_face("neutral", seed, size=64)
@@ -65,12 +67,17 @@ def truth_first(net: RegionViT, method: str) -> tuple[float, float]:
     seen = trace(net, image, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool))
     assert (seen.logits.argmax(-1) == label).float().mean() > 0.95
     contrasts = torch.stack(
-        [torch.eye(CLASSES)[label] - torch.eye(CLASSES)[other] for other in range(CLASSES)]
+        [torch.eye(CLASSES)[label] - torch.eye(CLASSES)[against] for against in range(CLASSES)]
     )
-    mouth, brows = list[bool](), list[bool]()
-    for other, found in zip(EXPRESSIONS, explain_each(net, seen, method, contrasts), strict=True):
-        for number, first in zip(label.tolist(), found.shares.argmax(1).tolist(), strict=True):
-            true = differing_regions(EXPRESSIONS[number], other) & set(CONFIG.regions)
+    mouth = list[bool]()
+    brows = list[bool]()
+    for against, explanation in zip(
+        EXPRESSIONS, explain_each(net, seen, method, contrasts), strict=True
+    ):
+        for number, first in zip(
+            label.tolist(), explanation.shares.argmax(1).tolist(), strict=True
+        ):
+            true = differing_regions(EXPRESSIONS[number], against) & set(CONFIG.regions)
             if true == {"mouth"}:
                 mouth.append(CONFIG.regions[first] in true)
             elif true and not true & {"mouth", "nose"}:
@@ -90,5 +97,5 @@ def nets() -> list[RegionViT]:
 def test_methods_find_the_region_that_differs_and_controls_do_not(
     nets: list[RegionViT], method: str
 ) -> None:
-    found = np.mean([truth_first(net, method) for net in nets])
-    assert found >= 0.9 if method in METHODS else found < 0.85
+    rate = np.mean([truth_first(net, method) for net in nets])
+    assert rate >= 0.9 if method in METHODS else rate < 0.85

@@ -92,7 +92,8 @@ def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     for face, block, head in np.ndindex(3, 2, 2):
         weights = seen.attention[block][face, head].detach().double().numpy()
         places = [t for t in range(1, net.layout.num_tokens) if seen.tokens.valid[face, t]]
-        expected, means = np.zeros(len(weights)), []
+        expected = np.zeros(len(weights))
+        means = []
         for i in places:
             row = weights[i, places]
             means.append(
@@ -117,7 +118,7 @@ def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
 def test_relations_against_loops(tokens: str) -> None:
     net = build(tokens=tokens, reg_tokens=1)
     seen = trace(net, *faces(2))
-    flow, *found = attention_views(seen).relations.unbind(1)
+    flow, *head_relations = attention_views(seen).relations.unbind(1)
     assert (flow.mT[~VALID[:2]] == 0).all()
     size = net.layout.num_tokens
     for face in range(2):
@@ -128,7 +129,7 @@ def test_relations_against_loops(tokens: str) -> None:
         for weights in attention:
             rollout = (0.5 * weights.mean(0) + 0.5 * np.eye(size)) @ rollout
         pairs = [(flow[face], rollout)] + [
-            (found[2 * b + h][face], attention[b][h]) for b, h in np.ndindex(2, 2)
+            (head_relations[2 * b + h][face], attention[b][h]) for b, h in np.ndindex(2, 2)
         ]
         for result, weights in pairs:
             taken = np.zeros((3, 3))
@@ -147,7 +148,8 @@ def test_relations_against_loops(tokens: str) -> None:
 def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    views, (maps, distance) = attention_views(seen), head_maps(seen)
+    views = attention_views(seen)
+    maps, distance = head_maps(seen)
     queries = 4 if "query" in change.values() else 0
     assert views.relations.shape == (3, 1 + 4 + queries, 3, 3)
     assert not views.relations[:, 5:].any()
@@ -179,7 +181,8 @@ def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]
 def test_interactions_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    found, parts = interactions(net, seen), units(net.layout, seen.membership)
+    pairs = interactions(net, seen)
+    parts = units(net.layout, seen.membership)
     label = seen.logits.argmax(1)
 
     @torch.no_grad()
@@ -190,10 +193,11 @@ def test_interactions_against_loops(change: dict[str, object]) -> None:
         return float(masked_outputs(net, seen.tokens, hidden)[face, label[face]])
 
     for face in range(3):
-        whole, alone = score(face), [score(face, region) for region in range(3)]
+        whole = score(face)
+        alone = [score(face, region) for region in range(3)]
         expected = np.zeros((3, 3))
         for a, b in [(0, 1), (0, 2), (1, 2)]:
             joint = alone[a] + alone[b] - whole - score(face, a, b)  # in logits
-            if abs(joint) >= NOTABLE * max(abs(whole - one) for one in alone):
+            if abs(joint) >= NOTABLE * max(abs(whole - single) for single in alone):
                 expected[a, b] = expected[b, a] = joint
-        assert np.allclose(found[face], expected, atol=1e-4)
+        assert np.allclose(pairs[face], expected, atol=1e-4)

@@ -74,13 +74,16 @@ def test_every_method_with_every_mechanism(change: dict[str, object], method: st
         cells = F.normalize(cells.flatten(1), p=1).view_as(cells)
         assert torch.allclose(cells, net.layout.patch_map(result.scores), atol=1e-5)
     if net.config.tokens == "region" and method != "ablation":
-        own = result.scores[:, net.layout.regions].view(3, 2, 4).sum(-1)
-        assert torch.allclose(result.shares * own.abs().sum(1, keepdim=True), own, atol=1e-6)
+        region_scores = result.scores[:, net.layout.regions].view(3, 2, 4).sum(-1)
+        assert torch.allclose(
+            result.shares * region_scores.abs().sum(1, keepdim=True), region_scores, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_regions_there_are_no_shares(method: str) -> None:
-    net, (image, boxes, valid) = build(tokens="patch", regions=()), faces()
+    net = build(tokens="patch", regions=())
+    image, boxes, valid = faces()
     result = explain(net, image, boxes[:, :0], valid[:, :0], method)
     assert result.shares.shape == (3, 0)
     assert (result.heat.abs().sum() > 0) == (method != "ablation")  # which masks regions
@@ -90,13 +93,14 @@ def test_a_share_is_the_mean_score_of_a_regions_tokens_and_patches() -> None:
     net = build()
     image, boxes, valid = faces()
     result = explain(net, image[:1], boxes[:1], valid[:1], "relevance")
-    own, patches = result.scores[0, 17:].view(2, 4), net.layout.patch_map(result.scores[0])
+    token_scores = result.scores[0, 17:].view(2, 4)
+    patches = net.layout.patch_map(result.scores[0])
     means = []
     for r, (left, top, right, bottom) in enumerate(boxes[0].int().tolist()):
         covered = np.zeros((32, 32))
         covered[top:bottom, left:right] = 1
         parts = torch.from_numpy(covered.reshape(4, 8, 4, 8).mean((1, 3)))
-        means.append((own[r].sum() + (parts * patches).sum()) / (4 + parts.sum()))
+        means.append((token_scores[r].sum() + (parts * patches).sum()) / (4 + parts.sum()))
     expected = torch.stack(means) / torch.stack(means).abs().sum()
     assert torch.allclose(result.shares[0], expected.float(), atol=1e-6)
 
@@ -111,8 +115,8 @@ def test_the_model_is_left_unchanged(method: str) -> None:
     expected = explain(build(stem="conv"), *faces(), method).scores
     wanted = [parameter.requires_grad for parameter in net.parameters()]
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    found = explain(net, *faces(), method).scores
-    assert torch.allclose(found, expected, atol=1e-6)
+    scores = explain(net, *faces(), method).scores
+    assert torch.allclose(scores, expected, atol=1e-6)
     assert [module.training for module in net.modules()] == modes
     assert [parameter.requires_grad for parameter in net.parameters()] == wanted
     assert all(parameter.grad is None for parameter in net.parameters())
@@ -121,7 +125,8 @@ def test_the_model_is_left_unchanged(method: str) -> None:
 
 
 def test_a_frozen_network_whose_weights_depend_on_no_token() -> None:
-    free, frozen = build(attention="gaussian"), build(attention="gaussian").requires_grad_(False)
+    free = build(attention="gaussian")
+    frozen = build(attention="gaussian").requires_grad_(False)
     expected = explain(free, *faces(), "relevance").scores
     assert torch.allclose(explain(frozen, *faces(), "relevance").scores, expected, atol=1e-6)
 
@@ -147,7 +152,7 @@ def test_relevance_against_the_papers_matrices_in_float64() -> None:
     pool = torch.from_numpy(generator.random((2, 2, 1, 6))).float()
     pool_gradient = torch.from_numpy(generator.normal(size=(2, 2, 1, 6))).float()
     for top in (None, pool_gradient):
-        found = relevance_flow(attention, gradients, pool, top)
+        relevance = relevance_flow(attention, gradients, pool, top)
         for face in range(2):
             expected = np.zeros(6)
             for sign in (1.0, -1.0):
@@ -161,19 +166,19 @@ def test_relevance_against_the_papers_matrices_in_float64() -> None:
                 if top is not None:
                     row = np.maximum(sign * top[face, :, 0].double().numpy() * row, 0)
                 expected += sign * (row.mean(0) @ r)
-            assert np.allclose(found[face], expected, atol=1e-5)
+            assert np.allclose(relevance[face], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg", "additive", "query"])
 def test_relevance_changes_its_sign_with_the_score(pool: str) -> None:
     net = build(pool=pool)
     image, boxes, valid = faces()
-    for one, other in ((0, 1), (2, 3)):
-        why = (torch.eye(4)[one] - torch.eye(4)[other]).expand(3, 4)
-        there, back = (
+    for wanted, unwanted in ((0, 1), (2, 3)):
+        why = (torch.eye(4)[wanted] - torch.eye(4)[unwanted]).expand(3, 4)
+        forward, back = (
             explain(net, image, boxes, valid, "relevance", d).scores for d in (why, -why)
         )
-        assert torch.allclose(there, -back, atol=1e-6)
+        assert torch.allclose(forward, -back, atol=1e-6)
 
 
 def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
@@ -181,7 +186,8 @@ def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, "ablation")
     whole = net.logits(image, boxes, valid)
-    label, falls = whole.argmax(-1), []
+    label = whole.argmax(-1)
+    falls = []
     for r in range(2):
         without = valid.clone()
         without[:, r] = False

@@ -33,10 +33,12 @@ def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
 )
 def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     """The same sum step by step and, in many more steps, the difference between the two scores."""
-    net, (image, boxes, valid) = build(**change), faces(1)
+    net = build(**change)
+    image, boxes, valid = faces(1)
     direction = torch.tensor([[1.0, 0.0, -1.0, 0.0]])
-    found = explain(net, image, boxes, valid, "pixels", direction)
-    exact, start = image.double(), blur(image.double())
+    explanation = explain(net, image, boxes, valid, "pixels", direction)
+    exact = image.double()
+    start = blur(image.double())
 
     def integral(steps: int) -> Tensor:
         total = torch.zeros_like(exact)
@@ -47,7 +49,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
         return ((exact - start) * total / steps).sum(1)
 
     expected = integral(PASSES)
-    assert torch.allclose(found.heat.double(), expected / expected.abs().sum(), atol=1e-6)
+    assert torch.allclose(explanation.heat.double(), expected / expected.abs().sum(), atol=1e-6)
     score, nothing = (
         (net.logits(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start)
     )
@@ -63,13 +65,16 @@ def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
     for y, x in np.ndindex(*pixels.shape):
         depth = []
         for left, top, right, bottom in boxes:
-            across, down = (right - left) / 2, (bottom - top) / 2
+            across = (right - left) / 2
+            down = (bottom - top) / 2
             inside = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
             depth.append(
                 min(min(inside[0]) / across, min(inside[1]) / down) if across and down else -1.0
             )
         deepest = [
-            number for number, one in enumerate(depth) if one >= 0 and one > max(depth) - 1e-5
+            number
+            for number, pixel_depth in enumerate(depth)
+            if pixel_depth >= 0 and pixel_depth > max(depth) - 1e-5
         ]
         for number in deepest:
             sums[number] += pixels[y, x] / len(deepest)
@@ -77,13 +82,16 @@ def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
 
 
 def test_shares_and_token_scores_are_sums_of_pixels() -> None:
-    net, (image, boxes, valid) = build(region_grid=2), faces()
+    net = build(region_grid=2)
+    image, boxes, valid = faces()
     boxes[:, 1] = torch.tensor([8.0, 10.0, 24.0, 30.0])  # overlaps the first
-    found = explain(net, image, boxes, valid, "pixels")
-    heat = found.heat.double().numpy()
+    explanation = explain(net, image, boxes, valid, "pixels")
+    heat = explanation.heat.double().numpy()
     for face in range(2):
         shares = [*depths_one_by_one(heat[face], [[2, 2, 14, 14], [8, 10, 24, 30]]), 0.0]
-        assert np.allclose(found.shares[face], np.array(shares) / np.abs(shares).sum(), atol=1e-5)
+        assert np.allclose(
+            explanation.shares[face], np.array(shares) / np.abs(shares).sum(), atol=1e-5
+        )
         scores = [0.0]
         scores += [
             heat[face, y : y + 8, x : x + 8].sum() for y in range(0, 32, 8) for x in range(0, 32, 8)
@@ -91,7 +99,9 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
         scores += [heat[face, y : y + 6, x : x + 6].sum() for y in (2, 8) for x in (2, 8)]
         scores += [heat[face, y : y + 10, x : x + 8].sum() for y in (10, 20) for x in (8, 16)]
         scores += [0.0] * 4
-        assert np.allclose(found.scores[face], np.array(scores) / np.abs(scores).sum(), atol=1e-5)
+        assert np.allclose(
+            explanation.scores[face], np.array(scores) / np.abs(scores).sum(), atol=1e-5
+        )
 
 
 def test_boxes_against_pixels_one_by_one() -> None:
@@ -100,7 +110,8 @@ def test_boxes_against_pixels_one_by_one() -> None:
     """
     boxes = torch.cat([BOXES, torch.tensor([[20.0, 3.0, 20.8, 4.0], [25.0, 3.0, 26.5, 4.0]])])
     scores = torch.tensor([[3.0, -2.0, 5.0, 4.0, 6.0]])
-    drawn, inside = np.zeros((32, 32)), np.zeros((32, 32), bool)
+    drawn = np.zeros((32, 32))
+    inside = np.zeros((32, 32), bool)
     for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
         part = np.zeros((32, 32))
         for y, x in np.ndindex(32, 32):
@@ -119,7 +130,9 @@ def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
     )
     pixels = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     sums = region_sums(pixels, boxes[None])[:, 0].double()
-    expected = [depths_one_by_one(one[0].double().numpy(), boxes.tolist()) for one in pixels]
+    expected = [
+        depths_one_by_one(channels[0].double().numpy(), boxes.tolist()) for channels in pixels
+    ]
     assert np.allclose(sums, expected, atol=1e-4)
     whole = (pixels[:, 0] * covered(boxes[None], 32)[0]).sum((1, 2)).double()
     assert np.allclose(sums.sum(1), whole, atol=1e-4)  # no pixel counts twice
@@ -148,21 +161,21 @@ def test_a_blur_is_a_gaussian_of_an_eighth_of_the_side() -> None:
 def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() -> None:
     layout = TokenLayout(1, (4, 4), 2, 2)
     boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
-    found = membership(layout, 8, boxes, torch.tensor([[True, True]]))
+    covered = membership(layout, 8, boxes, torch.tensor([[True, True]]))
     for region, box in enumerate(boxes[0].int().tolist()):
         picture = np.zeros((32, 32))
         picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
         parts = picture.reshape(4, 8, 4, 8).mean((1, 3)).ravel()
         tokens = np.repeat([region == 0, region == 1], 4)
-        assert np.allclose(found[0, region], [0.0, *parts, *tokens])
+        assert np.allclose(covered[0, region], [0.0, *parts, *tokens])
     boxes[0, 1] = 0.0
     assert not membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1].any()
-    half = units(layout, found)[0, 0, layout.patches].view(4, 4)
+    half = units(layout, covered)[0, 0, layout.patches].view(4, 4)
     assert half.nonzero().tolist() == [[1, 0], [1, 1]]
 
 
 def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
     layout = TokenLayout(1, (2, 2), 0, 1)
     boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
-    found = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
-    assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
+    members = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    assert members[0].tolist() == [[False, True, False, False, False], [False] * 5]

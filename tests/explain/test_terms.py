@@ -36,9 +36,9 @@ def test_without_exchange_of_information_a_term_is_the_effect() -> None:
     effects = region_effects(net, image, boxes, valid)["movements"]
     assert torch.allclose(effects.masked, effects.terms, atol=1e-5)
     assert effects.terms[1, 1].abs().max() == effects.blurred[1, 1].abs().max() == 0
-    found = agreement(effects.terms.numpy(), effects.masked.numpy())
-    assert found.rank == pytest.approx(np.ones((2, 2)))
-    assert found.first == pytest.approx(np.ones((2, 2)))
+    agreed = agreement(effects.terms.numpy(), effects.masked.numpy())
+    assert agreed.rank == pytest.approx(np.ones((2, 2)))
+    assert agreed.first == pytest.approx(np.ones((2, 2)))
 
 
 def test_with_attention_effects_differ_and_blurring_has_one() -> None:
@@ -65,15 +65,15 @@ def test_ranks_of_equal_terms_are_scipys_and_none_where_all_are_equal() -> None:
     effects = rng.integers(0, 3, (50, 5, 2)).astype(float)
     terms[0, :, 0] = 0
     effects[1, :, 1] = 0.5
-    found = agreement(terms, effects)
+    agreed = agreement(terms, effects)
     for face, output in np.ndindex(50, 2):
         x = terms[face, :, output]
         y = effects[face, :, output]
         expected = np.nan
         if np.ptp(x) and np.ptp(y):
             expected = spearmanr(x, y).statistic
-        assert found.rank[face, output] == pytest.approx(expected, nan_ok=True)
-    assert np.isnan(found.first[[0, 1], [0, 1]]).all()
+        assert agreed.rank[face, output] == pytest.approx(expected, nan_ok=True)
+    assert np.isnan(agreed.first[[0, 1], [0, 1]]).all()
 
 
 def test_pixels_inside_of_a_box() -> None:

@@ -55,7 +55,9 @@ def test_a_reduction_averages_what_becomes_one_pixel(
 ) -> None:
     """Noise against exact averages in float64; a bare warp is three times as far from them."""
     noise = rng.integers(0, 256, (400, 400), np.uint8)
-    image, size, shift = np.repeat(noise[..., None], 3, 2), 24, 1.3
+    image = np.repeat(noise[..., None], 3, 2)
+    size = 24
+    shift = 1.3
     start = (np.arange(size) - shift)[
         :, None
     ] * reduction  # where a crop's pixel begins in the image
@@ -83,20 +85,19 @@ def test_the_border_is_repeated_outside_the_image() -> None:
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 @pytest.mark.parametrize("framed", [True, False])
 def test_faces_are_cropped_by_landmarks_except_framed_crops(align: Align, framed: bool) -> None:
-    image, template = (
-        dot(200, 160, 95.0, 110.0, radius=4),
-        tuple((x + 0.01, y) for x, y in TEMPLATE),
-    )
-    spec, full = CropSpec(40, ("mouth",), align, template), fit_matrix(image, 40)
+    image = dot(200, 160, 95.0, 110.0, radius=4)
+    template = tuple((x + 0.01, y) for x, y in TEMPLATE)
+    spec = CropSpec(40, ("mouth",), align, template)
+    full = fit_matrix(image, 40)
     aligned = full if framed and align == "crop" else crop_matrix(FACE, 40, template, align)
-    for landmarks, expected, there in (
+    for landmarks, expected, expected_points in (
         (FACE, aligned, apply(aligned, FACE)),
         (None, full, 40 * np.array(template)),
     ):
         crop, points, to_crop = crop_face(image, landmarks, spec, framed)
         np.testing.assert_array_equal(to_crop, expected)
         np.testing.assert_array_equal(crop, warp(image, expected, 40))
-        np.testing.assert_allclose(points, there)
+        np.testing.assert_allclose(points, expected_points)
 
 
 def test_regions_outside_of_the_crop_have_empty_boxes() -> None:
@@ -130,14 +131,15 @@ def test_cut_out_keeps_the_crop(side: int) -> None:
     assert cut.shape == (min(2 * side, module.CUT),) * 2 + (3,)
     spec = CropSpec(48)
     crop, expected, _ = crop_face(photo, points, spec, framed=True)
-    other, found, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)
-    assert found == pytest.approx(expected, abs=1e-6)
-    assert np.abs(crop.astype(float) - other).mean() < 2
+    cut_crop, cut_points, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)
+    assert cut_points == pytest.approx(expected, abs=1e-6)
+    assert np.abs(crop.astype(float) - cut_crop).mean() < 2
 
 
 # Regions
 
-NAMES, MEAN = tuple(REGIONS), np.array(TEMPLATE) * 100
+NAMES = tuple(REGIONS)
+MEAN = np.array(TEMPLATE) * 100
 HAND = np.array([[100.0, 100.0], [200.0, 100.0], [150.0, 160.0], [110.0, 200.0], [190.0, 200.0]])
 """Eyes 100 pixels apart, the mouth 100 below: a unit of 100."""
 BY_HAND = {
@@ -184,12 +186,12 @@ def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])
 def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
-    scale, matrix = 1.7, turned(np.radians(degrees), 1.7, (13.0, -5.0))
-    boxes, moved = region_boxes(MEAN, NAMES), region_boxes(apply(matrix, MEAN), NAMES)
-    centres, sides = (
-        apply(matrix, (boxes[:, :2] + boxes[:, 2:]) / 2),
-        scale * (boxes[:, 2:] - boxes[:, :2]),
-    )
+    scale = 1.7
+    matrix = turned(np.radians(degrees), 1.7, (13.0, -5.0))
+    boxes = region_boxes(MEAN, NAMES)
+    moved = region_boxes(apply(matrix, MEAN), NAMES)
+    centres = apply(matrix, (boxes[:, :2] + boxes[:, 2:]) / 2)
+    sides = scale * (boxes[:, 2:] - boxes[:, :2])
     np.testing.assert_allclose(
         moved, np.hstack([centres - sides / 2, centres + sides / 2]), atol=1e-3
     )

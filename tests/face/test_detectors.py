@@ -33,7 +33,8 @@ def test_finds_the_one_face_of_a_photo(
     yunet: Path, astronaut: Image, scale: float, mirrored: bool
 ) -> None:
     """77 to 1,792 pixels: enlarged, unchanged and reduced. The person's right comes first."""
-    image, landmarks = resized(astronaut, scale), ASTRONAUT * scale
+    image = resized(astronaut, scale)
+    landmarks = ASTRONAUT * scale
     if mirrored:
         image, landmarks = mirror(image, landmarks)
     (face,) = YuNet(yunet).find(image)
@@ -83,8 +84,8 @@ def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
     detector = YuNet(yunet)
     alone = [detector.find(image) for image in images]
     with ThreadPoolExecutor(4) as threads:
-        for found, image in zip(threads.map(detector.find, images * 10), alone * 10, strict=True):
-            assert [(*face.box, face.score) for face in found] == [
+        for faces, image in zip(threads.map(detector.find, images * 10), alone * 10, strict=True):
+            assert [(*face.box, face.score) for face in faces] == [
                 (*face.box, face.score) for face in image
             ]
 
@@ -98,7 +99,8 @@ class Fixed(Detector):
     photo_score = 0.7
 
     def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
-        self.answers, self.shapes = list(answers), list[tuple[int, ...]]()
+        self.answers = list(answers)
+        self.shapes = list[tuple[int, ...]]()
 
     def find(self, image: Image) -> list[Detection]:
         self.shapes.append(image.shape)
@@ -110,10 +112,8 @@ class Fixed(Detector):
 
 @pytest.mark.parametrize("side", [24, 900])
 def test_a_crop_is_resized_and_its_face_is_in_its_pixels(side: int) -> None:
-    detector, image = (
-        Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)]),
-        np.zeros((side, 2 * side, 3), np.uint8),
-    )
+    detector = Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)])
+    image = np.zeros((side, 2 * side, 3), np.uint8)
     face = detect_in_crop(detector, image)
     assert detector.shapes == [(detectors.MIN_SIDE // 2, detectors.MIN_SIDE, 3)]
     np.testing.assert_allclose(face.box, np.array([0.25, 0, 1.75, 1]) * side)
@@ -144,15 +144,15 @@ def test_landmarks_of_a_face_in_a_part_of_a_crop_are_searched_there() -> None:
 
 def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:
     def scales(refine: bool) -> list[float]:
-        found = []
+        powers = []
         for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
             image = resized(astronaut, scale)
             faces = YuNet(yunet).find(image)
             (face,) = refine_landmarks(image, faces) if refine else faces
-            found.append(
+            powers.append(
                 scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5
             )
-        return found
+        return powers
 
     assert max(scales(True)) < 1.06 * min(scales(True))
     assert max(scales(False)) > 1.1 * min(scales(False))
@@ -210,7 +210,8 @@ def test_the_second_look_is_for_yunet_alone(yunet: Path) -> None:
     assert len(FaceFinder(CropSpec(48), "detect", find_detector(Ambiguous())).find(black)) == 1
 
 
-SMALL, LARGE = (0.1, 0.1, 0.3, 0.3, 0.9), (0.1, 0.1, 0.9, 0.9, 0.9)
+SMALL = (0.1, 0.1, 0.3, 0.3, 0.9)
+LARGE = (0.1, 0.1, 0.9, 0.9, 0.9)
 
 
 @pytest.mark.parametrize(

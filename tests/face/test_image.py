@@ -401,7 +401,8 @@ def test_torn_headers_have_a_size_or_none(kind: str) -> None:
 def test_overlapping_blocks_restore_the_level_of_opencv() -> None:
     log = cv2.utils.logging
     before = log.setLogLevel(log.LOG_LEVEL_WARNING)
-    first, second = ExitStack(), ExitStack()
+    first = ExitStack()
+    second = ExitStack()
     try:
         first.enter_context(QUIET_OPENCV)
         second.enter_context(QUIET_OPENCV)

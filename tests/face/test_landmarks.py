@@ -58,13 +58,14 @@ def test_a_face_is_found_turned_and_moved(
 
 def test_landmarks_of_drawn_faces_beat_the_template() -> None:
     """Drawn faces, which were not in its training data."""
-    found, usual = [], []
+    errors = []
+    usual = []
     for seed in range(40):
         image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
         to_cut = fit_matrix(image, module.INPUT_SIDE)
-        found.append(error(find_landmarks(image, [to_cut])[0], landmarks))
+        errors.append(error(find_landmarks(image, [to_cut])[0], landmarks))
         usual.append(error(np.array(TEMPLATE) * 96, landmarks))
-    assert np.median(found) < 0.8 * np.median(usual)
+    assert np.median(errors) < 0.8 * np.median(usual)
 
 
 def test_opencv_agrees(astronaut: Image) -> None:
@@ -106,7 +107,8 @@ def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
     np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
 
 
-UNCERTAIN, CERTAIN = SURE - 0.05, SURE
+UNCERTAIN = SURE - 0.05
+CERTAIN = SURE
 
 
 @pytest.mark.parametrize(

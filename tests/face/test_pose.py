@@ -33,7 +33,8 @@ def _turn_rows(layers: Array, along: Array, degrees: float) -> tuple[Array, Arra
     """Turns colours and depth (H, W, 4), the last layer, about an axis across the rows;
     what lies behind is hidden.
     """
-    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    cos = np.cos(np.deg2rad(degrees))
+    sin = np.sin(np.deg2rad(degrees))
     depth = layers[..., 3]
     target = along * cos + depth * sin
     # Looked at from the side towards which the head turns, the nearer parts cover those behind
@@ -82,13 +83,12 @@ def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> N
     heads = (
         turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses)
     )
-    found, true = (
-        np.array([head_pose(full_image_face(head).landmarks).yaw for head in heads]),
-        poses[:, 0],
-    )
+    estimated = np.array([head_pose(full_image_face(head).landmarks).yaw for head in heads])
+    true = poses[:, 0]
     large = np.abs(true) >= 10
-    assert (np.sign(found) == np.sign(true))[large].mean() >= 0.95
-    difference, expected = np.subtract.outer(found, found), np.subtract.outer(true, true)
+    assert (np.sign(estimated) == np.sign(true))[large].mean() >= 0.95
+    difference = np.subtract.outer(estimated, estimated)
+    expected = np.subtract.outer(true, true)
     apart = np.abs(expected) >= 10
     assert (np.sign(difference) == np.sign(expected))[apart].mean() >= 0.95
 

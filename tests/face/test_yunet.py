@@ -33,11 +33,11 @@ def reference(path: Path, image: Image, min_score: float) -> Array:
 
 def assert_same_faces(path: Path, image: Image, min_score: float) -> int:
     expected = reference(path, image, min_score)
-    found = find_by_network(path, image, min_score)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found[:, :14], expected[:, :14], atol=0.01)
-    np.testing.assert_allclose(found[:, 14], expected[:, 14], atol=1e-4)
-    return len(found)
+    faces = find_by_network(path, image, min_score)
+    assert faces.shape == expected.shape
+    np.testing.assert_allclose(faces[:, :14], expected[:, :14], atol=0.01)
+    np.testing.assert_allclose(faces[:, 14], expected[:, 14], atol=1e-4)
+    return len(faces)
 
 
 @pytest.mark.parametrize("scale", [0.15, 0.44, 1.0, 1.3])

@@ -35,7 +35,8 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     """Opens a page; returns it, and a list of all that goes wrong in it or that it logs
     from now on.
     """
-    page, wrong = browser.new_page(), list[str]()
+    page = browser.new_page()
+    wrong = list[str]()
     page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))

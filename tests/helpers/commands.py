@@ -158,8 +158,8 @@ def number(cell: str) -> object:
 
 def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
     """Up to what another batch makes of a probability's last digits."""
-    for row, other in zip(rows, expected, strict=True):
+    for row, expected_row in zip(rows, expected, strict=True):
         assert row == {
             name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
-            for name, value in other.items()
+            for name, value in expected_row.items()
         }

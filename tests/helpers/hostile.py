@@ -109,7 +109,8 @@ def exif(rng: np.random.Generator) -> bytes:
     block = Image.Exif()
     block[0x0112] = int(rng.integers(0, 10))  # 1 to 8 are orientations
     block[0x010F] = "maker" * int(rng.integers(1, 30))
-    data, harm = block.tobytes(), rng.integers(4)
+    data = block.tobytes()
+    harm = rng.integers(4)
     if harm == 0:
         return data[: rng.integers(7, len(data))]
     return data[:6] + flipped(rng, data[6:], 8) if harm == 1 else data

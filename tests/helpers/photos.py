@@ -16,6 +16,8 @@ def resized(image: Image, scale: float) -> Image:
     return np.asarray(cv2.resize(image, None, fx=scale, fy=scale, interpolation=method), np.uint8)
 
 
-def error(found: Array, true: Array) -> float:
+def error(landmarks: Array, true: Array) -> float:
     """Mean distance of landmarks in units of the eyes' distance."""
-    return float(np.linalg.norm(found - true, axis=1).mean() / np.linalg.norm(true[1] - true[0]))
+    return float(
+        np.linalg.norm(landmarks - true, axis=1).mean() / np.linalg.norm(true[1] - true[0])
+    )

@@ -48,10 +48,10 @@ def started(temporary: Path, *words: str) -> Server:
     command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
-    while not (found := re.search(r"Open (http://\S+)", log.read_text())):
+    while not (address := re.search(r"Open (http://\S+)", log.read_text())):
         assert process.poll() is None, log.read_text()
         time.sleep(0.1)
-    return Server(found[1], log, temporary, process)
+    return Server(address[1], log, temporary, process)
 
 
 @contextmanager

@@ -62,7 +62,8 @@ def write_video(
                 stream.codec_context.time_base = tick
                 stream.codec_context.sample_aspect_ratio = shape
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-            frame.pts, frame.time_base = round(time / tick), tick
+            frame.pts = round(time / tick)
+            frame.time_base = tick
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
     return path
@@ -141,10 +142,8 @@ def scene(
 ) -> Iterator[tuple[Image, list[Seen]]]:
     """Draws people on a grey stage, behind walls: columns of pixels."""
     for seconds in times:
-        image, covers = (
-            np.full((size[1], size[0], 3), 110, np.uint8),
-            np.full((size[1], size[0]), -1),
-        )
+        image = np.full((size[1], size[0], 3), 110, np.uint8)
+        covers = np.full((size[1], size[0]), -1)
         seen = []
         for number, actor in enumerate(actors):
             if (place := actor.place(seconds)) is None:
@@ -175,7 +174,7 @@ class TrackScores(NamedTuple):
 
 
 def track_scores(
-    truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]
+    truth: Sequence[Sequence[Seen]], tracked: Sequence[Sequence[tuple[int, Array]]]
 ) -> TrackScores:
     """Compares tracks, landmarks by frame, with the people who were there. Those hidden
     in part do not count.
@@ -183,7 +182,7 @@ def track_scores(
     import motmetrics  # only here: it takes a second to import
 
     events = motmetrics.MOTAccumulator(auto_id=True)
-    for seen, tracks in zip(truth, found, strict=True):
+    for seen, tracks in zip(truth, tracked, strict=True):
         far = np.array(
             [
                 [np.linalg.norm(p - s.landmarks, axis=1).mean() / s.width for _, p in tracks]

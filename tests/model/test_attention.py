@@ -44,7 +44,8 @@ def build(kind: type[DotAttention]) -> DotAttention:
 def test_masked_softmax_against_its_formula() -> None:
     scores = torch.randn(4, 6, dtype=torch.float64) * 5
     mask = torch.rand(4, 6) < 0.6
-    mask[0], mask[1] = True, False
+    mask[0] = True
+    mask[1] = False
     powers = scores.exp() * mask
     expected = powers / powers.sum(-1, keepdim=True).clamp(min=1e-300)
     assert torch.allclose(masked_softmax(scores, mask), expected, rtol=1e-12)
@@ -64,7 +65,8 @@ def test_masked_softmax_is_defined_for_rows_without_anything(dtype: torch.dtype)
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_dot_is_timms_and_torchs(fused: bool) -> None:
-    layer, batch = build(DotAttention), tokens()
+    layer = build(DotAttention)
+    batch = tokens()
     layer.fused_attn = fused
     relation = layer.relation(batch)
     result = layer(batch.x, attn_mask=relation)
@@ -92,28 +94,31 @@ def reference(weights: Tensor, values: Tensor, proj: nn.Linear) -> Tensor:
 
 
 def test_additive_against_bahdanaus_formula_in_float64() -> None:
-    layer, batch = build(AdditiveAttention), tokens()
+    layer = build(AdditiveAttention)
+    batch = tokens()
     packed = F.linear(batch.x.double(), layer.qkv.weight.double(), layer.qkv.bias.double())
     q, k, values = (split_heads(part, HEADS) for part in packed.chunk(3, -1))
     summed = (q[:, :, :, None] + k[:, :, None]).tanh()  # (B, H, T, T, d)
     score = torch.einsum("bhqkd,hd->bhqk", summed, layer.v[..., 0].double())
-    found = layer(batch.x, attn_mask=layer.relation(batch)).double()
-    assert torch.allclose(found, reference(score.exp(), values, layer.proj), atol=1e-6)
+    output = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    assert torch.allclose(output, reference(score.exp(), values, layer.proj), atol=1e-6)
 
 
 def test_gaussian_against_nadaraya_and_watsons_formula_in_float64() -> None:
-    layer, batch = build(GaussianAttention), tokens()
+    layer = build(GaussianAttention)
+    batch = tokens()
     values = split_heads(
         F.linear(batch.x.double(), layer.value.weight.double(), layer.value.bias.double()), HEADS
     )
     distance = torch.cdist(batch.centres.double(), batch.centres.double())[:, None]  # (B, 1, T, T)
     kernel = (-((distance / layer.log_width.double().exp()[:, None, None]) ** 2) / 2).exp()
-    found = layer(batch.x, attn_mask=layer.relation(batch)).double()
-    assert torch.allclose(found, reference(kernel, values, layer.proj), atol=1e-5)
+    output = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    assert torch.allclose(output, reference(kernel, values, layer.proj), atol=1e-5)
 
 
 def test_gaussian_widths_are_pixels_and_learn() -> None:
-    layer, batch = build(GaussianAttention), tokens()
+    layer = build(GaussianAttention)
+    batch = tokens()
     assert layer.log_width.exp().tolist() == pytest.approx([4, 4 * 32**0.5, 128])
     layer(batch.x, attn_mask=layer.relation(batch)).square().sum().backward()
     assert layer.log_width.grad.isfinite().all()  # infinite distances stay out of it
@@ -134,17 +139,15 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
     how = {"activation": "gelu", "norm_first": True} if kind is Block else {"activation": "relu"}
     layer = nn.TransformerEncoderLayer(DIM, HEADS, 4 * DIM, 0.0, batch_first=True, **how).eval()
     copy_weights(layer.self_attn, [block.attn.qkv], block.attn.proj)
-    layer.linear1, layer.linear2, layer.norm1, layer.norm2 = (
-        block.mlp.fc1,
-        block.mlp.fc2,
-        block.norm1,
-        block.norm2,
-    )
+    layer.linear1 = block.mlp.fc1
+    layer.linear2 = block.mlp.fc2
+    layer.norm1 = block.norm1
+    layer.norm2 = block.norm2
     batch = tokens(valid)
     expected = layer(batch.x, src_key_padding_mask=None if valid is None else ~valid)
     present = torch.ones_like(MASK) if valid is None else valid  # torch may leave the others at 0
-    found = block(batch.x, attn_mask=DotAttention.relation(batch))
-    assert torch.allclose(found[present], expected[present], atol=1e-5)
+    output = block(batch.x, attn_mask=DotAttention.relation(batch))
+    assert torch.allclose(output[present], expected[present], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +168,15 @@ def test_class_attention_is_what_the_block_computes(
     block.attn.fused_attn = False
     seen = []
     block.attn.attn_drop.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    x, relation = tokens().x, attention.relation(tokens())
+    x = tokens().x
+    relation = attention.relation(tokens())
     block(x, attn_mask=relation)
     assert torch.allclose(class_attention(block, x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
 
 
 def test_the_faster_attention() -> None:
-    cpu, cases = torch.device("cpu"), {(68, False): False, (229, False): True, (229, True): False}
+    cpu = torch.device("cpu")
+    cases = {(68, False): False, (229, False): True, (229, True): False}
     assert {case: fused_is_faster(cpu, *case) for case in cases} == cases
     assert fused_is_faster(torch.device("cuda"), 68, True)
 
@@ -199,7 +204,8 @@ def test_a_decoder_has_heads_of_64_dimensions_or_more(
 
 
 def test_additive_pooling_against_the_formula_in_float64() -> None:
-    pool, batch = pools()["additive"], encoded()
+    pool = pools()["additive"]
+    batch = encoded()
     pooled, weights = pool(batch)
     w, u, v = (p.double() for p in (pool.hidden.weight, pool.hidden.bias, pool.v.weight[0]))
     powers = ((batch.x.double() @ w.T + u).tanh() @ v).exp() * located_tokens(batch, PREFIX)
@@ -215,12 +221,13 @@ def test_additive_pooling_against_the_formula_in_float64() -> None:
 def test_average_is_over_located_tokens(dtype: torch.dtype) -> None:
     valid = torch.cat([VALID, torch.tensor([[True, True, False, False, False, True, False]])])
     x = torch.randn(4, 7, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
-    batch, pool = Tokens(x, valid, x[..., :2]), AveragePool(PREFIX, DIM, CLASSES, None, False)
+    batch = Tokens(x, valid, x[..., :2])
+    pool = AveragePool(PREFIX, DIM, CLASSES, None, False)
     close = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 0.02}[dtype]
     pooled = pool(batch).x
     assert pooled.dtype == dtype
-    for face, there in enumerate(([2, 3, 4, 5, 6], [2, 4, 6], [], [5])):
-        expected = x[face, there].double().sum(0) / max(1, len(there))
+    for face, located in enumerate(([2, 3, 4, 5, 6], [2, 4, 6], [], [5])):
+        expected = x[face, located].double().sum(0) / max(1, len(located))
         assert torch.allclose(pooled[face].double(), expected, rtol=0, atol=close)
     assert torch.allclose(
         pool(batch._replace(valid=None)).x[2], x[2, 2:].mean(0), rtol=0, atol=close
@@ -229,7 +236,8 @@ def test_average_is_over_located_tokens(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", POOLS)
 def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
-    pool, batch = pools()[name], encoded()
+    pool = pools()[name]
+    batch = encoded()
     weights = pool(batch).weights
     assert weights.shape == ((3, HEADS, CLASSES, 7) if name == "query" else (3, 1, 1, 7))
     expected = torch.ones(weights.shape[:-1])
@@ -246,7 +254,8 @@ def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
 
 
 def test_each_expression_has_a_separate_classifier() -> None:
-    linear, x = ExpressionLinear(DIM, CLASSES), torch.randn(4, CLASSES, DIM)
+    linear = ExpressionLinear(DIM, CLASSES)
+    x = torch.randn(4, CLASSES, DIM)
     for c in range(CLASSES):
         expected = F.linear(x[:, c], linear.weight, linear.bias)[:, c]
         assert torch.allclose(linear(x)[:, c], expected, atol=1e-6)
@@ -264,9 +273,14 @@ def test_the_decoder_is_torchs(causal: bool) -> None:
     copy_weights(
         layer.multihead_attn, [block.cross_attn.q, block.cross_attn.kv], block.cross_attn.proj
     )
-    layer.linear1, layer.linear2 = block.mlp.fc1, block.mlp.fc2
-    layer.norm1, layer.norm2, layer.norm3 = block.norm1, block.norm2, block.norm3
-    queries, memory, valid = torch.randn(2, 3, DIM), torch.randn(2, 7, DIM), VALID[:2]
+    layer.linear1 = block.mlp.fc1
+    layer.linear2 = block.mlp.fc2
+    layer.norm1 = block.norm1
+    layer.norm2 = block.norm2
+    layer.norm3 = block.norm3
+    queries = torch.randn(2, 3, DIM)
+    memory = torch.randn(2, 7, DIM)
+    valid = VALID[:2]
     mask = nn.Transformer.generate_square_subsequent_mask(3) if causal else None
     expected = layer(
         queries, memory, tgt_mask=mask, memory_key_padding_mask=~valid, tgt_is_causal=causal

@@ -19,9 +19,11 @@ from fer_vit.model.tokens import sincos_2d
 
 
 def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
-    mean, std = (0.1, 0.2, 0.6), (0.5, 0.25, 0.125)
+    mean = (0.1, 0.2, 0.6)
+    std = (0.5, 0.25, 0.125)
     image = torch.rand(2, 3, 4, 4)
-    colour, grey = Normalize(mean, std, 3), Normalize(mean, std, 1)
+    colour = Normalize(mean, std, 3)
+    grey = Normalize(mean, std, 1)
     for channel in range(3):
         expected = (image[:, channel].double() - mean[channel]) / std[channel]
         assert torch.allclose(colour(image)[:, channel].double(), expected, atol=1e-6)
@@ -114,7 +116,8 @@ class Crops(nn.Module):
 
     def __init__(self, grid: int, side: int) -> None:
         super().__init__()
-        self.grid, self.patch_size = grid, (side, side)
+        self.grid = grid
+        self.patch_size = (side, side)
 
     def forward(self, crops: Tensor) -> Tensor:
         self.seen = crops

@@ -48,7 +48,8 @@ def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: 
     reference.load_state_dict(net.vit.state_dict())
     use_fused_attention(net, fused)
     use_fused_attention(reference, fused)
-    image, pixels = torch.rand(3, 3, 56, 56), timm.get_pretrained_cfg(name)
+    image = torch.rand(3, 3, 56, 56)
+    pixels = timm.get_pretrained_cfg(name)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (pixels.mean, pixels.std))
     assert torch.equal(net.logits(image), reference((image - mean) / std))
 
@@ -84,9 +85,9 @@ def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
     crops = crop_image(nets[1].normalize(image), boxes, 16)
     tokens = nets[1].region_embed.patch_embed(crops[valid.flatten()])
     assert torch.equal(nets[0].region_embed.embed(crops, valid)[valid.flatten()], tokens)
-    found, expected = (net.region_embed.patch_embed.state_dict() for net in nets)
-    assert len(found) > 10
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    without_region, expected = (net.region_embed.patch_embed.state_dict() for net in nets)
+    assert len(without_region) > 10
+    assert all(torch.equal(without_region[name], expected[name]) for name in without_region)
 
 
 @pytest.mark.parametrize("stem", ["patch", "conv"])
@@ -105,18 +106,18 @@ def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> N
 def test_the_order_of_regions_means_nothing() -> None:
     net = build()
     order = [2, 0, 1]
-    other = build(regions=tuple(NAMES[i] for i in order))
-    shake(other)
-    other.load_state_dict(net.state_dict())
+    reordered = build(regions=tuple(NAMES[i] for i in order))
+    shake(reordered)
+    reordered.load_state_dict(net.state_dict())
     image, boxes, valid = faces()
     valid[0, 1] = False
     assert torch.allclose(
-        other.logits(image, boxes[:, order], valid[:, order]),
+        reordered.logits(image, boxes[:, order], valid[:, order]),
         net.logits(image, boxes, valid),
         atol=1e-6,
     )
     assert not torch.allclose(
-        other.logits(image, boxes, valid), net.logits(image, boxes, valid), atol=1e-4
+        reordered.logits(image, boxes, valid), net.logits(image, boxes, valid), atol=1e-4
     )
 
 
@@ -154,7 +155,8 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
     assert unused == []  # DDP would stop at a parameter without a gradient
     tokens = net.tokenize(image, boxes, valid)
     assert net.layout.num_tokens == tokens.x.shape[1] == tokens.centres.shape[1]
-    again, expected = build(**change), net.eval().logits(image, boxes, valid)
+    again = build(**change)
+    expected = net.eval().logits(image, boxes, valid)
     shake(again)
     assert not torch.equal(again.logits(image, boxes, valid), expected)
     again.load_state_dict(net.state_dict())
@@ -238,7 +240,8 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
         [(columns.min() + columns.max() + 1) / 2, (rows.min() + rows.max() + 1) / 2]
     )
     embed = build(stem="conv", region_source="stem", region_grid=1, regions=("nose",)).region_embed
-    embed.patch_embed, embed.side = torch.nn.Identity(), 1
+    embed.patch_embed = torch.nn.Identity()
+    embed.side = 1
     spike = torch.zeros(1, 1, 24, 24)
     spike[0, 0, 12, 12] = 1
     box = torch.cat([middle - 2, middle + 2]).float().view(1, 1, 4)
@@ -248,27 +251,27 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
 
 
 def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> None:
-    own = timm.create_model("vit_tiny_patch16_224", depth=2)
-    torch.save(own.state_dict(), tmp_path / "weights.pth")
+    pretrained = timm.create_model("vit_tiny_patch16_224", depth=2)
+    torch.save(pretrained.state_dict(), tmp_path / "weights.pth")
     config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, regions=NAMES)
     net = build_model(config, "abcde")
     state = net.vit.state_dict()
     assert all(
         torch.equal(state[name], value)
-        for name, value in own.state_dict().items()
+        for name, value in pretrained.state_dict().items()
         if "head" not in name
     )
-    assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
+    assert torch.equal(net.region_embed.patch_embed.proj.weight, pretrained.patch_embed.proj.weight)
     smaller = build_model(replace(config, img_size=96, patch_size=8), "abcde")
     assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
-    assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, own.blocks[0].attn.qkv.weight)
+    assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, pretrained.blocks[0].attn.qkv.weight)
 
 
 def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Path) -> None:
-    own = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
+    state = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
     config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")
     torch.save(
-        {name: value for name, value in own.items() if name != "norm.bias"},
+        {name: value for name, value in state.items() if name != "norm.bias"},
         tmp_path / "weights.pth",
     )
     with pytest.warns(UserWarning, match=r"weights.pth.* norm.bias$"):

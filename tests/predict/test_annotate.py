@@ -102,12 +102,12 @@ def test_turned_videos_stay_upright_and_a_choice_of_frames_is_kept(tmp_path: Pat
     source = turned(write_numbered(tmp_path / "a.mp4", EVEN), tmp_path / "turned.mp4", 90)
     annotate_all(source, tmp_path / "b.mp4", PhotoOptions(every=4, start=0.3, end=1.0))
     expected = list(read_frames(source, 4, None, 0.3, 1.0))
-    found = list(read_frames(tmp_path / "b.mp4"))
-    assert [frame.seconds for frame in found] == pytest.approx(
+    written = list(read_frames(tmp_path / "b.mp4"))
+    assert [frame.seconds for frame in written] == pytest.approx(
         [frame.seconds for frame in expected], abs=1e-4
     )
-    assert found[0].image.shape == expected[0].image.shape == (160, 120, 3)
-    assert np.abs(found[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
+    assert written[0].image.shape == expected[0].image.shape == (160, 120, 3)
+    assert np.abs(written[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
 
 
 def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
@@ -125,7 +125,9 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
                 format="fltp" if codec == "aac" else "s16",
                 layout="mono",
             )
-            sound.sample_rate, sound.pts, sound.time_base = 48000, number * 1920, Fraction(1, 48000)
+            sound.sample_rate = 48000
+            sound.pts = number * 1920
+            sound.time_base = Fraction(1, 48000)
             file.mux(tone.encode(sound))
         file.mux(pictures.encode())
         file.mux(tone.encode())
@@ -168,7 +170,8 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
     """As players take them: FFmpeg converts by the tags,
     and by the number of lines without tags (code 2).
     """
-    usual, bars = (1 if height >= 720 else 6), np.repeat(BARS, height // 8, 0)
+    usual = 1 if height >= 720 else 6
+    bars = np.repeat(BARS, height // 8, 0)
     matrix = "ITU709" if code == 1 or usual == 1 else "ITU601"
     with av.open(str(tmp_path / "a.mp4"), "w") as file:
         stream = file.add_stream(
@@ -190,11 +193,11 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
         1,
     )
     before.colorspace = tag
-    expected, found = (
+    expected, written = (
         frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int)
         for frame in (before, after)
     )
-    assert np.abs(found - expected).max() <= 3
+    assert np.abs(written - expected).max() <= 3
 
 
 def test_sound_that_mp4_cannot_contain_is_left_out(
@@ -206,7 +209,8 @@ def test_sound_that_mp4_cannot_contain_is_left_out(
 
 
 def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, copy = write_numbered(tmp_path / "a.mp4", EVEN[:3]), tmp_path / "b.mp4"
+    source = write_numbered(tmp_path / "a.mp4", EVEN[:3])
+    copy = tmp_path / "b.mp4"
     with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
         annotate_video(source, copy, [], PhotoOptions(start=50.0))
     monkeypatch.setattr(

@@ -38,7 +38,8 @@ EVEN = [number / float(NTSC) for number in range(30)]
 UNEVEN = (
     np.cumsum([0, *np.random.default_rng(0).choice([0.02, 0.04, 0.2, 0.5], 29)]).round(3).tolist()
 )
-MILLI, TENTH = Fraction(1, 1000), Fraction(1, 100)
+MILLI = Fraction(1, 1000)
+TENTH = Fraction(1, 100)
 
 
 PAL = {"tick": Fraction(1, 25), "rate": 25}
@@ -62,13 +63,13 @@ def test_old_formats_are_read(name: str, tmp_path: Path) -> None:
 
 def read(path: Path, **options: float) -> tuple[list[tuple[int, int, float]], str]:
     """The frames' contents, numbers and times, and the error at the end."""
-    found = []
+    frames = []
     try:
         for frame in read_frames(path, **options):
-            found.append((number_of(frame.image), frame.number, frame.seconds))
+            frames.append((number_of(frame.image), frame.number, frame.seconds))
     except ImageError as error:
-        return found, str(error)
-    return found, ""
+        return frames, str(error)
+    return frames, ""
 
 
 KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
@@ -107,10 +108,10 @@ FORMATS = ["phone.mov", *slow(*(name for name in KINDS if name != "phone.mov"))]
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_frame_once_with_its_time(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
-    found, end = read(write_numbered(tmp_path / name, times, **kind))
-    assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(len(times))]
+    frames, end = read(write_numbered(tmp_path / name, times, **kind))
+    assert [(shown, number) for shown, number, _ in frames] == [(n, n) for n in range(len(times))]
     # some count milliseconds
-    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)
+    assert np.allclose([seconds for *_, seconds in frames], times, atol=6e-4)
     assert end == ""
     assert is_video(tmp_path / name)
 
@@ -130,9 +131,9 @@ def test_every_frame_once_with_its_time(name: str, tmp_path: Path) -> None:
 def test_times_that_start_late_or_are_guessed(
     name: str, kind: dict[str, object], tmp_path: Path
 ) -> None:
-    found, end = read(write_numbered(tmp_path / name, EVEN, **kind))
-    steps = np.diff([seconds for *_, seconds in found])
-    assert [shown for shown, *_ in found] == [*range(30)]
+    frames, end = read(write_numbered(tmp_path / name, EVEN, **kind))
+    steps = np.diff([seconds for *_, seconds in frames])
+    assert [shown for shown, *_ in frames] == [*range(30)]
     assert np.allclose(steps, 1 / float(NTSC), atol=2e-5)
     assert end == ""
 
@@ -141,9 +142,9 @@ def test_times_that_start_late_or_are_guessed(
 def test_times_continue_in_joined_files(name: str, tmp_path: Path) -> None:
     path = write_numbered(tmp_path / name, [float(n / NTSC) for n in range(40)])
     path.write_bytes(path.read_bytes() * 3)
-    found, end = read(path)
-    assert [shown for shown, *_ in found] == 3 * [*range(40)]
-    assert np.allclose(np.diff([seconds for *_, seconds in found]), 1 / float(NTSC), atol=2e-3)
+    frames, end = read(path)
+    assert [shown for shown, *_ in frames] == 3 * [*range(40)]
+    assert np.allclose(np.diff([seconds for *_, seconds in frames]), 1 / float(NTSC), atol=2e-3)
     assert end == ""
 
 
@@ -155,7 +156,7 @@ def test_pixels_become_square_before_they_are_turned(
     shape: Fraction, degrees: int, tmp_path: Path
 ) -> None:
     flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2], shape=shape)
-    (frame, _) = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
+    frame, _ = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
     expected = np.rot90(cv2.resize(numbered(0), (round(160 * shape), 120)), -degrees // 90)
     assert frame.image.shape == expected.shape
     assert np.abs(frame.image.astype(int) - expected).mean() < 5
@@ -167,16 +168,22 @@ def test_pixels_become_square_before_they_are_turned(
 def test_all_display_matrices(
     degrees: int, mirrored: bool, scale: tuple[float, float], tmp_path: Path
 ) -> None:
-    cos, sin = round(np.cos(np.deg2rad(degrees))), round(np.sin(np.deg2rad(degrees)))
+    cos = round(np.cos(np.deg2rad(degrees)))
+    sin = round(np.sin(np.deg2rad(degrees)))
     mirror = -1 if mirrored else 1
-    a, b, c, d = mirror * cos, mirror * sin, -sin, cos
+    a = mirror * cos
+    b = mirror * sin
+    c = -sin
+    d = cos
     scaled = (a * scale[0], b * scale[0], c * scale[1], d * scale[1])
     flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2])
-    (frame, _) = read_frames(with_matrix(flat, tmp_path / "turned.mp4", scaled))
+    frame, _ = read_frames(with_matrix(flat, tmp_path / "turned.mp4", scaled))
 
     rows, columns = np.mgrid[0:120, 0:160]
-    across, down = a * columns + c * rows, b * columns + d * rows
-    across, down = across - across.min(), down - down.min()
+    across = a * columns + c * rows
+    down = b * columns + d * rows
+    across = across - across.min()
+    down = down - down.min()
     expected = np.zeros((down.max() + 1, across.max() + 1, 3), np.uint8)
     expected[down, across] = numbered(0)
     if scale[0] != scale[1]:  # FFmpeg takes this as the shape of the pixels
@@ -190,7 +197,7 @@ def test_other_display_matrices_become_the_nearest_turn(
     matrix: tuple[float, float, float, float], tmp_path: Path
 ) -> None:
     flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2])
-    (frame, _) = read_frames(with_matrix(flat, tmp_path / "odd.mp4", matrix))
+    frame, _ = read_frames(with_matrix(flat, tmp_path / "odd.mp4", matrix))
     assert np.abs(cv2.resize(frame.image, (160, 120)).astype(int) - numbered(0)).mean() < 5
 
 
@@ -210,8 +217,8 @@ def test_frames_of_many_bytes_are_not_decoded(
     path = write_numbered(tmp_path / "a.mp4", EVEN[:2], pixels="yuv444p10le")
     assert len(read(path)[0]) == 2
     monkeypatch.setattr(video, "MAX_FRAME_BYTES", 160 * 120 * 6 - 1)
-    found, end = read(path)
-    assert found == []
+    frames, end = read(path)
+    assert frames == []
     assert end.startswith("too large: 160 x 120 pixels (yuv444p10le)")
 
 
@@ -276,13 +283,13 @@ INDEX_LAST = {"a.mp4"}
 def test_only_cut_files_are_damaged_early_or_late(name: str, begin: float, tmp_path: Path) -> None:
     times = [begin + number / float(NTSC) for number in range(90)]
     path = write_numbered(tmp_path / name, times, **LATE[name])
-    found, end = read(path)
-    assert len(found) == 90
+    frames, end = read(path)
+    assert len(frames) == 90
     assert end == ""
     if name not in WITHOUT_LENGTH | INDEX_LAST:
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
-        found, end = read(path)
-        assert 0 < len(found) < 90
+        frames, end = read(path)
+        assert 0 < len(frames) < 90
         assert end.startswith("damaged: ")
 
 
@@ -295,8 +302,8 @@ def test_both_meanings_of_the_duration_in_matroska(
     times = [begin + 100 * number for number in range(40)]
     data = matroska(times, pictures, (160, 120), duration)
     (tmp_path / "a.mkv").write_bytes(data[: len(data) * (6 if cut else 10) // 10])
-    found, end = read(tmp_path / "a.mkv")
-    assert (len(found) < 40) == cut
+    frames, end = read(tmp_path / "a.mkv")
+    assert (len(frames) < 40) == cut
     assert end.startswith("damaged: ") == cut
 
 
@@ -326,8 +333,8 @@ def test_frames_whose_times_fall_back_are_kept(tmp_path: Path) -> None:
     times = [1000 + 40 * n for n in range(5)] + [40 * n for n in range(100)]
     data = matroska(times, [encode_jpeg(numbered(n)) for n in range(105)], (160, 120), 4000)
     (tmp_path / "a.mkv").write_bytes(data)
-    found, end = read(tmp_path / "a.mkv")
-    assert [shown for shown, *_ in found] == [*range(105)]
+    frames, end = read(tmp_path / "a.mkv")
+    assert [shown for shown, *_ in frames] == [*range(105)]
     assert end == ""
 
 
@@ -337,7 +344,9 @@ def test_the_default_stream_is_read(tmp_path: Path) -> None:
         with av.open(str(path), "w") as file:
             streams = [file.add_stream("libx264", 25) for _ in range(2)]
             for number, stream in enumerate(streams):
-                stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+                stream.width = 160
+                stream.height = 120
+                stream.pix_fmt = "yuv420p"
                 if number == default:
                     stream.disposition = Disposition.default
             for number, stream in enumerate(streams):
@@ -365,7 +374,9 @@ def test_hdr_frames_look_as_in_sdr(transfer: int, tmp_path: Path) -> None:
     options = {"crf": "5", "x265-params": "log-level=0:bframes=0"}
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx265", 25, options=options)
-        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p10le"
+        stream.width = 160
+        stream.height = 120
+        stream.pix_fmt = "yuv420p10le"
         stream.codec_context.color_trc = transfer
         stream.codec_context.color_primaries = stream.codec_context.colorspace = 9
         frame = av.VideoFrame.from_ndarray(image, format="rgb48le")
@@ -389,7 +400,9 @@ def test_the_bits_that_frames_use_become_eight(bits: int, tmp_path: Path) -> Non
     pictures = [numbered(number)[..., 0] for number in range(3)]  # (H, W), up to 255
     with av.open(str(path), "w") as file:
         stream = file.add_stream("ffv1", 25)
-        stream.width, stream.height, stream.pix_fmt = 160, 120, "gray16le"
+        stream.width = 160
+        stream.height = 120
+        stream.pix_fmt = "gray16le"
         for number, picture in enumerate(pictures):
             deep = picture.astype(np.uint16) << (bits - 8)
             frame = av.VideoFrame.from_ndarray(deep, format="gray16le")
@@ -405,11 +418,11 @@ def test_cut_off_files_keep_their_frames(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
     data = write_numbered(tmp_path / name, times, **kind).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) * 2 // 3])
-    found, end = read(tmp_path / name)
-    assert 0 < len(found) < len(times)
-    assert [number for _, number, _ in found] == [*range(len(found))]
-    assert [seconds for *_, seconds in found] == pytest.approx(
-        [times[shown] for shown, *_ in found], abs=6e-4
+    frames, end = read(tmp_path / name)
+    assert 0 < len(frames) < len(times)
+    assert [number for _, number, _ in frames] == [*range(len(frames))]
+    assert [seconds for *_, seconds in frames] == pytest.approx(
+        [times[shown] for shown, *_ in frames], abs=6e-4
     )
     assert end.startswith("damaged: ")
 
@@ -418,13 +431,14 @@ def test_frames_after_damage_are_read(clip: Path, tmp_path: Path) -> None:
     holes = bytearray(clip.read_bytes())
     holes[len(holes) // 2 : len(holes) // 2 + 300] = bytes(300)
     (tmp_path / "holes.mp4").write_bytes(holes)
-    found, end = read(tmp_path / "holes.mp4")
-    assert found[-1][2] == pytest.approx(UNEVEN[-1], abs=1e-4)
+    frames, end = read(tmp_path / "holes.mp4")
+    assert frames[-1][2] == pytest.approx(UNEVEN[-1], abs=1e-4)
     assert end.startswith("damaged: ")
 
 
 def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
-    data, path = bytearray(clip.read_bytes()), tmp_path / "odd.mp4"
+    data = bytearray(clip.read_bytes())
+    path = tmp_path / "odd.mp4"
     for place in np.random.default_rng(8).integers(len(data) // 2, len(data), 3):
         data[place] ^= 0xFF
     path.write_bytes(data)
@@ -438,11 +452,10 @@ def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_damage_gives_frames_or_an_error(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
-    data, path = (
-        write_numbered(tmp_path / name, times, **kind).read_bytes(),
-        tmp_path / f"odd{Path(name).suffix}",
-    )
-    rng, ends = np.random.default_rng(0), set()
+    data = write_numbered(tmp_path / name, times, **kind).read_bytes()
+    path = tmp_path / f"odd{Path(name).suffix}"
+    rng = np.random.default_rng(0)
+    ends = set()
     for _ in range(100):
         odd = bytearray(data[: rng.choice([len(data), rng.integers(len(data))])])
         for place in rng.integers(0, len(data), rng.integers(30)):
@@ -469,7 +482,9 @@ def only_sound(path: Path) -> None:
 def without_frames(path: Path) -> None:
     with av.open(str(path), "w", format="matroska") as file:
         stream = file.add_stream("libx264", 25)
-        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+        stream.width = 160
+        stream.height = 120
+        stream.pix_fmt = "yuv420p"
         file.start_encoding()
 
 

@@ -81,7 +81,9 @@ def mjpeg(images: list[Image]) -> list[bytes]:
 
 
 def test_frames_are_dropped_while_one_is_processed() -> None:
-    taken, read, alive = Event(), Event(), []
+    taken = Event()
+    read = Event()
+    alive = []
 
     def source() -> Iterator[Frame]:
         for number in range(100):
@@ -124,7 +126,9 @@ def test_the_reader_ends_with_its_viewer_and_its_errors_are_raised() -> None:
 
 
 def test_a_file_is_played_in_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, now, naps = write_numbered(tmp_path / "a.mp4", UNEVEN), [100.0], []
+    path = write_numbered(tmp_path / "a.mp4", UNEVEN)
+    now = [100.0]
+    naps = []
 
     def sleep(seconds: float) -> None:
         naps.append(seconds)
@@ -272,12 +276,12 @@ def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
     expected = list(model.stream(squares))
     assert [faces.infos[0].frame for faces in seen] == [*range(20)]
     # `predict` searches the last frame, and a camera's last frame is not known
-    for faces, other in zip(seen[:-1], expected[:-1], strict=True):
+    for faces, predicted in zip(seen[:-1], expected[:-1], strict=True):
         (info,) = faces.infos
-        same_info = replace(info, path=other.path)
+        same_info = replace(info, path=predicted.path)
         assert info.path == "a"
-        assert same_info == other.faces.infos[0]
-        for face, same in zip(faces, other.faces, strict=True):
+        assert same_info == predicted.faces.infos[0]
+        for face, same in zip(faces, predicted.faces, strict=True):
             assert face.probabilities == pytest.approx(same.probabilities, abs=1e-5)
             assert (face.box == same.box).all()
 

@@ -152,12 +152,12 @@ def test_outputs_choose_columns(
     words = ("--output", tmp_path / "some.parquet", "--outputs", *chosen)
     run("predict", photos, *CROPS, "--checkpoint", folder, *words)
     full = pq.read_table(tmp_path / "all.parquet")
-    some = pq.read_table(tmp_path / "some.parquet")
+    chosen_table = pq.read_table(tmp_path / "some.parquet")
     every = {"label", "p_anger", "yaw", "move_jawOpen", "valence", "ambiguous", "entropy"}
-    assert columns <= {*some.column_names}
-    assert not (every - columns) & {*some.column_names}
-    assert some.equals(full.select(some.column_names))
-    assert {"path", "status", "size", "box_left", "pose_from"} < {*some.column_names}
+    assert columns <= {*chosen_table.column_names}
+    assert not (every - columns) & {*chosen_table.column_names}
+    assert chosen_table.equals(full.select(chosen_table.column_names))
+    assert {"path", "status", "size", "box_left", "pose_from"} < {*chosen_table.column_names}
 
 
 def test_a_head_that_the_model_lacks_is_refused(

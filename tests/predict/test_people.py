@@ -67,10 +67,10 @@ def table(videos: list[list[Faces]], tmp_path: Path) -> list[dict[str, object]]:
 def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     times = [0.0, 0.1, 0.2, 1.2, 1.3, 1.4]  # one frame is shown for a second
     words = {0: "nnhnhh", 3: ".hh.hh"}
-    first, other = table([frames("a.mp4", times, words)], tmp_path)
+    first, second = table([frames("a.mp4", times, words)], tmp_path)
     assert (first["path"], first["track"], first["frames"]) == ("a.mp4", 0, 6)
     assert (first["first_seen"], first["last_seen"]) == (0.0, 1.4)
-    for person, shares, longest in ((first, (0.3, 1.2), 1.0), (other, (0.0, 1.3), 1.1)):
+    for person, shares, longest in ((first, (0.3, 1.2), 1.0), (second, (0.0, 1.3), 1.1)):
         assert [person[f"time_{name}"] * sum(shares) for name in LABELS] == pytest.approx(shares)
         assert (person["longest_run"], person["longest_run_seconds"]) == (
             "happiness",
@@ -102,7 +102,7 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     people = People()
     for faces in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."}):
         people.add(faces)
-    found = people.intervals()
+    intervals = people.intervals()
     expected = [
         (0, 0.0, 0.2, "neutral"),
         (0, 0.2, 1.2, "happiness"),
@@ -111,13 +111,13 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
         (3, 0.1, 1.2, "happiness"),
         (3, 1.3, 1.4, "happiness"),
     ]
-    assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == expected
-    assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
+    assert [(i.track, i.start, round(i.end, 6), i.label) for i in intervals] == expected
+    assert [i.confidence for i in intervals] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
     for name in ("i.csv", "i.TextGrid"):
         write_intervals(tmp_path / name, people, {"a.mp4": 0.0}, overwrite=True)
     table = pandas.read_csv(tmp_path / "i.csv")
     assert [*table.columns] == ["path", "track", "start", "end", "label", "confidence"]
-    assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
+    assert table["confidence"].tolist() == pytest.approx([i.confidence for i in intervals])
     assert [
         *table[["track", "start", "end", "label"]].itertuples(index=False, name=None)
     ] == expected
@@ -164,8 +164,8 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     people = People(min_confidence=0.65)  # happiness reaches it from frame 5 on
     for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
         people.add(faces)
-    found = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.intervals()]
-    assert found == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
+    intervals = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.intervals()]
+    assert intervals == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
     assert (first["frames"], first["last_seen"]) == (10, 0.9)

@@ -159,10 +159,8 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
         seen.append(image.shape)
         weight = image[..., 0] / image[..., 0].sum(dtype=float)
         y, x = np.indices(weight.shape) + 0.5
-        middle, side = (
-            np.array([(weight * x).sum(), (weight * y).sum()]),
-            400 * max(image.shape) / max(shape),
-        )
+        middle = np.array([(weight * x).sum(), (weight * y).sum()])
+        side = 400 * max(image.shape) / max(shape)
         return [
             Detection(
                 np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9
@@ -215,7 +213,8 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
 
 def detect_corner(image: Image) -> list[Detection]:
     """Detects a small face in the lower right corner of a bright image."""
-    corner, side = np.array(image.shape[1::-1]) * 0.55, image.shape[0] * 0.45
+    corner = np.array(image.shape[1::-1]) * 0.55
+    side = image.shape[0] * 0.45
     face = Detection(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
     return [face] if image.max() > 0 else []
 
@@ -248,15 +247,16 @@ def test_crops(photos: Path) -> None:
 
 def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
     home = tmp_path / ".home"  # hidden, but named
-    top, other = home / "top", home / "other"
+    top = home / "top"
+    second = home / "other"
     for name in ("top/b/1.png", "top/.store/2.png", "other/deep/3.png"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).touch()
     links = {
         "a": top / "b",
         "kept": top / ".store",
-        "more": other,
-        "same": other / "deep",
+        "more": second,
+        "same": second / "deep",
         "b/loop": top,
     }
     for link, goal in links.items():

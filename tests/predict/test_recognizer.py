@@ -70,12 +70,13 @@ def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path)
     assert face.box[0] < face.landmarks["nose"][0] < face.box[2]
     assert 0.6 < face.score <= 1
     assert (face.path, face.face) == (str(photo), 0)
-    for found in others:
-        assert [one.probabilities for one in found] == [face.probabilities]
+    for faces in others:
+        assert [same.probabilities for same in faces] == [face.probabilities]
 
 
 def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> None:
-    both, empty = np.hstack([astronaut(), astronaut()]), np.full((64, 64, 3), 128, np.uint8)
+    both = np.hstack([astronaut(), astronaut()])
+    empty = np.full((64, 64, 3), 128, np.uint8)
     faces = model.predict([both, empty, photo], batch_size=2, workers=1)
     assert [(face.path, face.face) for face in faces] == [
         ("image 0", 0),
@@ -237,10 +238,8 @@ def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> 
     deep = (np.asarray(Pil.fromarray(astronaut()).convert("L"), np.uint16) << 8) + 7
     Pil.fromarray(deep).save(tmp_path / "deep.png")
     for name in ("turned.png", "deep.png"):
-        (by_path,), (by_image,) = (
-            model.predict(tmp_path / name),
-            model.predict(Pil.open(tmp_path / name)),
-        )
+        (by_path,) = model.predict(tmp_path / name)
+        (by_image,) = model.predict(Pil.open(tmp_path / name))
         assert by_image.probabilities == pytest.approx(by_path.probabilities, abs=1e-5)
 
 
@@ -252,10 +251,12 @@ def test_logits_of_a_manifest_are_those_of_its_images(
     manifest = Manifest.read(drawn / "faces.parquet").split("test")
     assert logits.shape == target.shape == (len(manifest), 8)
     assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
-    image, landmarks = decode_image(manifest.image_bytes(3)), manifest.landmarks()[3]
+    image = decode_image(manifest.image_bytes(3))
+    landmarks = manifest.landmarks()[3]
     crop, points, _ = crop_face(image, landmarks, model.crop_spec, framed=True)
     if mirrored:
-        crop, points = crop[:, ::-1], (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]
+        crop = crop[:, ::-1]
+        points = (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]
     boxes, valid = place_regions(points, model.crop_spec)
     pixels = torch.from_numpy(crop.copy()).permute(2, 0, 1)[None] / 255
     expected = model.net.logits(
@@ -290,7 +291,8 @@ def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(
     def expected(ratio: np.ndarray) -> np.ndarray:
         return plain * ratio / (plain * ratio).sum(1, keepdims=True)
 
-    trained, member = np.array(TRAINED), np.array([1, 0, 0, 0, 1, 0, 0, 0])
+    trained = np.array(TRAINED)
+    member = np.array([1, 0, 0, 0, 1, 0, 0, 0])
     (tmp_path / "prior.json").write_text(json.dumps({"anger": 3, "neutral": 1}))
     for options, ratio in (
         ({}, trained ** (-0.2 / 1.5)),
@@ -444,7 +446,8 @@ def test_regions_outside_the_photo() -> None:
     for name, point in centres.items():
         x, y = to_crop @ np.array([*point, 1.0])
         boxes[name] = np.array([x - 8, y - 8, x + 8, y + 8])
-    info, scheme = PhotoInfo("a.jpg", size=(100, 60)), Scheme(regions=tuple(boxes))
+    info = PhotoInfo("a.jpg", size=(100, 60))
+    scheme = Scheme(regions=tuple(boxes))
     faces = replace(
         found_faces([info], np.array([0]), scheme=scheme),
         to_crop=to_crop[None],

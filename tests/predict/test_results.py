@@ -125,12 +125,12 @@ def test_bytes_and_open_files(model: Recognizer, folder: Path) -> None:
     content = (folder / "a.png").read_bytes()
     (expected,) = model.predict(folder / "a.png", workers=0)
     with (folder / "a.png").open("rb") as file:
-        found = model.predict([content, io.BytesIO(content), bytearray(content), file], workers=0)
-    assert [face.path for face in found] == [f"<bytes {index}>" for index in range(4)]
-    for face in found:
+        faces = model.predict([content, io.BytesIO(content), bytearray(content), file], workers=0)
+    assert [face.path for face in faces] == [f"<bytes {index}>" for index in range(4)]
+    for face in faces:
         assert face.probabilities == pytest.approx(expected.probabilities, abs=1e-6)
-    assert np.array_equal(found[0].read_photo(), expected.read_photo())
-    assert pickle.loads(pickle.dumps(found[0])).plot().size == expected.plot().size
+    assert np.array_equal(faces[0].read_photo(), expected.read_photo())
+    assert pickle.loads(pickle.dumps(faces[0])).plot().size == expected.plot().size
     with pytest.raises(FerVitError, match='"rb"'):
         model.predict(io.StringIO("text"))
     for wrong in (b"", b"text", content[:100]):
@@ -142,7 +142,9 @@ def test_bytes_and_open_files(model: Recognizer, folder: Path) -> None:
 
 
 def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> None:
-    upright, exif, file = Pil.open(folder / "a.png"), Pil.Exif(), io.BytesIO()
+    upright = Pil.open(folder / "a.png")
+    exif = Pil.Exif()
+    file = io.BytesIO()
     exif[0x0112] = 6
     upright.rotate(90, expand=True).save(file, "jpeg", exif=exif, quality=95)
     (face,) = model.predict(file.getvalue(), workers=0)
@@ -160,7 +162,8 @@ def test_copies_of_a_face_have_no_network(model: Recognizer, faces: FaceResults)
             face.plot(attention=True)
     assert model.plot_attention(again).size == model.plot_attention(faces[0]).size
     for method in ("pixels", "ablation"):
-        explained, expected = model.explain(again, method), model.explain(faces[0], method)
+        explained = model.explain(again, method)
+        expected = model.explain(faces[0], method)
         assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
         assert explained.shares.shape == (1, len(model.crop_spec.regions))
         assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
@@ -265,7 +268,9 @@ def test_predict_restores_the_threads_of_the_process(model: Recognizer, folder: 
 
 
 def test_blocks_that_overlap_in_threads_restore_opencv() -> None:
-    before, first, second = cv2.getNumThreads(), threading.Event(), threading.Event()
+    before = cv2.getNumThreads()
+    first = threading.Event()
+    second = threading.Event()
 
     def work() -> None:
         with opencv_in_one_thread():
@@ -290,8 +295,8 @@ def test_the_number_of_threads_changes_only_rounding(model: Recognizer, folder: 
     photo = folder / "d.png"
     few = model.predict(photo, workers=0)
     many = model.predict([photo] * 8, workers=0)
-    for face, other in zip(few, many, strict=False):
-        assert face.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+    for face, same in zip(few, many, strict=False):
+        assert face.probabilities == pytest.approx(same.probabilities, abs=1e-5)
 
 
 def test_a_photo_is_read_once(

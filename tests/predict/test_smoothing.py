@@ -41,10 +41,15 @@ def smooth_by_loops(
 ) -> Array:
     """Loops over everything in double precision."""
     rows = []
-    for now, own in zip(times, tracks, strict=True):
-        logs, total = [0.0] * len(LABELS), 0.0
-        for then, other, value in zip(times, tracks, values, strict=True):
-            if own == other and abs(now - then) <= 3 * constant and (then <= now or not causal):
+    for now, track in zip(times, tracks, strict=True):
+        logs = [0.0] * len(LABELS)
+        total = 0.0
+        for then, then_track, value in zip(times, tracks, values, strict=True):
+            if (
+                track == then_track
+                and abs(now - then) <= 3 * constant
+                and (then <= now or not causal)
+            ):
                 age = (now - then) / constant
                 weight = math.exp(-age if causal else -(age**2) / 2)
                 logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
@@ -71,25 +76,28 @@ def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, 
         for given, frame in enumerate(clip(times, values, tracks)):  # noqa: B007
             yield frame
 
-    found = []
+    smoothed_frames = []
     for number, faces in enumerate(smooth_faces(frames(), 0.3, causal)):
         assert faces.infos[0].frame == number
         assert given == number or not causal  # no delay
-        found.append(faces)
-    assert np.array_equal(np.concatenate([faces.probabilities for faces in found]), values)
+        smoothed_frames.append(faces)
+    assert np.array_equal(
+        np.concatenate([faces.probabilities for faces in smoothed_frames]), values
+    )
     expected = smooth_by_loops(times, values, tracks, 0.3, causal)
-    smoothed = np.concatenate([faces.smoothed for faces in found])
+    smoothed = np.concatenate([faces.smoothed for faces in smoothed_frames])
     assert np.allclose(smoothed, expected, atol=1e-9)
 
 
 def test_photos_and_other_videos_stay_apart() -> None:
-    happy, sad = np.array([[0.01, 0.98, 0.01]]), np.array([[0.01, 0.01, 0.98]])
+    happy = np.array([[0.01, 0.98, 0.01]])
+    sad = np.array([[0.01, 0.01, 0.98]])
     photo = make_faces(LABELS, sad, path="a.jpg", index=1)
     broken = no_faces([PhotoInfo("a.mp4", "damaged: 3")])
     first = clip([0.0, 0.1], np.concatenate([happy, happy]), [0, 0])
     last = clip([0.2], sad, [0], index=2) + clip([0.2], happy, [0], index=3)
-    found = list(smooth_faces([*first, broken, photo, *last], 1.0))
-    assert [(faces.infos[0].index, faces.infos[0].frame) for faces in found] == [
+    smoothed = list(smooth_faces([*first, broken, photo, *last], 1.0))
+    assert [(faces.infos[0].index, faces.infos[0].frame) for faces in smoothed] == [
         (0, 0),
         (0, 1),
         (0, None),
@@ -97,20 +105,21 @@ def test_photos_and_other_videos_stay_apart() -> None:
         (2, 0),
         (3, 0),
     ]
-    assert [faces.infos for faces in found[2:4]] == [broken.infos, photo.infos]
-    labels = [face.label_smoothed for faces in found for face in faces]
+    assert [faces.infos for faces in smoothed[2:4]] == [broken.infos, photo.infos]
+    labels = [face.label_smoothed for faces in smoothed for face in faces]
     assert labels == ["happiness", "happiness", None, "sadness", "happiness"]
 
 
 def test_outputs_are_averaged_and_angles_as_directions() -> None:
-    moves, rolls = [0.0, 0.5, 1.0], [170.0, 180.0, -170.0]
+    moves = [0.0, 0.5, 1.0]
+    rolls = [170.0, 180.0, -170.0]
     even = np.full((3, 3), 1 / 3)
     frames = clip([0.0, 0.1, 0.2], even, [0, 0, 0], outputs={"move_a": moves, "roll": rolls})
-    found = list(smooth_faces(frames, 10.0))
-    for faces in found:
+    smoothed = list(smooth_faces(frames, 10.0))
+    for faces in smoothed:
         assert faces[0].smoothed_outputs["move_a"] == pytest.approx(0.5, abs=1e-3)
         assert abs(faces[0].smoothed_outputs["roll"]) == pytest.approx(180, abs=0.1)
-    assert [faces[0].outputs["move_a"] for faces in found] == moves
+    assert [faces[0].outputs["move_a"] for faces in smoothed] == moves
     (photo,) = smooth_faces([make_faces(LABELS, even[:1], outputs={"move_a": [0.3]})], 1.0)
     assert photo[0].smoothed_outputs == {}
     (alone,) = smooth_faces(clip([0.0], even[:1], [0], outputs={"move_a": [0.3]}), 0.0)

@@ -67,39 +67,41 @@ def find(
     """The tracks of each frame with their squares' corners,
     and the frames that were searched as a whole.
     """
-    detector, found, searched = Blobs(), [], []
+    detector = Blobs()
+    positions = []
+    searched = []
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
     for number, faces in enumerate(tracked(detector, frames, detect_every)):
         corners = [tuple(corner) for corner in faces.box[:, :2].round().astype(int).tolist()]
-        found.append(dict(zip(faces.track, corners, strict=True)))
+        positions.append(dict(zip(faces.track, corners, strict=True)))
         # faces are followed in squares
         searched += [number] * any(height != width for height, width in detector.seen)
         detector.seen.clear()
-    return found, searched
+    return positions, searched
 
 
 @squares
 def test_faces_are_followed_between_searches() -> None:
     paths = [[(50 + n, 100), (500 - 2 * n, 220)] for n in range(12)]
-    found, searched = find([stage(*places) for places in paths], 5)
+    frames, searched = find([stage(*places) for places in paths], 5)
     assert searched == [0, 5, 10]
-    for places, tracks in zip(paths, found, strict=True):
-        corners = [tracks[track] for track in sorted(tracks, key=found[0].__getitem__)]
+    for places, tracks in zip(paths, frames, strict=True):
+        corners = [tracks[track] for track in sorted(tracks, key=frames[0].__getitem__)]
         expected = sorted(places) if places == sorted(places) else places
         assert np.abs(np.array(corners) - expected).max() <= 2
-    assert all(tracks.keys() == {1, 2} for tracks in found)
+    assert all(tracks.keys() == {1, 2} for tracks in frames)
 
 
 @squares
 def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
     still = stage((50, 100), (400, 200))
     jump = stage((50, 100), (400, 20))
-    found, searched = find([still, still, jump, jump, jump, jump, jump, jump], 5)
+    frames, searched = find([still, still, jump, jump, jump, jump, jump, jump], 5)
     assert searched == [0, 2, 7]
-    assert [len(tracks) for tracks in found] == [2] * 8
+    assert [len(tracks) for tracks in frames] == [2] * 8
     more = stage((50, 100), (400, 200), (230, 250))
-    found, searched = find([still, more, more, more, more, more, more], 5)
-    assert [len(tracks) for tracks in found] == [2, 2, 2, 2, 2, 3, 3]
+    frames, searched = find([still, more, more, more, more, more, more], 5)
+    assert [len(tracks) for tracks in frames] == [2, 2, 2, 2, 2, 3, 3]
     assert find([still] * 4, 1)[1] == [0, 1, 2, 3]
 
 
@@ -108,9 +110,9 @@ def test_every_search_finds_small_faces() -> None:
     large = stage((50, 100), (400, 200))
     more = large.copy()
     more[20:32, 20:32] = 255
-    found, searched = find([large, *[more] * 11], 5)
+    frames, searched = find([large, *[more] * 11], 5)
     assert searched == [0, 5, 10]
-    assert [len(tracks) for tracks in found] == [2] * 5 + [3] * 7
+    assert [len(tracks) for tracks in frames] == [2] * 5 + [3] * 7
 
 
 @squares
@@ -119,10 +121,10 @@ def test_every_search_finds_small_faces() -> None:
 def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
     images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
-    found = list(tracked(Blobs(), frames, 5, fill=True))
-    assert [faces.infos[0].frame for faces in found] == [*range(12)]
-    assert [faces.track.tolist() for faces in found] == [[1]] * entry + [[1, 2]] * (12 - entry)
-    for number, faces in enumerate(found[entry:], entry):
+    tracks = list(tracked(Blobs(), frames, 5, fill=True))
+    assert [faces.infos[0].frame for faces in tracks] == [*range(12)]
+    assert [faces.track.tolist() for faces in tracks] == [[1]] * entry + [[1, 2]] * (12 - entry)
+    for number, faces in enumerate(tracks[entry:], entry):
         newcomer = faces.box[faces.track == 2][0]
         assert np.abs(newcomer[:2] - (400 - 3 * number, 200)).max() <= 2
 
@@ -136,11 +138,11 @@ def test_a_face_that_appears_after_the_last_search_has_rows(damaged: bool) -> No
         if damaged:
             raise ImageError("damaged")
 
-    found = []
+    tracks = []
     with pytest.raises(ImageError) if damaged else nullcontext():
         for faces in tracked(Blobs(), frames(), 5, fill=True):
-            found.append(faces)
-    assert [len(faces) for faces in found] == [0] * 6 + [1] * 3
+            tracks.append(faces)
+    assert [len(faces) for faces in tracks] == [0] * 6 + [1] * 3
 
 
 def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) -> None:
@@ -206,8 +208,8 @@ def test_a_face_too_small_for_rows_is_not_followed_back() -> None:
     for image in images[3:]:
         image[100:112, 50:62] = 255  # 12 of 360 pixels
     frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
-    found = list(tracked(Blobs(), frames, 5, fill=True))
-    assert [len(faces) for faces in found] == [0] * 5 + [1] * 7
+    tracks = list(tracked(Blobs(), frames, 5, fill=True))
+    assert [len(faces) for faces in tracks] == [0] * 5 + [1] * 7
 
 
 @squares
@@ -290,11 +292,11 @@ def test_drawn_people_keep_their_numbers(
     times = [n / rate for n in range(4 * rate)]
     images, truth = zip(*scene(actors, times, walls=walls), strict=True)
     frames = (Frame(image, number, times[number]) for number, image in enumerate(images))
-    found = [
+    tracks = [
         [*zip(faces.track.tolist(), faces.landmarks, strict=True)]
         for faces in tracked(YuNet(yunet), frames, detect_every)
     ]
-    scores = track_scores(truth, found)
+    scores = track_scores(truth, tracks)
     print(name, detect_every, scores)
     assert scores.switches == 0
     assert scores.idf1 > 0.95
@@ -304,7 +306,8 @@ def test_drawn_people_keep_their_numbers(
 def face_at(x: float, y: float = 100.0, width: float = 90.0, noise: Array = ZERO) -> Detection:
     """A face where a detector would find it."""
     landmarks = np.array([x, y]) + (np.array(TEMPLATE) - 0.5) * width + noise * width
-    middle, half = landmarks.mean(0), 0.4 * width
+    middle = landmarks.mean(0)
+    half = 0.4 * width
     return Detection(np.concatenate([middle - half, middle + half]), landmarks, 0.9)
 
 
@@ -312,7 +315,9 @@ def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> 
     """Whether each actor has one number. Faces are found with noise unless another stands before,
     or they are lost.
     """
-    rng, tracker, numbers = np.random.default_rng(0), Tracker(), [set() for _ in actors]
+    rng = np.random.default_rng(0)
+    tracker = Tracker()
+    numbers = [set() for _ in actors]
     for seconds in times.tolist():
         places = {n: place for n, actor in enumerate(actors) if (place := actor.place(seconds))}
         seen = [
@@ -328,7 +333,9 @@ def keeps_numbers(actors: list[Actor], times: np.ndarray, lost: float = 0.0) -> 
         faces = [face_at(*places[n], rng.normal(0, 0.02, (5, 2))) for n in seen]
         for actor, number in zip(seen, tracker.number_faces(faces, seconds), strict=True):
             numbers[actor].add(number)
-    return all(len(found) == 1 for found in numbers) and len(set.union(*numbers)) == len(actors)
+    return all(len(person_numbers) == 1 for person_numbers in numbers) and len(
+        set.union(*numbers)
+    ) == len(actors)
 
 
 CAST = {name: actors for name, (actors, _) in SCENES.items()} | {

@@ -60,15 +60,16 @@ def test_an_arc_joins_the_middles_and_discs_have_the_area_of_their_attention() -
     figure = attention_figure(VIEW, attention(), REGIONS)
     shown = green(rasterize(figure))
     scale = shown.shape[1] * figure.axes[0].get_position().width / 64
-    for x, y, there in ((12, 12, True), (48, 48, True), (50, 12, False), (12, 50, False)):
-        assert shown[round(y * scale), round(x * scale)] == there
+    for x, y, covered in ((12, 12, True), (48, 48, True), (50, 12, False), (12, 50, False)):
+        assert shown[round(y * scale), round(x * scale)] == covered
     # The arc bends to one side of the straight line.
     middle = np.array([30, 30]) + np.array([36, -36]) * 0.15 / 2 * -1
     near = shown[round((middle[1] - 3) * scale) : round((middle[1] + 3) * scale)]
     assert near[:, round((middle[0] - 3) * scale) : round((middle[0] + 3) * scale)].any()
     none = attention()._replace(relations=np.zeros((1, 3, 3)))
     discs = green(rasterize(attention_figure(VIEW, none, REGIONS)))
-    small, large = discs[: round(30 * scale)].sum(), discs[round(30 * scale) :].sum()
+    small = discs[: round(30 * scale)].sum()
+    large = discs[round(30 * scale) :].sum()
     assert 2.5 < large / small < 6  # 4, less the outlines
 
 

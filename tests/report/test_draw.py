@@ -25,7 +25,8 @@ CROP = 64
 
 
 def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> Array:
-    cos, sin = scale * np.cos(np.deg2rad(degrees)), scale * np.sin(np.deg2rad(degrees))
+    cos = scale * np.cos(np.deg2rad(degrees))
+    sin = scale * np.sin(np.deg2rad(degrees))
     return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
 
 

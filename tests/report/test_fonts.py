@@ -114,7 +114,7 @@ def test_line_breaks_need_no_font(caplog: pytest.LogCaptureFixture) -> None:
 def test_texts_of_figures_have_a_second_font() -> None:
     figure = Figure()
     plain = figure.text(0, 0, "joy")
-    other = figure.text(0, 1, "радость")
+    cyrillic = figure.text(0, 1, "радость")
     charts.choose_fonts(figure)
-    assert fonts.STANDARD in other.get_fontfamily()
-    assert len(plain.get_fontfamily()) < len(other.get_fontfamily())
+    assert fonts.STANDARD in cyrillic.get_fontfamily()
+    assert len(plain.get_fontfamily()) < len(cyrillic.get_fontfamily())

@@ -48,7 +48,8 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
     assert names[6:8] == ["two lines three.png", "photo?gnp.exe"]
     assert page.title() == page.locator("h1").text_content() == NAMES[0]
     assert page.locator(".facts dd").first.text_content() == names[1]
-    cards, dialog = page.locator(".card"), page.locator("dialog")
+    cards = page.locator(".card")
+    dialog = page.locator("dialog")
     assert cards.locator(".name").all_text_contents() == [name.rpartition("/")[2] for name in names]
     assert [card.get_attribute("title") for card in cards.all()] == names
     assert [
@@ -57,7 +58,7 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
     ] == [shown[json.loads(record.data)["order"][0]] for record in records]
     for number, name in enumerate(names):
         page.get_by_label("File name").fill(name)
-        expect(page.locator(".card:visible")).to_have_count(sum(name in other for other in names))
+        expect(page.locator(".card:visible")).to_have_count(sum(name in shown for shown in names))
         cards.nth(number).scroll_into_view_if_needed()
         expect(cards.nth(number).locator("img")).to_have_js_property("complete", True)
         with Image.open(io.BytesIO(cards.nth(number).locator("img").screenshot())) as picture:

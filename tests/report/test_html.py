@@ -62,14 +62,14 @@ def write(folder: Path) -> Path:
     records = []
     for number, (view, explained) in enumerate(zip(views, evidence, strict=True)):
         records.append(save_face(folder, number, view, explained, REGIONS))
-    found = [Interval(mean=0.2, low=0.1, high=0.3, faces=40)] * (3 + 3 + 9)
+    intervals = [Interval(mean=0.2, low=0.1, high=0.3, faces=40)] * (3 + 3 + 9)
     mean = replace(make_view(""), face=mean_face(LABELS[2], 32))
     average = average_data(
         40,
         mean,
         make_evidence()._replace(order=[0], targets=make_evidence().targets[2:3]),
         REGIONS,
-        found,
+        intervals,
     )
     write_page(
         folder / "index.html",
@@ -96,10 +96,10 @@ def page(file: Path) -> str:
 
 
 def data(page: str) -> dict[str, Any]:
-    (found,) = re.findall(
+    (text,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
     )
-    return json.loads(found)
+    return json.loads(text)
 
 
 @pytest.fixture
@@ -121,7 +121,8 @@ def test_names_are_text_and_the_page_needs_only_the_pictures_beside_it(page: str
     assert not any(
         text in page for text in ("A <title>", "<best>.ckpt", LABELS[2], HOSTILE, QUOTES)
     )
-    faces, tags = data(page)["faces"], page.partition("<body>")[2].partition("<script")[0]
+    faces = data(page)["faces"]
+    tags = page.partition("<body>")[2].partition("<script")[0]
     assert [face["name"] for face in faces] == [HOSTILE, QUOTES, "broken ?.png", "folder/last.png"]
     assert data(page)["labels"] == list(LABELS)
     assert not re.search(r"""<[^>]*\s(src|on\w+|href=["']?(?!["#]))""", tags)
@@ -336,10 +337,8 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
     assert [path.name for path in (tmp_path / "photos").glob("*-whole.jpg")] == ["000001-whole.jpg"]
     page, _ = open_records(chrome, tmp_path, records)
     assert loaded(page.locator(".whole img"))
-    whole, second = (
-        page.locator(".whole img").bounding_box(),
-        page.locator(".whole button").nth(1).bounding_box(),
-    )
+    whole = page.locator(".whole img").bounding_box()
+    second = page.locator(".whole button").nth(1).bounding_box()
     assert page.locator(".whole").count() == 1
     assert whole
     assert second
@@ -360,8 +359,8 @@ def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
             box=np.array([10.0 * number, 5, 10.0 * number + 8, 15]),
         )
         records.append(save_face(tmp_path, number, boxed, make_evidence(), REGIONS))
-    other = make_view("c.png", (0.8, 0.1, 0.1), face=0)
-    records.append(save_face(tmp_path, 4, other, make_evidence([0, 1, 2]), REGIONS))
+    second_view = make_view("c.png", (0.8, 0.1, 0.1), face=0)
+    records.append(save_face(tmp_path, 4, second_view, make_evidence([0, 1, 2]), REGIONS))
     page, wrong = open_records(chrome, tmp_path, records)
     assert page.locator(".whole").count() == 1
     page.get_by_role("button", name="face 3: happiness 70%").click()
@@ -520,7 +519,8 @@ def test_names_in_a_crowd_cover_no_name_and_no_face(
     photo = np.full((600, 900, 3), 90, np.uint8)
     for number in range(24):
         row, column = divmod(number, 6)
-        left, top = 150.0 * column + 20, 150.0 * row + 8 * (number % 3)
+        left = 150.0 * column + 20
+        top = 150.0 * row + 8 * (number % 3)
         view = replace(
             make_view("a/" + "very_long_name_" * 8 + ".jpg"),
             face=make_face({"neutral": 0.1, label: 0.8, "a": 0.1}, face=number),
@@ -539,11 +539,11 @@ def test_names_in_a_crowd_cover_no_name_and_no_face(
         shown = [shape for shape in shapes if shape["shown"]]
         assert shown or width == 390  # a phone has no room for long names
         for shape in shown:
-            for other in shapes:
-                if other is shape:
+            for second in shapes:
+                if second is shape:
                     continue
-                assert not overlap(shape["name"], other["box"])
-                assert not (other["shown"] and overlap(shape["name"], other["name"]))
+                assert not overlap(shape["name"], second["box"])
+                assert not (second["shown"] and overlap(shape["name"], second["name"]))
         assert page.locator(".groups .key").all_inner_texts() == [f"{label} 24"]
         assert page.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
         hidden = page.locator(".whole .unnamed").first

@@ -71,7 +71,8 @@ def browser(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> None:
     page, wrong = browser
-    line, dialog = page.get_by_role("slider", name="person 1 over time"), page.locator("dialog")
+    line = page.get_by_role("slider", name="person 1 over time")
+    dialog = page.locator("dialog")
     assert line.get_attribute("aria-valuetext") == "0:00.0  <i>fear 100%"
     line.focus()
     for key, seconds in (
@@ -105,7 +106,8 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
 
 def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str]]) -> None:
     page, wrong = browser
-    line, dialog = page.get_by_role("slider", name="person 0 over time"), page.locator("dialog")
+    line = page.get_by_role("slider", name="person 0 over time")
+    dialog = page.locator("dialog")
     box = line.bounding_box()
     assert box
     for part, seconds in ((0.1, "0.0"), (0.2, "2.5"), (0.6, "5.0"), (0.9, "10.0")):

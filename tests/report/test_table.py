@@ -206,10 +206,12 @@ def test_markdown_keeps_cells_apart() -> None:
 
 
 def test_the_table_says_which_way_is_better() -> None:
-    one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
-    found = {method: {"deletion": one, "insertion": none} for method in ("relevance", "random")}
+    interval, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
+    results = {
+        method: {"deletion": interval, "insertion": none} for method in ("relevance", "random")
+    }
     table = faithfulness_table(
-        found, {"relevance": found["relevance"]}, {"deletion": -1, "insertion": 1}
+        results, {"relevance": results["relevance"]}, {"deletion": -1, "insertion": 1}
     ).splitlines()
     assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
     assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"

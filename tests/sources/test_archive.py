@@ -155,8 +155,8 @@ def test_folders_in_an_old_code_page_are_no_garbled_classes(
         prepare("folder", path, tmp_path / "m.parquet", detector="none")
     path = old_zip(tmp_path / "y.zip", names, "utf-8")
     with unpacked(path, tmp_path / "out") as (folder, _):
-        found = {file.parent.name for file in folder.rglob("*.png")}
-    assert found == {name.split("/")[-2] for name in names}
+        folders = {file.parent.name for file in folder.rglob("*.png")}
+    assert folders == {name.split("/")[-2] for name in names}
 
 
 def test_photos_in_an_old_code_page_are_read(tmp_path: Path) -> None:
@@ -172,7 +172,8 @@ def tarred(path: Path, names: list[str], extra: list[tarfile.TarInfo] = []) -> P
     with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as file:
         for name in names:
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(FACE), 0o777
+            info.size = len(FACE)
+            info.mode = 0o777
             file.addfile(info, io.BytesIO(FACE))
         for info in extra:
             file.addfile(info)
@@ -197,15 +198,16 @@ def test_a_tar_writes_nothing_outside_and_makes_no_link(tmp_path: Path) -> None:
     kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
     for number, kind in enumerate(kinds):
         info = tarfile.TarInfo(f"train/link{number}")
-        info.type, info.linkname = kind, str(tmp_path / "secret")
+        info.type = kind
+        info.linkname = str(tmp_path / "secret")
         special.append(info)
     names = [*GOOD, "../../out.png", "train/../../../up.png", "/absolute/1.png"]
     before = {*tmp_path.rglob("*")}
     path = tarred(tmp_path / "x.tar.gz", names, special)
     with unpacked(path, tmp_path / "work" / "m.parquet") as (folder, left_out):
-        found = [file for file in sorted(folder.rglob("*")) if not file.is_dir()]
-        assert not any(map(os.path.islink, found))
-        assert {file.relative_to(folder).as_posix() for file in found} == {*GOOD, "absolute/1.png"}
+        files = [file for file in sorted(folder.rglob("*")) if not file.is_dir()]
+        assert not any(map(os.path.islink, files))
+        assert {file.relative_to(folder).as_posix() for file in files} == {*GOOD, "absolute/1.png"}
     assert left_out == Counter({archive.NO_FILE: 4, archive.OUTSIDE: 2})
     assert {*tmp_path.rglob("*")} - before == {path}
 

@@ -34,9 +34,9 @@ def reading(**counts: int) -> Reading:
     )
 
 
-def counts(found: Reading, split: str) -> dict[str | None, int]:
+def counts(reading: Reading, split: str) -> dict[str | None, int]:
     """How many images of every class a split has."""
-    return dict(Counter(row.label for row in found.rows if row.split == split))
+    return dict(Counter(row.label for row in reading.rows if row.split == split))
 
 
 def test_hold_out_takes_a_tenth_of_every_class() -> None:
@@ -59,7 +59,8 @@ def test_small_classes_give_one_image_but_never_their_last() -> None:
 def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
     turned = Reading(rows.names, rows.rows[::-1])
-    held, again = hold_out(rows), hold_out(turned)
+    held = hold_out(rows)
+    again = hold_out(turned)
     assert {r.name for r in held.rows if r.split == "val"} == {
         r.name for r in again.rows if r.split == "val"
     }
@@ -74,8 +75,8 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
 def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
-    found = list(read_text_table(path, ("x", "y"), header=False))
-    assert found == [(1, {"x": "a", "y": "(0, 1)"}), (3, {"x": "b", "y": "2"})]
+    rows = list(read_text_table(path, ("x", "y"), header=False))
+    assert rows == [(1, {"x": "a", "y": "(0, 1)"}), (3, {"x": "b", "y": "2"})]
     for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
         ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),

@@ -21,7 +21,7 @@ from fer_vit.sources.movements import differing_regions
 
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
-    first, again, other = (
+    first, again, second_seed = (
         read(tmp_path / str(n), count=80, seed=seed, size=48) for n, seed in enumerate((0, 0, 8))
     )
     assert first.names == EXPRESSIONS
@@ -34,7 +34,9 @@ def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
         assert row.landmarks is not None
         assert row.score is None
         assert row.image.relative_to(tmp_path / "0").parts[:2] == (row.split, row.label)
-    files = [[row.image.read_bytes() for row in reading.rows] for reading in (first, again, other)]
+    files = [
+        [row.image.read_bytes() for row in reading.rows] for reading in (first, again, second_seed)
+    ]
     assert len(set(files[0])) == 80
     assert files[0] == files[1]
     assert not set(files[0]) & set(files[2])
@@ -51,12 +53,13 @@ def test_a_folder_of_others_is_refused_and_one_drawn_before_is_taken_again(tmp_p
     assert [(row.image, row.split, row.label) for row in again] == [
         (row.image, row.split, row.label) for row in rows
     ]
-    for other in ({"seed": 1}, {"size": 33}, {"colour": True}, {"count": 10}):
+    for changed in ({"seed": 1}, {"size": 33}, {"colour": True}, {"count": 10}):
         with pytest.raises(FerVitError, match="holds something else"):
-            read(tmp_path / "faces", **{"count": 9, "size": 32} | other)  # type: ignore[arg-type]
+            read(tmp_path / "faces", **{"count": 9, "size": 32} | changed)  # type: ignore[arg-type]
 
 
-BROWS, EYES = {"right_brow", "left_brow"}, {"right_eye", "left_eye"}
+BROWS = {"right_brow", "left_brow"}
+EYES = {"right_eye", "left_eye"}
 PAIRS = list(combinations(EXPRESSIONS, 2))
 
 
@@ -65,7 +68,8 @@ def box_mask(box: Float32Array, size: int, margin: float) -> Mask:
     on every side.
     """
     x0, y0, x1, y1 = box
-    low, high = np.arange(size), np.arange(size) + 1
+    low = np.arange(size)
+    high = np.arange(size) + 1
     columns = (low >= x0 - margin) & (high <= x1 + margin)
     return ((low >= y0 - margin) & (high <= y1 + margin))[:, None] & columns
 
@@ -170,7 +174,8 @@ def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
         [warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0
     )
     for x, y in np.array(TEMPLATE[:2]) * size:
-        left, top = int(x) - 8, int(y) - 3
+        left = int(x) - 8
+        top = int(y) - 3
         row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
         assert abs(left + column + 0.5 - x) < 2
         assert abs(top + row + 0.5 - y) < 3

@@ -40,10 +40,10 @@ def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_mar
     rows += [Row(image, name, "train") for name, image in SAME.items()]
     rows += [Row(encoded(picture(seed)), str(seed), "train") for seed in range(2, 20)]
     given = add_landmarks(Reading(("fear",), rows), None, workers=1)
-    found = duplicates.handle_near_duplicates(given)
-    assert [row.name for row in found.rows] == ["held, single", "held", *map(str, range(2, 20))]
-    assert [row.near_duplicate for row in found.rows] == [False, True, *[None] * 18]
-    assert found.dropped == {duplicates.NEAR_DUPLICATE: len(SAME)}
+    reading = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in reading.rows] == ["held, single", "held", *map(str, range(2, 20))]
+    assert [row.near_duplicate for row in reading.rows] == [False, True, *[None] * 18]
+    assert reading.dropped == {duplicates.NEAR_DUPLICATE: len(SAME)}
     assert len(given.rows) == len(rows)
     assert not given.dropped
 
@@ -68,24 +68,24 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
     # correlations on both sides of the limit
     pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (80, 1, 1))
     pixels = pixels.clip(0, 255).astype(np.uint8)
-    trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
-    flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)
+    trained = rng.random(80) < 0.6
+    expected = np.zeros(80, bool)
+    flat = pixels.reshape(80, -1)
+    mirrored = pixels[..., ::-1].reshape(80, -1)
     best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
         :, ~trained
     ]
-    expected[trained], expected[~trained] = (
-        (best >= CORRELATION).any(1),
-        (best >= CORRELATION).any(0),
-    )
+    expected[trained] = (best >= CORRELATION).any(1)
+    expected[~trained] = (best >= CORRELATION).any(0)
     assert np.abs(best - CORRELATION).min() > 1e-5
     assert 5 < expected.sum() < 75
     close_ups = np.zeros((80, duplicates.CLOSE, duplicates.CLOSE), np.uint8)
     pictures = Pictures(pixels, close_ups, np.full((80, 4), np.nan))
-    found = np.zeros(80, bool)
+    marked = np.zeros(80, bool)
     for first, second in near_duplicates(pictures, trained, np.zeros(80, int), 80):
         assert (trained[first] != trained[second]).all()
-        found[first] = found[second] = True
-    assert (found == expected).all()
+        marked[first] = marked[second] = True
+    assert (marked == expected).all()
 
 
 # Classes
@@ -106,14 +106,14 @@ def test_the_same_picture_in_several_classes_is_named() -> None:
         (cv2.resize(HELD, (48, 48)), "train", "joy"),
         (picture(1), "test", "anger"),
     )
-    found = duplicates.handle_near_duplicates(given)
-    assert [row.name for row in found.rows] == ["0.png", "2.png", "3.png", "4.png"]
-    notes = " ".join(found.notes)
+    reading = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in reading.rows] == ["0.png", "2.png", "3.png", "4.png"]
+    notes = " ".join(reading.notes)
     assert "different labels in 4 pairs: " in notes
     assert "0.png (train, fear) and 2.png (train, anger)" in notes
     assert "1 of fear" in notes
-    assert len(found.warnings) == 1
-    assert "1 of 2 training images of fear" in found.warnings[0]
+    assert len(reading.warnings) == 1
+    assert "1 of 2 training images of fear" in reading.warnings[0]
 
 
 def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +140,11 @@ def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.Mo
 
 def test_near_duplicates_may_be_kept() -> None:
     given = labelled((HELD, "train", "fear"), (HELD, "val", "fear"), (picture(1), "train", "fear"))
-    found = duplicates.handle_near_duplicates(given, "keep")
-    assert [row.near_duplicate for row in found.rows] == [None, True, None]
-    assert not found.dropped
-    assert not found.warnings
-    assert "kept in train: 1 of fear" in found.notes[0]
+    reading = duplicates.handle_near_duplicates(given, "keep")
+    assert [row.near_duplicate for row in reading.rows] == [None, True, None]
+    assert not reading.dropped
+    assert not reading.warnings
+    assert "kept in train: 1 of fear" in reading.notes[0]
 
 
 def test_one_person_with_two_expressions_is_no_near_duplicate() -> None:
@@ -152,10 +152,10 @@ def test_one_person_with_two_expressions_is_no_near_duplicate() -> None:
     small = [duplicates.thumbnail(face) for face in faces]
     vectors = np.array([np.frombuffer(pixels, np.uint8) for pixels in small], float)
     assert np.corrcoef(vectors)[0, 1] > 0.9, "similar"
-    for other in (faces[1], faces[0]):
-        given = labelled((faces[0], "train", "neutral"), (other, "test", "disgust"))
-        found = duplicates.handle_near_duplicates(given)
-        assert len(found.rows) == (1 if other is faces[0] else 2)
+    for held_out in (faces[1], faces[0]):
+        given = labelled((faces[0], "train", "neutral"), (held_out, "test", "disgust"))
+        reading = duplicates.handle_near_duplicates(given)
+        assert len(reading.rows) == (1 if held_out is faces[0] else 2)
 
 
 # A fixed camera
@@ -175,7 +175,8 @@ def portrait(name: str, seed: int, size: int, rng: np.random.Generator) -> tuple
     and the box (4,) of the face.
     """
     photo = (room() + rng.normal(0, 3, (360, 640, 3))).clip(0, 255).astype(np.uint8)
-    top, left = (340 - size) // 2 + rng.integers(0, 20), (620 - size) // 2 + rng.integers(0, 20)
+    top = (340 - size) // 2 + rng.integers(0, 20)
+    left = (620 - size) // 2 + rng.integers(0, 20)
     photo[top : top + size, left : left + size] = draw_face(name, seed, size, colour=True)[0]
     middle = np.array([left, top, left, top]) + size / 2
     return photo, middle + 0.35 * size * np.array([-1, -1, 1, 1])
@@ -185,20 +186,21 @@ def seen(photo: Image, box: Array, name: str, split: Split, rng: np.random.Gener
     """A row as `prepare` makes it, with a box that a detector found a few
     per cent beside the true one.
     """
-    found = box + rng.normal(0, 0.02 * (box[2] - box[0]), 4)
+    detected = box + rng.normal(0, 0.02 * (box[2] - box[0]), 4)
     return Row(
         b"",
         name,
         split,
         name.split()[0],
         thumbnail=duplicates.thumbnail(photo),
-        close_up=duplicates.close_up(photo, found),
+        close_up=duplicates.close_up(photo, detected),
     )
 
 
 @pytest.mark.parametrize("size", [85, 125, 175, 250, 325])
 def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.Generator) -> None:
-    rows, copied = [], []
+    rows = []
+    copied = []
     for seed in range(12):
         name = ("happiness", "sadness", "anger")[seed % 3]
         photo, box = portrait(name, seed, size, rng)
@@ -217,9 +219,9 @@ def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.
         similar = np.corrcoef(Pictures.of(rows).thumbnails.reshape(len(rows), -1)) >= CORRELATION
         assert similar.mean() > 0.3, "the whole pictures are similar"
     given = Reading(("happiness", "sadness", "anger"), rows + copied)
-    found = duplicates.handle_near_duplicates(given)
-    assert [row.name for row in found.rows] == [row.name for row in rows]
-    assert [row.near_duplicate for row in found.rows[:4]] == [True, True, False, False]
+    reading = duplicates.handle_near_duplicates(given)
+    assert [row.name for row in reading.rows] == [row.name for row in rows]
+    assert [row.near_duplicate for row in reading.rows[:4]] == [True, True, False, False]
 
 
 def test_a_face_that_fills_the_picture_has_no_close_up() -> None:

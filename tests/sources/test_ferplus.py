@@ -34,13 +34,16 @@ def by_the_text(counts: list[int], kind: str) -> list[float] | None:
         else:
             taken = rejected
     else:
-        gathered, number, stop = 0, 0, False
+        gathered = 0
+        number = 0
+        stop = False
         while gathered < 0.75 * total and number < 3 and not stop:
             largest = max(remaining)
             for column in range(10):
                 if remaining[column] != largest:
                     continue
-                taken[column], remaining[column] = largest, 0
+                taken[column] = largest
+                remaining[column] = 0
                 gathered += largest
                 number += 1
                 if column >= 8:
@@ -65,11 +68,13 @@ def test_rules_agree_with_their_text() -> None:
         counts = rng.multinomial(
             10, rng.dirichlet(np.full(10, rng.choice([0.1, 0.3, 1.0])))
         ).tolist()
-        expected, label = by_the_text(counts, "majority"), majority(counts)
+        expected = by_the_text(counts, "majority")
+        label = majority(counts)
         assert (label is None) == (expected is None), counts
         if label is not None:
             assert label.tolist() == expected, counts
-        expected, shares = by_the_text(counts, "soft"), soft(counts)
+        expected = by_the_text(counts, "soft")
+        shares = soft(counts)
         assert (shares is None) == (expected is None), counts
         if shares is not None:
             assert shares == pytest.approx(expected), counts
@@ -104,31 +109,31 @@ def test_read_majority(tmp_path: Path) -> None:
     (
         tmp_path / "fer2013new.csv"
     ).mkdir()  # the votes of the test images as well: reading it would raise an error
-    found = ferplus.read(tmp_path)
-    assert [row.extra for row in found.rows] == [{"label_votes": "8"}] * 2
-    assert found.names == EXPRESSIONS
-    assert [(row.name, row.split, row.label, row.votes) for row in found.rows] == [
+    reading = ferplus.read(tmp_path)
+    assert [row.extra for row in reading.rows] == [{"label_votes": "8"}] * 2
+    assert reading.names == EXPRESSIONS
+    assert [(row.name, row.split, row.label, row.votes) for row in reading.rows] == [
         ("FER2013Train/a.png", "train", "happiness", None),
         ("FER2013Valid/a.png", "val", "happiness", None),
     ]
-    assert found.rows[0].image == tmp_path / "FER2013Train" / "a.png"
-    assert found.dropped == {"no majority": 1, ferplus.NOT_EXPRESSIVE: 1, "image missing": 1}
-    assert len(found.notes) == 1
-    assert "No test split" in found.notes[0]
+    assert reading.rows[0].image == tmp_path / "FER2013Train" / "a.png"
+    assert reading.dropped == {"no majority": 1, ferplus.NOT_EXPRESSIVE: 1, "image missing": 1}
+    assert len(reading.notes) == 1
+    assert "No test split" in reading.notes[0]
 
 
 def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
     for folder in ("FER2013Train", "FER2013Valid", "FER2013Test"):
         draw(tmp_path / "ferplus" / folder, CLEAR, MIXED)
-    found = ferplus.read(tmp_path, "soft")
-    assert [(row.split, row.label, row.votes) for row in found.rows] == [
+    reading = ferplus.read(tmp_path, "soft")
+    assert [(row.split, row.label, row.votes) for row in reading.rows] == [
         ("train", "happiness", (0, 1, 0, 0, 0, 0, 0, 0)),
         ("train", "neutral", (0.5, 0, 0, 0, 0.5, 0, 0, 0)),
         ("val", "happiness", None),
         ("test", "happiness", None),
     ]
-    assert found.dropped == {"no majority": 2}
-    (note,) = found.notes
+    assert reading.dropped == {"no majority": 2}
+    (note,) = reading.notes
     assert "1 training image" in note
     assert ", ".join(EXPRESSIONS) in note
 
@@ -173,13 +178,13 @@ def test_real_near_duplicates(
     labels: str, before: int, dropped: int, marked: int, readings: dict[str, Reading]
 ) -> None:
     given = readings[labels]
-    found = handle_near_duplicates(given)
+    reading = handle_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
-    assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
-    assert found.dropped[NEAR_DUPLICATE] == dropped
-    assert sum(row.near_duplicate is True for row in found.rows) == marked
+    assert Counter(row.split for row in reading.rows) == {"train": before - dropped, "val": 3_191}
+    assert reading.dropped[NEAR_DUPLICATE] == dropped
+    assert sum(row.near_duplicate is True for row in reading.rows) == marked
     pixels = {
-        split: [row.thumbnail for row in found.rows if row.split == split]
+        split: [row.thumbnail for row in reading.rows if row.split == split]
         for split in ("train", "val")
     }
     assert not set(pixels["train"]) & set(pixels["val"])

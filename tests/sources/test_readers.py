@@ -35,8 +35,8 @@ def draw_affectnet(folder: Path, labels: list[object]) -> None:
 def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "train_set", ["3"] * 20)
     draw_affectnet(tmp_path / "val_set", ["0", 1, "2", 3, np.int8(4), [5], 6.0, b"7"])
-    found = affectnet.read(tmp_path)
-    assert found.names == (
+    reading = affectnet.read(tmp_path)
+    assert reading.names == (
         "neutral",
         "happiness",
         "sadness",
@@ -46,22 +46,22 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
         "anger",
         "contempt",
     )
-    assert tuple(row.label for row in found.rows if row.split == "test") == found.names
-    assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2, "test": 8}
-    assert {row.label for row in found.rows if row.split != "test"} == {"surprise"}
-    assert found.rows[-1].name == "val_set/images/7.jpg"
-    assert found.rows[-1].image == tmp_path / "val_set" / "images" / "7.jpg"
-    assert "val_set" in found.notes[0]
-    assert "held out as val" in found.notes[1]
+    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.names
+    assert Counter(row.split for row in reading.rows) == {"train": 18, "val": 2, "test": 8}
+    assert {row.label for row in reading.rows if row.split != "test"} == {"surprise"}
+    assert reading.rows[-1].name == "val_set/images/7.jpg"
+    assert reading.rows[-1].image == tmp_path / "val_set" / "images" / "7.jpg"
+    assert "val_set" in reading.notes[0]
+    assert "held out as val" in reading.notes[1]
 
 
 def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", ["7", "0", "7"])
-    found = affectnet.read(tmp_path, 7)
-    assert len(found.names) == 7
-    assert [row.label for row in found.rows] == ["neutral"]
-    assert found.dropped == {"contempt, not among the 7 classes": 2}
-    assert "No train split" in found.notes[0]
+    reading = affectnet.read(tmp_path, 7)
+    assert len(reading.names) == 7
+    assert [row.label for row in reading.rows] == ["neutral"]
+    assert reading.dropped == {"contempt, not among the 7 classes": 2}
+    assert "No train split" in reading.notes[0]
 
 
 def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path
     (tmp_path / "val_set" / "annotations" / "1_exp.npy").unlink()
     (tmp_path / "val_set" / "images" / "2.jpg").rename(tmp_path / "val_set" / "images" / "2.PNG")
     (tmp_path / "val_set" / "images" / "._3.jpg").touch()
-    found = affectnet.read(tmp_path)
-    assert [row.name for row in found.rows] == ["val_set/images/2.PNG", "val_set/images/3.jpg"]
-    assert found.dropped == {"image missing": 1, "annotation missing": 1}
+    reading = affectnet.read(tmp_path)
+    assert [row.name for row in reading.rows] == ["val_set/images/2.PNG", "val_set/images/3.jpg"]
+    assert reading.dropped == {"image missing": 1, "annotation missing": 1}
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_fairface_one_table(tmp_path: Path) -> None:
         "train/1.jpg",
         "train/3.jpg",
     )
-    found = fairface.read(tmp_path)
-    assert found.names == EXPRESSIONS
-    assert found.extra == ("age", "gender", "race")
-    assert [(row.name, row.split, row.label, row.votes) for row in found.rows] == [
+    reading = fairface.read(tmp_path)
+    assert reading.names == EXPRESSIONS
+    assert reading.extra == ("age", "gender", "race")
+    assert [(row.name, row.split, row.label, row.votes) for row in reading.rows] == [
         ("train/1.jpg", "train", None, None),
         ("train/3.jpg", "train", None, None),
     ]
-    assert found.rows[1].image == tmp_path / "fairface" / "train" / "3.jpg"
-    assert found.rows[1].extra == {"age": "3-9", "gender": "female", "race": "Black"}
-    assert found.dropped == {"image missing": 1}
+    assert reading.rows[1].image == tmp_path / "fairface" / "train" / "3.jpg"
+    assert reading.rows[1].extra == {"age": "3-9", "gender": "female", "race": "Black"}
+    assert reading.dropped == {"image missing": 1}
 
 
 def test_fairface_the_official_tables(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_fairface_the_official_tables(tmp_path: Path) -> None:
         "fairface_label_train.csv": [OFFICIAL, "train/1.jpg,more than 70,Male,White,True"],
         "fairface_label_val.csv": [OFFICIAL, "val/1.jpg,20-29,Female,Indian,False"],
     }
-    found = fairface.read(draw_fairface(tmp_path, tables, "train/1.jpg", "val/1.jpg"))
-    assert [(row.name, row.split) for row in found.rows] == [
+    reading = fairface.read(draw_fairface(tmp_path, tables, "train/1.jpg", "val/1.jpg"))
+    assert [(row.name, row.split) for row in reading.rows] == [
         ("train/1.jpg", "train"),
         ("val/1.jpg", "val"),
     ]
-    assert found.rows[0].extra == {"age": "more than 70", "gender": "Male", "race": "White"}
+    assert reading.rows[0].extra == {"age": "more than 70", "gender": "Male", "race": "White"}
 
 
 def test_fairface_no_image_outside_of_the_folder_is_read(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_fer2013_table(tmp_path: Path) -> None:
     lines = (GOOD, f"0,{pixels(FACES[1])},PublicTest", f"6,{pixels(FACES[2])},PrivateTest")
     path = tmp_path / "fer2013.csv"
     path.write_text(table(*lines))
-    found = fer2013.read(tmp_path)
-    assert found.names == (
+    reading = fer2013.read(tmp_path)
+    assert reading.names == (
         "anger",
         "disgust",
         "fear",
@@ -181,16 +181,16 @@ def test_fer2013_table(tmp_path: Path) -> None:
         "surprise",
         "neutral",
     )
-    assert [(row.name, row.split, row.label) for row in found.rows] == [
+    assert [(row.name, row.split, row.label) for row in reading.rows] == [
         ("fer2013.csv:2", "train", "happiness"),
         ("fer2013.csv:3", "val", "anger"),
         ("fer2013.csv:4", "test", "neutral"),
     ]
-    for row, face in zip(found.rows, FACES, strict=True):
+    for row, face in zip(reading.rows, FACES, strict=True):
         assert isinstance(row.image, bytes)
         assert (decode_image(row.image) == face[..., None]).all()
-    assert not found.notes
-    assert fer2013.read(path).rows == found.rows, "a root may be the table"
+    assert not reading.notes
+    assert fer2013.read(path).rows == reading.rows, "a root may be the table"
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def test_fer2013_malformed_line(tmp_path: Path, line: str, message: str) -> None
 def test_fer2013_folders(tmp_path: Path) -> None:
     for name in ("angry", "happy", "neutral"):
         touch(tmp_path, *(f"train/{name}/{i}.jpg" for i in range(10)), f"test/{name}/0.jpg")
-    found = fer2013.read(tmp_path)
-    assert found.names == fer2013.NAMES, "all seven in FER2013's order, always"
-    assert Counter(row.split for row in found.rows) == {"train": 27, "val": 3, "test": 3}
-    assert {row.label for row in found.rows} == {"anger", "happiness", "neutral"}
-    assert any("held out as val" in note for note in found.notes)
+    reading = fer2013.read(tmp_path)
+    assert reading.names == fer2013.NAMES, "all seven in FER2013's order, always"
+    assert Counter(row.split for row in reading.rows) == {"train": 27, "val": 3, "test": 3}
+    assert {row.label for row in reading.rows} == {"anger", "happiness", "neutral"}
+    assert any("held out as val" in note for note in reading.notes)
 
 
 # Class folders
@@ -244,9 +244,9 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
         "valid/neutrality/1.png",
         "test/neutral/1.png",
     )
-    found = folder.read(tmp_path)
-    assert found.names == ("neutral", "happiness", "sadness", "awe", "zen")
-    assert [(row.name, row.split, row.label) for row in found.rows] == [
+    reading = folder.read(tmp_path)
+    assert reading.names == ("neutral", "happiness", "sadness", "awe", "zen")
+    assert [(row.name, row.split, row.label) for row in reading.rows] == [
         ("Train/Happy/2.jpg", "train", "happiness"),
         ("Train/Happy/deep/er/1.JPEG", "train", "happiness"),
         ("Train/awe/1.png", "train", "awe"),
@@ -255,8 +255,8 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
         ("test/neutral/1.png", "test", "neutral"),
         ("valid/neutrality/1.png", "val", "neutral"),
     ]
-    assert found.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
-    files, hidden, persons = found.notes
+    assert reading.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
+    files, hidden, persons = reading.notes
     assert "1 .txt" in files
     assert "3 system or hidden" in hidden
     assert "(deep)" in persons
@@ -268,15 +268,15 @@ def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
         *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)),
         "readme.jpg",
     )
-    found = folder.read(tmp_path)
+    reading = folder.read(tmp_path)
     for label in ("calm", "test"):
-        assert Counter(row.split for row in found.rows if row.label == label) == {
+        assert Counter(row.split for row in reading.rows if row.label == label) == {
             "train": 16,
             "val": 2,
             "test": 2,
         }
-    assert "val, another as test" in found.notes[-1]
-    assert found.names == ("calm", "test")
+    assert "val, another as test" in reading.notes[-1]
+    assert reading.names == ("calm", "test")
     touch(tmp_path / "alone", "test/calm/1.jpg")
     assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
 
@@ -293,23 +293,23 @@ def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
         ),
     )
     touch(tmp_path, *(f"happy/{i}.jpg" for i in range(10)))
-    found = folder.read(tmp_path)
-    assert found.extra == ("person",)
+    reading = folder.read(tmp_path)
+    assert reading.extra == ("person",)
     splits = {
-        person: {row.split for row in found.rows if row.extra.get("person") == person}
+        person: {row.split for row in reading.rows if row.extra.get("person") == person}
         for person in people
     }
-    assert Counter(split for one in splits.values() for split in one) == {
+    assert Counter(split for of_person in splits.values() for split in of_person) == {
         "train": 16,
         "val": 2,
         "test": 2,
     }
-    assert Counter(row.split for row in found.rows if not row.extra) == {
+    assert Counter(row.split for row in reading.rows if not row.extra) == {
         "train": 8,
         "val": 1,
         "test": 1,
     }
-    assert "tenth of the persons" in found.notes[-1]
+    assert "tenth of the persons" in reading.notes[-1]
 
 
 def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
@@ -318,8 +318,8 @@ def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
         tmp_path,
         *(
             f"{name}/{who}/1.jpg"
-            for name, some in zip(("awe", "sad"), people, strict=True)
-            for who in some
+            for name, names in zip(("awe", "sad"), people, strict=True)
+            for who in names
         ),
     )
     rows = folder.read(tmp_path).rows
@@ -342,8 +342,8 @@ FEATURES = ("female", "Asian", "70+"), ("unclear", "Caucasian", "0-3")
 
 def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *(f"train_{i:05d}.jpg 4" for i in range(1, 21)), *SEVEN)
-    found = rafdb.read(tmp_path)
-    assert found.names == (
+    reading = rafdb.read(tmp_path)
+    assert reading.names == (
         "surprise",
         "fear",
         "disgust",
@@ -352,27 +352,27 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
         "anger",
         "neutral",
     )
-    assert tuple(row.label for row in found.rows if row.split == "test") == found.names
-    assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2, "test": 7}
-    assert found.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
-    assert found.rows[0].image == tmp_path / "Image" / "aligned" / "train_00001_aligned.jpg"
-    assert "RAF-DB" in found.notes[0]
-    assert "held out as val" in found.notes[1]
+    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.names
+    assert Counter(row.split for row in reading.rows) == {"train": 18, "val": 2, "test": 7}
+    assert reading.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
+    assert reading.rows[0].image == tmp_path / "Image" / "aligned" / "train_00001_aligned.jpg"
+    assert "RAF-DB" in reading.notes[0]
+    assert "held out as val" in reading.notes[1]
 
 
 def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *SEVEN)
-    found = rafdb.read(tmp_path)
-    assert (found.extra, [row.extra for row in found.rows]) == ((), [{}] * 7)
+    reading = rafdb.read(tmp_path)
+    assert (reading.extra, [row.extra for row in reading.rows]) == ((), [{}] * 7)
     manual = tmp_path / "Annotation" / "manual"
     manual.mkdir(parents=True)
     points = "10.5\t20.25\n" * 5
     (manual / "test_0001_manu_attri.txt").write_text(f"{points}1\n2\n4\n")
     (manual / "test_0007_manu_attri.txt").write_text(f"{points}2\n0\n0")
-    found = rafdb.read(tmp_path)
-    assert found.extra == ("gender", "race", "age")
-    first, last = (dict(zip(found.extra, values, strict=True)) for values in FEATURES)
-    assert [row.extra for row in found.rows] == [first, *[{}] * 5, last]
+    reading = rafdb.read(tmp_path)
+    assert reading.extra == ("gender", "race", "age")
+    first, last = (dict(zip(reading.extra, values, strict=True)) for values in FEATURES)
+    assert [row.extra for row in reading.rows] == [first, *[{}] * 5, last]
     for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
         (manual / "test_0007_manu_attri.txt").write_text(text)
         with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: .*gender"):
@@ -382,10 +382,12 @@ def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
 def test_rafdb_missing_image_is_counted(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *SEVEN, "")
     (tmp_path / "Image" / "aligned" / "test_0003_aligned.jpg").unlink()
-    found = rafdb.read(tmp_path)
-    assert len(found.rows) == 6
-    assert found.dropped == {"image missing": 1}
-    assert not any("held out" in note for note in found.notes), "there is no train to hold out from"
+    reading = rafdb.read(tmp_path)
+    assert len(reading.rows) == 6
+    assert reading.dropped == {"image missing": 1}
+    assert not any("held out" in note for note in reading.notes), (
+        "there is no train to hold out from"
+    )
 
 
 @pytest.mark.parametrize(

@@ -100,22 +100,20 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
         network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
-        one = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
-        for value in one.state_dict().values():
+        part = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
+        for value in part.state_dict().values():
             value.copy_(
                 torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed)
             )
-        save_network(one, Path(name))
-    soup, states = (
-        average_networks(names),
-        [load_file(f"{name}/model.safetensors") for name in names],
-    )
+        save_network(part, Path(name))
+    soup = average_networks(names)
+    states = [load_file(f"{name}/model.safetensors") for name in names]
     assert (soup.settings.temperature, soup.settings.thresholds, soup.training) == (1.0, {}, False)
     assert soup.config.standardize
-    found = soup.state_dict()
-    assert sum(key.endswith("num_batches_tracked") for key in found) > 0
-    assert any(key.endswith("running_var") for key in found)
-    for key, value in found.items():
+    average = soup.state_dict()
+    assert sum(key.endswith("num_batches_tracked") for key in average) > 0
+    assert any(key.endswith("running_var") for key in average)
+    for key, value in average.items():
         flat = [state[key].double().flatten().tolist() for state in states]
         expected = [
             math.fsum(parts) / 3 if value.is_floating_point() else 7
@@ -137,12 +135,18 @@ def test_models_that_cannot_be_averaged(
     what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path
 ) -> None:
     save_network(net, tmp_path / "one")
-    own = {"config": NETWORK, "labels": net.settings.labels, "align": "crop", "template": TEMPLATE}
-    save_network(build_model(**{**own, **change}), tmp_path / "other")
-    one, other = str(tmp_path / "one"), str(tmp_path / "other")
-    assert average_networks([one, one]).settings.labels == net.settings.labels
-    with pytest.raises(FerVitError, match=f"^{other} .*{what} .*{one}"):
-        average_networks([one, other])
+    settings = {
+        "config": NETWORK,
+        "labels": net.settings.labels,
+        "align": "crop",
+        "template": TEMPLATE,
+    }
+    save_network(build_model(**{**settings, **change}), tmp_path / "other")
+    first = str(tmp_path / "one")
+    second = str(tmp_path / "other")
+    assert average_networks([first, first]).settings.labels == net.settings.labels
+    with pytest.raises(FerVitError, match=f"^{second} .*{what} .*{first}"):
+        average_networks([first, second])
 
 
 @pytest.fixture
@@ -314,7 +318,8 @@ def test_invalid_settings(
 
 def test_damaged_files(net: RegionViT, tmp_path: Path) -> None:
     save_network(net, tmp_path)
-    weights, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
+    weights = tmp_path / "model.safetensors"
+    settings = tmp_path / "config.json"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:1000])
     with pytest.raises(FerVitError, match="cannot be read"):

@@ -71,7 +71,7 @@ def test_options_in_the_documentation_exist(page: str) -> None:
     words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))
     words += sorted(set(re.findall(r"`(\w+): (\w+)`", text)))
     for option, value in words:
-        found = parse_fit(f"--model.network.{option}={value}").model.network[option]
-        assert (list(found) if isinstance(found, tuple) else found) == yaml.safe_load(value), (
+        parsed = parse_fit(f"--model.network.{option}={value}").model.network[option]
+        assert (list(parsed) if isinstance(parsed, tuple) else parsed) == yaml.safe_load(value), (
             f"{option}: {value}"
         )

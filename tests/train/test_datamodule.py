@@ -82,12 +82,12 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
     def rows(fold: str | None) -> dict[str, list[str]]:
         data = build(drawn / "faces.parquet", 1, fold=fold)
         counts = data.class_counts().sum().item()
-        found = {
+        split_rows = {
             split: [name(data, split, i) for i in range(len(data.dataset(split)))]
             for split in SPLITS
         }
-        assert counts == len(found["train"]) == len(data.train_dataloader())
-        return found
+        assert counts == len(split_rows["train"]) == len(data.train_dataloader())
+        return split_rows
 
     def name(data: FaceDataModule, split: Split, row: int) -> str:
         return data.dataset(split).manifest.name(row)

@@ -70,7 +70,9 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
     # an odd number: one process has a repeat
     assert sum(row.split == "val" for row in faces.rows) == 25
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")
-    curves, states, weights = {}, {}, {}
+    curves = {}
+    states = {}
+    weights = {}
     for name, processes, more in (("one", 1, []), ("ddp", 2, TWO)):
         words = [*recipe, *whole, *more, ema, "--trainer.log_every_n_steps=1"]
         verb = ["fit", *options(tmp_path / "faces.parquet", tmp_path / name, *words)]

@@ -68,7 +68,8 @@ def test_rates_and_decays_of_parameters(pretraining: bool) -> None:
 def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
     task = with_trainer(build(lr=0.5, warmup=warmup, min_lr=0.2), estimated_stepping_batches=200)
     made = task.configure_optimizers()
-    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    optimiser = made["optimizer"]
+    schedule = made["lr_scheduler"]["scheduler"]
     assert type(optimiser) is torch.optim.AdamW
     assert made["lr_scheduler"]["interval"] == "step"
     rates = []
@@ -87,7 +88,8 @@ def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
 
 def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
     made = with_trainer(build(), estimated_stepping_batches=100).configure_optimizers()
-    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    optimiser = made["optimizer"]
+    schedule = made["lr_scheduler"]["scheduler"]
     for _ in range(40):
         optimiser.step()
         schedule.step()
@@ -115,7 +117,8 @@ class Tiny(L.LightningModule):
 
 
 def test_the_average_is_made_on_the_device_to_which_the_model_goes() -> None:
-    model, ema = Tiny(), EMA()
+    model = Tiny()
+    ema = EMA()
     assert model.device.type == "cpu"
     ema.setup(
         SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta"))), model, "fit"
@@ -124,7 +127,8 @@ def test_the_average_is_made_on_the_device_to_which_the_model_goes() -> None:
 
 
 def test_the_decay_reaches_the_average() -> None:
-    model, ema = Tiny(), EMA(decay=0.2)
+    model = Tiny()
+    ema = EMA(decay=0.2)
     trainer = SimpleNamespace(
         strategy=SimpleNamespace(root_device=torch.device("cpu")), global_step=0
     )
@@ -238,7 +242,8 @@ def test_heads_of_a_face_and_its_mirror_image_are_mirrored() -> None:
     shake(net)
     make_symmetric(net.state_dict(), net)
     face = faces(4, config.img_size)
-    raw, mirrored_raw = net(*face), net(*mirrored(*face))
+    raw = net(*face)
+    mirrored_raw = net(*mirrored(*face))
     for head, names in outputs.items():
         source, sign = HEADS[head].mirror(names)
         expected = raw[head][:, source] * torch.tensor(sign)
@@ -256,7 +261,8 @@ def shake(net: RegionViT) -> None:
 
 def test_training_keeps_the_weights_symmetric() -> None:
     net = network().train()
-    module, callback = SimpleNamespace(net=net), Symmetry()
+    module = SimpleNamespace(net=net)
+    callback = Symmetry()
     callback.on_fit_start(NEW, module)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
     image, boxes = faces(8, net.config.img_size)
@@ -290,7 +296,8 @@ def test_networks_and_runs_that_cannot_be_symmetric() -> None:
     net = build_model(CONFIG, ["a", "b", "c"], outputs={"movements": ["jawOpen", "smileLeft"]})
     with pytest.raises(FerVitError, match="smileLeft of one side"):
         Symmetry().on_fit_start(NEW, SimpleNamespace(net=net))
-    module, resumed = SimpleNamespace(net=network()), SimpleNamespace(ckpt_path="last.ckpt")
+    module = SimpleNamespace(net=network())
+    resumed = SimpleNamespace(ckpt_path="last.ckpt")
     with pytest.raises(FerVitError, match="cannot resume with it"):
         Symmetry().on_fit_start(resumed, module)
     make_symmetric(module.net.state_dict(), module.net)
@@ -298,7 +305,8 @@ def test_networks_and_runs_that_cannot_be_symmetric() -> None:
 
 
 def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
-    task, drawn = build(), []
+    task = build()
+    drawn = []
     for rank, epoch, step in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
         with_trainer(task, global_rank=rank, current_epoch=epoch).on_train_batch_start(
             batch(), step

@@ -106,8 +106,10 @@ def test_hidden_tokens_keep_their_positions_and_nothing_else(name: str) -> None:
     hidden = hidden._replace(tokens=torch.ones_like(hidden.tokens))
     token = torch.rand(net.vit.embed_dim)
     out = encode_hidden(net, boxes, valid, hidden, token)
-    other = encode_hidden(net, boxes, valid, hidden._replace(seen=torch.rand(image.shape)), token)
-    assert torch.equal(out, other)
+    without_hidden = encode_hidden(
+        net, boxes, valid, hidden._replace(seen=torch.rand(image.shape)), token
+    )
+    assert torch.equal(out, without_hidden)
     assert not torch.allclose(out[:, 0], out[:, -1])
     assert not torch.allclose(out, encode_hidden(net, boxes, valid, hidden, -token))
 
@@ -191,14 +193,16 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
         boxes[:] = torch.tensor([0.0, 0.0, 32.0, 32.0])  # two pixels become one: a mean of four
     hidden = hide(net, image, boxes, valid, noise, 0.6)
     preds = torch.rand(hidden.target.shape)
-    pixels, seen = image.double().numpy(), ~covered(hidden.seen, image)[:, 0].numpy()
+    pixels = image.double().numpy()
+    seen = ~covered(hidden.seen, image)[:, 0].numpy()
     if net.config.in_chans == 1:  # luma, which the network reads
         pixels = (0.299 * pixels[:, 0] + 0.587 * pixels[:, 1] + 0.114 * pixels[:, 2])[:, None]
     total, count = 0.0, 0
     for face in range(3):
         token = 0
         for patch in range(net.layout.num_patches):
-            row, column = 8 * (patch // 4), 8 * (patch % 4)
+            row = 8 * (patch // 4)
+            column = 8 * (patch % 4)
             part = pixels[face][:, row : row + 8, column : column + 8]
             off = seen[face][row : row + 8, column : column + 8]
             total, count = add_errors(total, count, part, ~off, preds[face, token])
@@ -206,10 +210,8 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
         for region in range(net.layout.num_regions):
             left, top = (int(value) for value in boxes[face, region, :2])
             for cell in range(net.config.region_grid**2):
-                row, column = (
-                    top + 16 * (cell // net.config.region_grid),
-                    left + 16 * (cell % net.config.region_grid),
-                )
+                row = top + 16 * (cell // net.config.region_grid)
+                column = left + 16 * (cell % net.config.region_grid)
                 part = pixels[face][:, row : row + 16, column : column + 16]
                 part = part.reshape(len(part), 8, 2, 8, 2).mean((2, 4))
                 off = (
@@ -234,7 +236,8 @@ def add_errors(
 
 
 def test_patches_at_the_edges_may_be_cut_off() -> None:
-    name, (image, boxes, valid, noise) = "conv, regions of the stem alone", faces()
+    name = "conv, regions of the stem alone"
+    image, boxes, valid, noise = faces()
     whole = hide(build(**MODELS[name]), image, boxes, valid, noise, 0.6).seen
     seen = hide(
         build(**MODELS[name], img_size=29), image[..., :29, :29], boxes, valid, noise, 0.6
@@ -292,7 +295,8 @@ def test_it_learns_a_batch(name: str, drawn: Path) -> None:
 
 def test_validation_depends_on_the_faces_alone(drawn: Path) -> None:
     torch.manual_seed(0)
-    task, data = MaskedPretraining(replace(CONFIG, tokens="patch")).eval(), drawn_batch(drawn)
+    task = MaskedPretraining(replace(CONFIG, tokens="patch")).eval()
+    data = drawn_batch(drawn)
     logged: dict[str, float] = {}
     task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign, assignment]
     results = []
@@ -317,10 +321,8 @@ def test_by_the_command_line(
     best = {state.get("best_model_path") for state in saved["callbacks"].values()}
     assert str(pretrained.parent / "best.ckpt") in best  # recorded before last.ckpt is saved
     assert "val/loss" in EventAccumulator(str(pretrained.parents[1])).Reload().Tags()["scalars"]
-    manifest, logs = (
-        f"--data.manifest={unlabelled / 'shards'}",
-        f"--trainer.logger.init_args.save_dir={tmp_path}",
-    )
+    manifest = f"--data.manifest={unlabelled / 'shards'}"
+    logs = f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["validate", f"--ckpt_path={pretrained}", manifest, logs, "--data.num_workers=0"])
     assert "val/loss" in capsys.readouterr().out
 
@@ -350,7 +352,8 @@ def test_a_classifier_uses_it(
         f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, "
         "surprise" in out
     )
-    net, before = load_network(last), load_checkpoint(pretrained)
+    net = load_network(last)
+    before = load_checkpoint(pretrained)
     assert load_checkpoint(last)["starts_from"] is None  # it has learned no labels
     assert net.config.stem == "conv"
     state = net.state_dict()
@@ -364,7 +367,8 @@ def test_a_classifier_uses_it(
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
-    task, data = MaskedPretraining(CONFIG), drawn_batch(drawn)
+    task = MaskedPretraining(CONFIG)
+    data = drawn_batch(drawn)
     torch.nn.init.constant_(task.decoder.weight, torch.nan)
     with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\)"):
         task.training_step(data, 0)
@@ -376,7 +380,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
 def test_faces_are_held_out_when_there_is_no_val_split(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=110, size=32)
     for row in reading.rows:
-        row.split, row.label = "train", None
+        row.split = "train"
+        row.label = None
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     data = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
     assert (len(data.dataset("train")), len(data.dataset("val"))) == (107, 3)

@@ -107,7 +107,7 @@ def differences(first: Any, second: Any, place: str = "") -> list[str]:
         return [] if torch.equal(first, second) else [place]
     else:
         return [] if first == second else [f"{place}: {first} {second}"]
-    return [line for key, one, other in pairs for line in differences(one, other, key)]
+    return [line for key, first, second in pairs for line in differences(first, second, key)]
 
 
 def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
@@ -123,10 +123,8 @@ def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
 def assert_resumes(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
     """Resumes from a checkpoint, and compares the end with an uninterrupted run."""
     step = load_checkpoint(path)["global_step"]
-    again, last = (
-        fit(manifest, folder, *more, f"--ckpt_path={path}"),
-        load_checkpoint(newest(whole)),
-    )
+    again = fit(manifest, folder, *more, f"--ckpt_path={path}")
+    last = load_checkpoint(newest(whole))
     assert again["global_step"] == last["global_step"] > step
     for part in (
         "state_dict",
@@ -149,7 +147,8 @@ def test_a_run_resumes_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path
 def test_a_worse_epoch_after_resuming_is_not_the_best(
     whole: Path, faces: Path, tmp_path: Path
 ) -> None:
-    (path,), (best,) = whole.rglob("epoch1.ckpt"), whole.rglob("best.ckpt")
+    (path,) = whole.rglob("epoch1.ckpt")
+    (best,) = whole.rglob("best.ckpt")
     checkpoint = load_checkpoint(path)
     shutil.copy(best, tmp_path)  # a run that was moved
     (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
@@ -266,7 +265,8 @@ def test_any_run_resumes_bit_for_bit(
 def test_ctrl_c(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    step, handler = FERTask.training_step, signal.getsignal(signal.SIGINT)
+    step = FERTask.training_step
+    handler = signal.getsignal(signal.SIGINT)
 
     def interrupted(task: FERTask, batch: Batch, index: int) -> Tensor:
         if task.current_epoch == 1:
@@ -367,7 +367,8 @@ def test_a_compiled_run_is_the_same(
     whole: Path, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All of torch.compile but its code generator, which needs a C++ compiler and a minute.
-    calls, real = [], torch.compile
+    calls = []
+    real = torch.compile
 
     def compile_eagerly(function: object) -> object:
         calls.append(function)

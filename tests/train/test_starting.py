@@ -24,20 +24,25 @@ def build(labels: str = "abc", **change: object) -> RegionViT:
     return build_model(replace(NETWORK, **change), list(labels))
 
 
-def start(net: RegionViT, other: RegionViT) -> str:
+def start(net: RegionViT, started_from: RegionViT) -> str:
     return take_weights(
-        net, {"config": other.config, "labels": other.settings.labels}, other.state_dict(), "other"
+        net,
+        {"config": started_from.config, "labels": started_from.settings.labels},
+        started_from.state_dict(),
+        "other",
     )
 
 
 @pytest.mark.parametrize("pool", ["token", "additive", "query"])
 def test_classes_of_the_same_name_keep_their_rows(pool: str) -> None:
-    other, net = build("abc", pool=pool), build("cxa", pool=pool)
+    started_from = build("abc", pool=pool)
+    net = build("cxa", pool=pool)
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
     total = len(encoder(net))
     line = f"Started from other: {total} of {total} tensors of the encoder; kept c, a; new x."
-    assert start(net, other) == line
-    before, after = other.state_dict(), net.state_dict()
+    assert start(net, started_from) == line
+    before = started_from.state_dict()
+    after = net.state_dict()
     for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (pool == "query")):
         assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
         assert torch.equal(after[name][1], fresh[name][1])
@@ -57,24 +62,27 @@ def encoder(net: RegionViT) -> list[str]:
 
 
 def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
-    for other, net in (
+    for started_from, net in (
         (build(pool="query"), build(pool="avg")),
         (build("xyz", pool="additive"), build(pool="additive")),
     ):
         fresh = {name: value.clone() for name, value in net.state_dict().items()}
-        assert "; new a, b, c" in start(net, other)
+        assert "; new a, b, c" in start(net, started_from)
         assert all(
             torch.equal(net.state_dict()[name], fresh[name])
             for name in fresh
             if name not in encoder(net)
         )
-        assert torch.equal(net.vit.blocks[0].attn.qkv.weight, other.vit.blocks[0].attn.qkv.weight)
+        assert torch.equal(
+            net.vit.blocks[0].attn.qkv.weight, started_from.vit.blocks[0].attn.qkv.weight
+        )
 
 
 def test_differences_are_listed() -> None:
-    net, other = build(regions=("mouth", "chin"), dropout=0.1, pos_embed="sincos_2d"), build()
+    net = build(regions=("mouth", "chin"), dropout=0.1, pos_embed="sincos_2d")
+    started_from = build()
     positions = net.vit.pos_embed.clone()
-    line = start(net, other)
+    line = start(net, started_from)
     assert torch.equal(net.vit.pos_embed, positions)  # computed
     total = len(encoder(net))
     assert line == (
@@ -84,7 +92,7 @@ def test_differences_are_listed() -> None:
         "(4, 32) there, missing here); different settings: regions, pos_embed, dropout."
     )
     several = build(regions=("mouth", "chin", "left_eye", "right_eye"))
-    assert "float (4, 32) here) and 1 more; different" in start(several, other)
+    assert "float (4, 32) here) and 1 more; different" in start(several, started_from)
 
 
 @pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}])
@@ -99,10 +107,10 @@ def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:
-    other = build()
-    other.vit.norm.weight.data[3] = torch.nan
+    started_from = build()
+    started_from.vit.norm.weight.data[3] = torch.nan
     with pytest.raises(FerVitError, match=r"other .*`vit.norm.weight`"):
-        start(build(), other)
+        start(build(), started_from)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +136,8 @@ def test_a_start_from_a_folder_and_resuming_alone(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     network = replace(NETWORK, regions=("mouth", "nose", "chin"))
-    other = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
-    save_network(other, tmp_path / "other")
+    started_from = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
+    save_network(started_from, tmp_path / "other")
     words = [
         f"--model.init={tmp_path / 'other'}",
         "--model.network.dropout=0.1",
@@ -139,9 +147,9 @@ def test_a_start_from_a_folder_and_resuming_alone(
     out = capsys.readouterr().out
     assert "kept happiness, anger; new calm; different settings: dropout." in out
     net = load_network(first)
-    assert net.config == replace(other.config, dropout=0.1)
-    assert net.settings == replace(other.settings, labels=["calm", "happiness", "anger"])
-    assert torch.equal(net.vit.norm.weight, other.vit.norm.weight)
+    assert net.config == replace(started_from.config, dropout=0.1)
+    assert net.settings == replace(started_from.settings, labels=["calm", "happiness", "anger"])
+    assert torch.equal(net.vit.norm.weight, started_from.vit.norm.weight)
     assert load_checkpoint(first)["hyper_parameters"]["init"] is None
     (tmp_path / "other" / "model.safetensors").unlink()
     again = fit(
@@ -167,7 +175,8 @@ def test_python_starts_from_the_shipped_model() -> None:
         task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight
     )
     assert task.hparams["init"] is None
-    again, saved = FERTask(**task.hparams), {"state_dict": task.state_dict()}
+    again = FERTask(**task.hparams)
+    saved = {"state_dict": task.state_dict()}
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
     assert again.starts_from is None

@@ -97,7 +97,8 @@ def log_into(task: FERTask) -> dict[str, tuple[float, dict[str, object]]]:
 
 @pytest.mark.parametrize("change", [{}, {"label_smoothing": 0.2, "region_dropout": 0.9}])
 def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None:
-    task, data = build(**change).train(), batch()
+    task = build(**change).train()
+    data = batch()
     logged = log_into(task)
     torch.manual_seed(5)
     loss = task.training_step(data, 0)
@@ -116,7 +117,8 @@ def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
-    data, counts = batch(), [600.0, 30.0, 0.5]
+    data = batch()
+    counts = [600.0, 30.0, 0.5]
     datamodule = SimpleNamespace(class_counts=lambda: torch.tensor(counts))
     task = with_trainer(build(logit_adjust=tau), datamodule=datamodule, testing=False)
     task.on_fit_start()
@@ -136,7 +138,8 @@ def test_classes_are_evened_out_once() -> None:
 
 
 def test_repeats_do_not_count() -> None:
-    task, data = with_trainer(build().eval(), testing=False, datamodule=None), batch()
+    task = with_trainer(build().eval(), testing=False, datamodule=None)
+    data = batch()
     task.validation_step(data, 0)
     figures = {**task.metrics.compute(), "loss": task.mean_loss.compute()}
     task.on_validation_start()
@@ -166,8 +169,10 @@ def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_metrics_of_a_stage(stage: str) -> None:
     task = with_trainer(build().eval(), testing=stage == "test", datamodule=None)
-    logged, (start, step, end) = log_into(task), hooks(task, stage)
-    large, small = batch(6), batch(2)
+    logged = log_into(task)
+    start, step, end = hooks(task, stage)
+    large = batch(6)
+    small = batch(2)
     for data in (large, small):
         step(data, 0)
     end()
@@ -175,7 +180,8 @@ def test_metrics_of_a_stage(stage: str) -> None:
         task.net.logits(data.image, data.boxes, data.valid).detach() for data in (large, small)
     ]
     target = torch.cat([large.target, small.target])
-    preds, true = torch.cat(logits).argmax(1), target.argmax(1)
+    preds = torch.cat(logits).argmax(1)
+    true = target.argmax(1)
     assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
     # Every image counts once, in any batch.
     assert logged[f"{stage}/loss"][0] == pytest.approx(
@@ -204,11 +210,13 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
     task = with_trainer(
         build().eval(), datamodule=SimpleNamespace(manifest=manifest), testing=stage == "test"
     )
-    logged, (start, step, end), data = log_into(task), hooks(task, stage), batch(8)
+    logged = log_into(task)
+    start, step, end = hooks(task, stage)
+    data = batch(8)
     for rows in (list(range(8)), [3, 5, 4, 6, -1, 2, 1, 0]):  # in any order, and with a repeat
         start()
-        for some in data._replace(row=torch.tensor(rows)).split(3):
-            step(some, 0)
+        for part in data._replace(row=torch.tensor(rows)).split(3):
+            step(part, 0)
         end()
         hit = (
             task.net.logits(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
@@ -250,11 +258,12 @@ def test_a_loader_of_your_own_is_enough_to_evaluate() -> None:
     trainer = L.Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False
     )
-    task, data = build(), batch()
-    (found,) = trainer.validate(task, DataLoader([data], batch_size=None), verbose=False)
+    task = build()
+    data = batch()
+    (measures,) = trainer.validate(task, DataLoader([data], batch_size=None), verbose=False)
     right = task.net.logits(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
-    assert found["val/accuracy"] == pytest.approx(right.float().mean().item())
-    assert "val/accuracy_without_near_duplicates" not in found
+    assert measures["val/accuracy"] == pytest.approx(right.float().mean().item())
+    assert "val/accuracy_without_near_duplicates" not in measures
 
 
 def test_the_differences_of_a_checkpoint_are_named() -> None:
@@ -271,15 +280,17 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     classes = refusal(hyper_parameters={"labels": ["b", "a", "c"]})
     assert re.search("checkpoint.* b, a, c, .*manifest.* a, b, c", classes)
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
-    other = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
+    of_positions = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
     assert re.search(r"`net.vit.norm.bias` .*float \(32,\)", refusal(state_dict=less))
-    assert re.search(r"`net.vit.pos_embed` .*\(1, 5, 32\).*\(1, 17, 32\)", other)
+    assert re.search(r"`net.vit.pos_embed` .*\(1, 5, 32\).*\(1, 17, 32\)", of_positions)
 
 
 def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     change = {"align": "crop", "lr": 0.5, "logit_adjust": 1.0, "warmup": 0.0}
     task = build(**change)
-    defaults = {name: one.default for name, one in inspect.signature(FERTask).parameters.items()}
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(FERTask).parameters.items()
+    }
     assert dict(task.hparams) == {
         **defaults,
         "network": asdict(NETWORK),
@@ -311,7 +322,8 @@ def test_wrong_settings(change: dict[str, object], words: str) -> None:
 
 
 def test_a_loss_that_is_not_finite_names_the_images() -> None:
-    task, data = FERTask(replace(NETWORK, stem="patch"), ["a", "b", "c"]).train(), batch()
+    task = FERTask(replace(NETWORK, stem="patch"), ["a", "b", "c"]).train()
+    data = batch()
     data.image[2] = torch.nan
     with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
         task.training_step(data, 0)
@@ -332,7 +344,8 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
 
 def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
     """Its definition, in 15 bins."""
-    confidence, right = preds.max(1), preds.argmax(1) == target
+    confidence = preds.max(1)
+    right = preds.argmax(1) == target
     error = 0.0
     for low in np.arange(15) / 15:
         inside = (confidence > low) & (confidence <= low + 1 / 15)
@@ -353,7 +366,8 @@ def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
     metrics = expression_metrics(4)
     for part in np.array_split(np.arange(samples), min(samples, 7)):
         metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
-    values, label = metrics.compute(), preds.argmax(1)
+    values = metrics.compute()
+    label = preds.argmax(1)
     assert values.keys() == {"accuracy", "f1", "ece", "confusion"}
     assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
     assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
@@ -372,10 +386,10 @@ def test_the_temperature_is_found_again(temperature: float) -> None:
     torch.manual_seed(0)
     logits = torch.randn(20_000, 4) * 2
     target = torch.distributions.Categorical(logits=logits).sample()
-    found = fit_temperature(logits * temperature, target)
-    assert found == pytest.approx(temperature, rel=0.03)
+    fitted = fit_temperature(logits * temperature, target)
+    assert fitted == pytest.approx(temperature, rel=0.03)
     # No temperature on a fine grid does better.
-    grid = torch.linspace(0.8, 1.2, 41) * found
+    grid = torch.linspace(0.8, 1.2, 41) * fitted
     losses = [
         torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid
     ]
@@ -384,7 +398,8 @@ def test_the_temperature_is_found_again(temperature: float) -> None:
 
 def test_the_loss_is_computed_in_float32() -> None:
     torch.manual_seed(0)
-    logits, target = 50 * torch.randn(64, 8).half(), torch.eye(8).double()[torch.arange(64) % 8]
+    logits = 50 * torch.randn(64, 8).half()
+    target = torch.eye(8).double()[torch.arange(64) % 8]
     exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
     assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
 
@@ -405,7 +420,8 @@ class OwnData(L.LightningDataModule):
 
     def __init__(self, data: FaceDataModule) -> None:
         super().__init__()
-        self.train_dataloader, self.val_dataloader = data.train_dataloader, data.val_dataloader
+        self.train_dataloader = data.train_dataloader
+        self.val_dataloader = data.val_dataloader
         self.on_after_batch_transfer = data.on_after_batch_transfer
 
 

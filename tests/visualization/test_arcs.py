@@ -42,7 +42,9 @@ def movements() -> Iterator[None]:
     """Faces 0 to 7: raised or lowered brows, a wrinkled nose, corners of the mouth up or down."""
     with pytest.MonkeyPatch.context() as patch:
         for face in range(8):
-            brow, nose, mouth = face & 1, face >> 1 & 1, face >> 2 & 1
+            brow = face & 1
+            nose = face >> 1 & 1
+            mouth = face >> 2 & 1
             patch.setitem(
                 TABLE,
                 str(face),
@@ -58,14 +60,18 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
     The label is whether brow and mouth moved alike. With a covered mouth it is whether the brow was
     raised.
     """
-    spec, crops, boxes, labels = CropSpec(CONFIG.img_size, REGIONS), [], [], []
+    spec = CropSpec(CONFIG.img_size, REGIONS)
+    crops = []
+    boxes = []
+    labels = []
     for seed in seeds:
         face = (seed * 2654435761 >> 7) % 8
         _, landmarks = draw_face("neutral", seed, size=64)
         crop, points, _ = crop_face(
             draw_face(str(face), seed, size=64)[0], landmarks, spec, framed=False
         )
-        box, hide = place_regions(points, spec)[0], seed % 10 < 10 * covered
+        box = place_regions(points, spec)[0]
+        hide = seed % 10 < 10 * covered
         if hide:
             left, top, right, bottom = box[MOUTH].round().astype(int).clip(0, spec.size)
             crop[top:bottom, left:right] = 128
@@ -81,7 +87,8 @@ def nets(movements: None) -> list[RegionViT]:
     schedule = Schedule(
         epochs=50, batch=40, lr=3e-3, hidden=0.3, shown=(BROW, MOUTH), weight_decay=0.05
     )
-    names, faces = ("alike", "different"), drawn_faces(range(1600), 0.5)
+    names = ("alike", "different")
+    faces = drawn_faces(range(1600), 0.5)
     return [train_on_faces(CONFIG, names, faces, schedule, seed) for seed in range(TRAININGS)]
 
 

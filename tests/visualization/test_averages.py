@@ -20,7 +20,7 @@ FACES = 40
 @pytest.fixture
 def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
     """Faces with the whole encoder and two heads; every fourth lacks the mouth."""
-    found = []
+    pairs = []
     for number in range(FACES):
         present = REGIONS[:2] if number % 4 == 0 else REGIONS
         boxes = {name: rng.uniform(0, 32, 4) for name in present}
@@ -37,8 +37,8 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
             rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
         )
         target = Attributed("a", rng.normal(size=3), rng.normal(size=(4, 4)))
-        found.append((view, Evidence([0], [target], attention, rng.normal(size=(3, 3)), {})))
-    return found
+        pairs.append((view, Evidence([0], [target], attention, rng.normal(size=(3, 3)), {})))
+    return pairs
 
 
 @pytest.fixture
@@ -54,9 +54,11 @@ def means(
     faces: list[tuple[FaceView, Evidence]], *regions: int
 ) -> tuple[list[Attention], Array, list[Evidence]]:
     """Attention, shares and evidence of the faces that show some regions."""
-    own = [one for view, one in faces if {REGIONS[r] for r in regions} <= view.regions.keys()]
-    shares = np.stack([one.targets[0].shares for one in own])
-    return [one.attention for one in own], shares, own
+    with_regions = [
+        evidence for view, evidence in faces if {REGIONS[r] for r in regions} <= view.regions.keys()
+    ]
+    shares = np.stack([evidence.targets[0].shares for evidence in with_regions])
+    return [evidence.attention for evidence in with_regions], shares, with_regions
 
 
 def test_the_frames_of_a_video_are_no_independent_faces(
@@ -93,10 +95,10 @@ def test_tables_hold_means_over_faces(
     for row in tables["relations"]:
         b = REGIONS.index(row["takes_from"])
         if row["region"] == "output":
-            expected = [one.output[0, b] for one in means(faces, b)[0]]
+            expected = [attention.output[0, b] for attention in means(faces, b)[0]]
         else:
             a = REGIONS.index(row["region"])
-            expected = [one.relations[0, a, b] for one in means(faces, a, b)[0]]
+            expected = [attention.relations[0, a, b] for attention in means(faces, a, b)[0]]
         assert (int(row["faces"]), float(row["mean"])) == (
             len(expected),
             pytest.approx(np.mean(expected), abs=1e-6),
@@ -105,14 +107,14 @@ def test_tables_hold_means_over_faces(
     for view, row in enumerate(tables["heads"], 1):
         assert float(row["distance_px"]) == pytest.approx(3 + 2 * view + (FACES - 1) / 2)
         assert float(row["mouth"]) == pytest.approx(
-            np.mean([one.output[view, 2] for one in means(faces, 2)[0]])
+            np.mean([attention.output[view, 2] for attention in means(faces, 2)[0]])
         )
     row = next(
         row
         for row in tables["heads_relations"]
         if (row["block"], row["takes_from"]) == ("2", "mouth")
     )
-    expected = [one.relations[2, 0, 2] for one in means(faces, 0, 2)[0]]
+    expected = [attention.relations[2, 0, 2] for attention in means(faces, 0, 2)[0]]
     assert float(row["mean"]) == pytest.approx(np.mean(expected))
 
 
@@ -121,18 +123,28 @@ def test_the_mean_face_has_the_means_of_its_faces(
 ) -> None:
     view, evidence = average.face("a", 32)
     assert (
-        np.abs(view.photo - np.mean([one.photo.astype(float) for one, _ in faces], axis=0)).max()
+        np.abs(
+            view.photo - np.mean([face_view.photo.astype(float) for face_view, _ in faces], axis=0)
+        ).max()
         <= 0.5
     )
     for name, box in view.regions.items():
         assert np.allclose(
-            box, np.mean([one.regions[name] for one, _ in faces if name in one.regions], axis=0)
+            box,
+            np.mean(
+                [face_view.regions[name] for face_view, _ in faces if name in face_view.regions],
+                axis=0,
+            ),
         )
-    heat = [one.targets[0].heat / np.abs(one.targets[0].heat).sum() for _, one in faces]
+    heat = [
+        face_evidence.targets[0].heat / np.abs(face_evidence.targets[0].heat).sum()
+        for _, face_evidence in faces
+    ]
     assert np.allclose(evidence.targets[0].heat, np.mean(heat, axis=0))
     assert np.allclose(
-        evidence.attention.patches, np.mean([one.attention.patches for _, one in faces], axis=0)
+        evidence.attention.patches,
+        np.mean([face_evidence.attention.patches for _, face_evidence in faces], axis=0),
     )
-    logits = [one.interactions[0, 1] for one in means(faces, 0, 1)[2]]
+    logits = [face_evidence.interactions[0, 1] for face_evidence in means(faces, 0, 1)[2]]
     assert evidence.interactions[0, 1] == pytest.approx(np.mean(logits))
     assert len(average.intervals()) == 3 + 3 + 9

@@ -59,7 +59,9 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("labels", ["predicted", "all"])
-@pytest.mark.parametrize(("method", "bf16"), [*((one, False) for one in METHODS), ("pixels", True)])
+@pytest.mark.parametrize(
+    ("method", "bf16"), [*((method, False) for method in METHODS), ("pixels", True)]
+)
 def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_second(
     method: str,
     bf16: bool,
@@ -69,24 +71,26 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(explain_scores.__globals__, "has_bf16", lambda device: bf16)
-    seen, error = trace(net, *faces), 0.02 if bf16 else 1e-5
+    seen = trace(net, *faces)
+    error = 0.02 if bf16 else 1e-5
     model = Recognizer(net)
-    found = list(explain_scores(model, seen, ExplainOptions(method, labels)))
-    views, eye = attention_views(seen), torch.eye(4)
+    explained = list(explain_scores(model, seen, ExplainOptions(method, labels)))
+    views = attention_views(seen)
+    eye = torch.eye(4)
     order = net.logits(*faces).argsort(1, descending=True)
     for row in range(2):
-        assert found[row].order == order[row].tolist()
-        for array, tensor in zip(found[row].attention, views, strict=True):
+        assert explained[row].order == order[row].tolist()
+        for array, tensor in zip(explained[row].attention, views, strict=True):
             assert np.allclose(array, tensor[row], atol=1e-6, equal_nan=True)
-        assert np.allclose(found[row].interactions, interactions(net, seen)[row], atol=1e-5)
+        assert np.allclose(explained[row].interactions, interactions(net, seen)[row], atol=1e-5)
         first, second, *_ = (model.labels[label] for label in order[row])
         number = 4 if labels == "all" else 1
         names = [model.labels[label] for label in order[row]][:number]
-        assert [target.name for target in found[row].targets] == [
+        assert [target.name for target in explained[row].targets] == [
             *names,
             f"{first} rather than {second}",
         ]
-        for target in found[row].targets[:-1]:
+        for target in explained[row].targets[:-1]:
             direction = eye[model.labels.index(target.name)].expand(2, 4)
             expected = explain(net, *faces, method, direction)
             assert np.allclose(target.shares, expected.shares[row], atol=error)
@@ -94,7 +98,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
             assert np.allclose(target.heat, cells, atol=error)  # 24 x 24 means
         why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
         assert np.allclose(
-            found[row].targets[-1].shares,
+            explained[row].targets[-1].shares,
             explain(net, *faces, method, why).shares[row],
             atol=error,
         )
@@ -173,8 +177,8 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
         for path in paths:
             path.unlink()
     (classified,) = model.classify([(photos, chunks)], paths, "yunet")
-    found = [(face, None) for face in classified]
-    seen = list(explain_faces(model, found, chunks, ExplainOptions("relevance")))
+    pairs = [(face, None) for face in classified]
+    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance")))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert view.face == face
@@ -248,7 +252,8 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
     (line,) = watch_people(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].lines("a.mp4")
-    times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
+    times = np.arange(5001) * 0.04
+    shares = np.arange(5001) % 1000 / 1000
     span = (times * 1000 / times[-1]).astype(int).clip(max=999)
     expected = [shares[span == n].mean() * 1000 for n in range(1000)]
     assert len(line["times"]) == 1000
@@ -284,23 +289,23 @@ def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
 
 
 def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
-    model, options = (
-        load("ferplus-small", "cpu"),
-        PhotoOptions(face="crop", detector="landmarks", workers=0),
-    )
+    model = load("ferplus-small", "cpu")
+    options = PhotoOptions(face="crop", detector="landmarks", workers=0)
     moved = [
         np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)
     ]
-    found = [*model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
-    assert {face.score for faces in found for face in faces} == {None}
+    recognized = [
+        *model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)
+    ]
+    assert {face.score for faces in recognized for face in faces} == {None}
     again = [
         row
-        for _, chunks in pictures(model, watch_people(found).videos, options)
-        for one in chunks
-        for row in one.to_crop
+        for _, chunks in pictures(model, watch_people(recognized).videos, options)
+        for chunk in chunks
+        for row in chunk.to_crop
     ]
     assert np.allclose(
-        np.stack(again), [face.to_crop for faces in found for face in faces], atol=1e-4
+        np.stack(again), [face.to_crop for faces in recognized for face in faces], atol=1e-4
     )
 
 
@@ -360,12 +365,13 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
         return trace(net, image, *rest)
 
     monkeypatch.setattr(import_module("fer_vit.visualization.evidence"), "trace", count)
-    boxes, valid = torch.tensor([[8.0, 18, 24, 30]] * 3), torch.ones(20, 3, dtype=torch.bool)
+    boxes = torch.tensor([[8.0, 18, 24, 30]] * 3)
+    valid = torch.ones(20, 3, dtype=torch.bool)
     image, boxes, valid = noise_faces(boxes, valid)
     to_crop = torch.eye(2, 3).expand(20, -1, -1)
     crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop, {})
-    (found,) = frames("a.mp4", [[0]])
-    shown = [(found[0], np.zeros((32, 32, 3), np.uint8))] * 25
+    (faces,) = frames("a.mp4", [[0]])
+    shown = [(faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
     explained = explain_faces(Recognizer(net), shown, [crowd] * 5, ExplainOptions("relevance"))
     assert len([*explained]) == 25
     assert sizes == [20, 5]
