@@ -203,37 +203,69 @@ def test_uploads_get_safe_and_different_names() -> None:
     ]
 
 
-def test_limits_of_a_request(
+def is_refused(client: TestClient, status: int, part: str, files: Any = PHOTO, **data: Any) -> bool:
+    """Whether a request has this status, and an error that contains `part`."""
+    response = client.post("/api/predict", files=files, data=data)
+    return response.status_code == status and part in str(response.json()["detail"])
+
+
+def test_a_request_has_limits_of_files_and_of_fields(
+    client: TestClient, worker: Stub, tmp_path: Path
+) -> None:
+    fields = {f"field{n}": "1" for n in range(uploads.MAX_FIELDS + 1)}
+    assert is_refused(client, 400, "20 files", [("files", ("a.jpg", b""))] * 21)
+    assert is_refused(client, 400, "1,000 bytes", model="x" * 1001)
+    assert is_refused(client, 400, "", **fields)
+    assert not worker.tasks
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_fields_of_a_request_without_meaning_are_refused(
+    client: TestClient, worker: Stub, tmp_path: Path
+) -> None:
+    assert is_refused(client, 422, "`files`", {})
+    assert is_refused(client, 422, "files", {"file": ("a.jpg", b"")})
+    assert is_refused(client, 422, "first, second", model="user/name")
+    assert is_refused(client, 422, "end", start=5, end=5)
+    for wrong in ({"fps": "nan"}, {"fps": 0}, {"start": "-1"}, {"end": "inf"}):
+        assert is_refused(client, 422, "", **wrong)
+    assert not worker.tasks
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_image_that_the_worker_cannot_read_is_refused(
+    client: TestClient, worker: Stub, tmp_path: Path
+) -> None:
+    assert is_refused(client, 422, "bad.jpg", {"files": ("bad.jpg", b"")})
+    assert len(worker.tasks) == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_request_to_a_full_queue_may_be_repeated_later(
+    client: TestClient, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_JOBS", 0)
+    answer = client.post("/api/predict", files=PHOTO)
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+    assert not worker.tasks
+
+
+def test_a_request_larger_than_the_limit_is_refused(
     client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def post(files: Any = PHOTO, **data: Any) -> tuple[int, str]:
-        response = client.post("/api/predict", files=files, data=data)
-        return response.status_code, str(response.json()["detail"])
-
-    def refused(status: int, part: str, files: Any = PHOTO, **data: Any) -> bool:
-        code, detail = post(files, **data)
-        return code == status and part in detail
-
-    assert refused(400, "20 files", [("files", ("a.jpg", b""))] * 21)
-    assert refused(400, "1,000 bytes", model="x" * 1001)
-    assert refused(400, "", **{f"field{n}": "1" for n in range(uploads.MAX_FIELDS + 1)})
-    assert refused(422, "`files`", {})
-    assert refused(422, "files", {"file": ("a.jpg", b"")})
-    assert refused(422, "bad.jpg", {"files": ("bad.jpg", b"")})
-    assert refused(422, "first, second", model="user/name")
-    assert refused(422, "end", start=5, end=5)
-    for wrong in ({"fps": "nan"}, {"fps": 0}, {"start": "-1"}, {"end": "inf"}):
-        assert refused(422, "", **wrong)
-    with monkeypatch.context() as patched:
-        patched.setattr(jobs, "MAX_JOBS", 0)
-        answer = client.post("/api/predict", files=PHOTO)
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) > 0
     monkeypatch.setattr(guard, "MAX_REQUEST_BYTES", 1000)
-    assert refused(413, "0 MB", {"files": ("a.jpg", bytes(2000))})
+    assert is_refused(client, 413, "0 MB", {"files": ("a.jpg", bytes(2000))})
+    assert not worker.tasks
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_request_leaves_space_on_the_disk(
+    client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard, "SPARE", 10**18)
-    assert refused(413, "disk")
-    assert len(worker.tasks) == 1
+    assert is_refused(client, 413, "disk")
+    assert not worker.tasks
     assert [*tmp_path.iterdir()] == []
 
 

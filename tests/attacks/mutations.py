@@ -878,14 +878,14 @@ MUTATIONS = [
         "fer_vit/app/jobs.py",
         "            if resident_memory(self._process.pid) > self._most:",
         "            if False:",
-        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+        "tests/app/test_tasks.py::test_a_worker_that_takes_much_memory_is_stopped",
     ),
     Mutation(
         "a job that takes long is ended",
         "fer_vit/app/jobs.py",
         "                    if time.monotonic() > end:",
         "                    if False:",
-        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+        "tests/app/test_tasks.py::test_a_worker_that_takes_long_is_stopped",
     ),
     Mutation(
         "uploads are written to the disk as they arrive",
@@ -927,14 +927,14 @@ MUTATIONS = [
         "fer_vit/app/guard.py",
         "            if shutil.disk_usage(self._folder).free < SPARE + coming:",
         "            if False:",
-        "tests/app/test_server.py::test_limits_of_a_request",
+        "tests/app/test_server.py::test_a_request_leaves_space_on_the_disk",
     ),
     Mutation(
         "a request has at most 20 files",
         "fer_vit/app/uploads.py",
         "        if len(self._names) == MAX_FILES:",
         "        if False:",
-        "tests/app/test_server.py::test_limits_of_a_request",
+        "tests/app/test_server.py::test_a_request_has_limits_of_files_and_of_fields",
     ),
     Mutation(
         "500 jobs arrive, wait or run",
@@ -949,7 +949,7 @@ MUTATIONS = [
         '                    if gone():\n                        yield {"state": "cancelled"}\n'
         "                        return\n",
         "",
-        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+        "tests/app/test_tasks.py::test_a_worker_is_stopped_when_its_client_leaves",
     ),
     Mutation(
         "a connection without a request ends",
@@ -998,7 +998,8 @@ MUTATIONS = [
         "fer_vit/app/jobs.py",
         "            if not is_over:\n                self.close()\n                self._start()\n",
         "            pass\n",
-        "tests/app/test_tasks.py::test_a_process_is_stopped_when_its_client_leaves_or_time_is_up",
+        "tests/app/test_tasks.py::test_a_worker_is_stopped_when_its_client_leaves "
+        "tests/app/test_tasks.py::test_a_worker_that_died_is_replaced",
     ),
     Mutation(
         "bounds exclude releases of h11 with known problems",

@@ -1,8 +1,11 @@
 """The command `compare`."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -48,43 +51,81 @@ def write_study(
     return path
 
 
-def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+class Comparison(NamedTuple):
+    """What `compare` prints and writes."""
+
+    table: Path
+    words: list[str]
+    printed: str
+    folder: Path
+
+    @property
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """Eight persons in two conditions."""
+    folder = tmp_path_factory.mktemp("comparison")
     table = write_study(
-        tmp_path,
+        folder,
         8,
         paired=True,
         facts={"version": "0.0", "model": "best.ckpt", "detector": "yunet"},
     )
-    words = ["--by=condition", "--person=subject", "--baseline=rest", f"--output={tmp_path / 'c'}"]
-    run("compare", table, *words)
-    out = capsys.readouterr().out
-    assert "classified with fer-vit (version 0.0, model best.ckpt, detector yunet)" in out
-    assert f"compared with fer-vit {__version__}" in out
-    assert "Too few" not in out
-    results = json.loads((tmp_path / "c" / "results.json").read_text())
+    output = folder / "c"
+    words = ["--by=condition", "--person=subject", "--baseline=rest", f"--output={output}"]
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        run("compare", table, *words)
+    return Comparison(table, words, printed.getvalue(), output)
+
+
+def test_compare_prints_what_made_the_faces_and_the_comparison(comparison: Comparison) -> None:
+    for fact in ("version 0.0", "best.ckpt", "yunet", __version__):
+        assert fact in comparison.printed
+    assert "Too few" not in comparison.printed
+
+
+def test_compare_measures_differences_between_conditions(comparison: Comparison) -> None:
+    results = comparison.results
     assert results["conditions"]["rest"] == {"persons": 8, "photos or clips": 24, "faces": 24}
+    assert results["designs"]["film <b> - rest"] == {"paired": True, "persons": 8, "left out": []}
     mean = results["Mean probability"]["means"][HOSTILE]["rest"]
     assert mean["low"] < mean["mean"] < mean["high"]
     assert mean["persons"] == 8
+    test = results["Mean probability"]["differences"][f"{HOSTILE}: film <b> - rest"]
+    assert test["p"] <= test["p corrected"] <= 2 * test["p"]
+    assert test["df"] == 7
+
+
+def test_compare_measures_the_mixed_model_of_faces(comparison: Comparison) -> None:
+    results = comparison.results
     name = f"{HOSTILE}: film <b> - rest"
     test = results["Mean probability"]["differences"][name]
     mixed = results["mixed model"][name]
     assert test["difference"]["mean"] == pytest.approx(mixed["difference"]["mean"], abs=1e-3)
-    assert test["p"] <= test["p corrected"] <= 2 * test["p"]
-    assert test["df"] == 7
     assert mixed["df"] == pytest.approx(7)
-    assert results["designs"]["film <b> - rest"] == {"paired": True, "persons": 8, "left out": []}
     assert results["ICC(1)"][HOSTILE]["rest"]["high"] < 1
-    text = (tmp_path / "c" / "results.md").read_text()
+
+
+def test_compare_writes_its_text_and_its_page(comparison: Comparison) -> None:
+    test = comparison.results["Mean probability"]["differences"][f"{HOSTILE}: film <b> - rest"]
+    text = (comparison.folder / "results.md").read_text()
     assert f"{test['difference']['mean']:+.3f} (" in text
-    assert out.splitlines()[0] in text
-    page = (tmp_path / "c" / "index.html").read_text("utf-8")
+    assert comparison.printed.splitlines()[0] in text
+    page = (comparison.folder / "index.html").read_text("utf-8")
     assert "<h1>Expressions by condition</h1>" in page
     assert "<img src=x" not in page
-    assert "exists" in fails(capsys, "compare", table, *words)
-    error = fails(
-        capsys, "compare", table, *words[:2], "--baseline=calm", f"--output={tmp_path / 'd'}"
-    )
+
+
+def test_compare_refuses_an_existing_folder_and_an_unknown_baseline(
+    comparison: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert "exists" in fails(capsys, "compare", comparison.table, *comparison.words)
+    others = ("--baseline=calm", f"--output={tmp_path / 'd'}")
+    error = fails(capsys, "compare", comparison.table, *comparison.words[:2], *others)
     assert "calm" in error
     assert "film <b>, rest" in error
 

@@ -1,7 +1,9 @@
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -88,44 +90,85 @@ def test_a_folder(
     assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
 
 
-def test_a_manifest(
-    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+class Evaluation(NamedTuple):
+    """What `evaluate` prints and writes."""
+
+    data: Path
+    printed: str
+    folder: Path
+
+    @property
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.folder / "results.json").read_text())
+
+    @property
+    def page(self) -> str:
+        return (self.folder / "index.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def evaluation(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Evaluation:
+    """The val split of a manifest, with the columns of a table."""
+    folder = tmp_path_factory.mktemp("evaluation")
     table = pq.read_table(drawn / "faces.parquet")
     unknown = pa.nulls(len(table), pa.bool_())  # `--columns` fills an empty column
     place = table.column_names.index("near_duplicate")
-    data = tmp_path / "faces.parquet"
-    words = ["--checkpoint", checkpoint]
+    data = folder / "faces.parquet"
     pq.write_table(table.set_column(place, "near_duplicate", unknown), data)
-    results = run_evaluate(
-        tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv"
-    )
-    assert (results["data"], results["model"], results["split"]) == (
-        str(data),
-        str(checkpoint),
-        "val",
-    )
-    count = results["faces"]
+    words = ["--checkpoint", checkpoint, "--by", "source", "age", "--columns", tables / "ages.csv"]
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr(inference, "RESAMPLES", 100)
+        run("evaluate", data, *words, "--output", folder / "e")
+    return Evaluation(data, printed.getvalue(), folder / "e")
+
+
+def test_evaluate_scores_the_faces_of_a_manifest(evaluation: Evaluation, checkpoint: Path) -> None:
+    results = evaluation.results
+    assert results["data"] == str(evaluation.data)
+    assert results["model"] == str(checkpoint)
+    assert results["split"] == "val"
     confusion = np.array(results["confusion"])
-    accuracy = results["all"]["accuracy"]
-    assert confusion.sum() == count == results["photos"]
-    assert accuracy["mean"] == pytest.approx(confusion.trace() / count)
+    assert confusion.sum() == results["faces"] == results["photos"]
+    accuracy = results["all"]["accuracy"]["mean"]
+    assert accuracy == pytest.approx(confusion.trace() / results["faces"])
+
+
+def test_evaluate_scores_groups_of_the_columns(evaluation: Evaluation) -> None:
+    results = evaluation.results
     assert results["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
     assert results["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
-    page = (tmp_path / "e" / "index.html").read_text("utf-8")
+    assert results["without near-duplicates"]["accuracy"]["faces"] == results["faces"] - 9
+    assert results["by votes"]["7"]["faces"] == 3
+    assert "baby (1), old (12), young (13)" in evaluation.page
+
+
+def test_the_page_of_evaluate_has_a_card_for_each_mistake(evaluation: Evaluation) -> None:
+    page = evaluation.page
+    results = evaluation.results
+    mistakes = results["faces"] - np.array(results["confusion"]).trace()
     assert page.count('<figure class="card"') == page.count("<img src=")
     assert page.count('<figure class="plot') == 1  # the calibration
-    assert results["without near-duplicates"]["accuracy"]["faces"] == count - 9
-    assert results["by votes"]["7"]["faces"] == 3
-    assert "(number of faces): baby (1), old (12), young (13)" in page
-    assert len(re.findall('data-kinds="mistake', page)) == count - confusion.trace()
-    out = capsys.readouterr().out
-    text = (tmp_path / "e" / "results.md").read_text()
-    assert text in out
-    assert f"| all faces | {accuracy['mean']:.1%} (" in text  # the first score
-    assert re.search(f"neutral .*{confusion.sum(1).max() / count:.1%}", text)
-    # The other split is another result; nothing else lies in the folder.
-    assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
+    assert page.count('data-kinds="mistake') == mistakes
+
+
+def test_evaluate_prints_the_text_that_it_writes(evaluation: Evaluation) -> None:
+    results = evaluation.results
+    text = (evaluation.folder / "results.md").read_text()
+    assert text in evaluation.printed
+    assert f"| all faces | {results['all']['accuracy']['mean']:.1%} (" in text  # the first score
+    most = np.array(results["confusion"]).sum(1).max() / results["faces"]
+    assert re.search(f"neutral .*{most:.1%}", text)
+
+
+def test_another_split_is_another_result_of_evaluate(
+    evaluation: Evaluation, checkpoint: Path, tmp_path: Path
+) -> None:
+    words = ["--checkpoint", checkpoint, "--split", "test"]
+    results = run_evaluate(tmp_path / "t", evaluation.data, *words)
+    assert results["split"] == "test"
     assert {path.name for path in (tmp_path / "t").iterdir()} == set(EVALUATION_FILES)
 
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import av
@@ -258,35 +259,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
-    rows = predict(folder, checkpoint, tmp_path / "t.jsonl", *CROPS)
-    by_name: dict[str, list[dict[str, object]]] = {}
-    for row in rows:
+@pytest.fixture(scope="module")
+def mixed_rows(
+    folder: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of `folder`, by the name of their file."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in predict(folder, checkpoint, tmp_path_factory.mktemp("t") / "t.jsonl", *CROPS):
         by_name.setdefault(Path(row["path"]).name, []).append(row)
-    assert [*by_name] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
-    assert [
-        (row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]
-    ] == [(n, pytest.approx(seconds, abs=1e-4), 1, 0) for n, seconds in enumerate(TIMES)]
-    for row in by_name["b.mp4"]:
+    return by_name
+
+
+def test_photos_and_videos_are_rows_of_one_table(
+    mixed_rows: dict[str, list[dict[str, Any]]],
+) -> None:
+    assert [*mixed_rows] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
+    for name in ("a.png", "d.png"):
+        (row,) = mixed_rows[name]
+        assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
+        assert row["status"] == "ok"
+    assert_same(
+        [row | {"path": ""} for row in mixed_rows["b.mp4"]],
+        [row | {"path": ""} for row in mixed_rows["f.mov"]],
+    )
+
+
+def test_each_frame_of_a_video_is_a_row(mixed_rows: dict[str, list[dict[str, Any]]]) -> None:
+    rows = mixed_rows["b.mp4"]
+    assert [row["frame"] for row in rows] == [*range(len(TIMES))]
+    assert [row["seconds"] for row in rows] == pytest.approx(TIMES, abs=1e-4)
+    assert {(row["track"], row["face"]) for row in rows} == {(1, 0)}
+    for row in rows:
         for prefix, suffix in (("p_", ""), ("smoothed_", "_smoothed")):
             probabilities = {name: row[prefix + name] for name in EXPRESSIONS}
             assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
             assert row["label" + suffix] == max(probabilities, key=probabilities.__getitem__)
-    *good, end = by_name["c.mkv"]
+
+
+def test_a_damaged_video_has_the_rows_before_the_damage(
+    mixed_rows: dict[str, list[dict[str, Any]]],
+) -> None:
+    *good, end = mixed_rows["c.mkv"]
     assert 5 < len(good) < 55
     assert [row["frame"] for row in good] == [*range(len(good))]
     assert {row["status"] for row in good} == {"ok"}
     assert str(end["status"]).startswith("damaged: ")
     assert end["frame"] is end["face"] is end["label"] is None
-    assert [row["status"] for row in by_name["e.mp4"]] == [frames.UNREADABLE_VIDEO]
-    for name in ("a.png", "d.png"):
-        (row,) = by_name[name]
-        assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
-        assert row["status"] == "ok"
-    assert_same(
-        [row | {"path": ""} for row in by_name["b.mp4"]],
-        [row | {"path": ""} for row in by_name["f.mov"]],
-    )
+    assert [row["status"] for row in mixed_rows["e.mp4"]] == [frames.UNREADABLE_VIDEO]
 
 
 def test_a_rerun_resumes_videos(

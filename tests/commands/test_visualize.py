@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -117,24 +118,47 @@ def test_models_with_little_to_say(
     )
 
 
-def test_a_report_of_videos(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "MIN_FACES", 1)
-    monkeypatch.setattr(writer, "SMALL", 100)
-    (tmp_path / "in").mkdir()
+TIMES = [0.0, 0.04, 0.2, 0.24, 0.5, 0.54, 0.7, 0.74, 0.9]
+
+
+class Report(NamedTuple):
+    """What `visualize` writes of a photo, two clips of the same frames, and no video."""
+
+    clip: Path
+    folder: Path
+    page: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(re.findall(r'id="data">(.*?)</script>', self.page, re.DOTALL)[0])
+
+    @property
+    def table(self) -> dict[str, list[Any]]:
+        return pq.read_table(self.folder / "faces.parquet").to_pydict()
+
+
+@pytest.fixture(scope="module")
+def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("videos")
+    inputs = folder / "in"
+    inputs.mkdir()
     faces = [
         draw_face(name, seed, 64, colour=True)[0]
         for seed, name in enumerate(["anger", "fear", "neutral"] * 3)
     ]
-    times = [0.0, 0.04, 0.2, 0.24, 0.5, 0.54, 0.7, 0.74, 0.9]
     for name in "ab":
-        write_video(tmp_path / "in" / f"{name}.mp4", faces, times)
-    (tmp_path / "in" / "c.png").write_bytes(encode_png(faces[0]))
-    (tmp_path / "in" / "d.mp4").write_text("no video")
-    words = (*CROPS, "--start", "0.1", "--every", "2")
-    page = visualize(tmp_path / "in", checkpoint, tmp_path / "r", *words)
-    table = pq.read_table(tmp_path / "r" / "faces.parquet").to_pydict()
+        write_video(inputs / f"{name}.mp4", faces, TIMES)
+    (inputs / "c.png").write_bytes(encode_png(faces[0]))
+    (inputs / "d.mp4").write_text("no video")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "MIN_FACES", 1)
+        patch.setattr(writer, "SMALL", 100)
+        page = visualize(inputs, checkpoint, folder / "r", *CROPS, "--start", "0.1", "--every", "2")
+    return Report(inputs / "a.mp4", folder / "r", page)
+
+
+def test_the_table_of_a_report_of_videos_has_its_frames(report_of_videos: Report) -> None:
+    table = report_of_videos.table
     assert [Path(path).name for path in table["path"]] == ["c.png"] + ["a.mp4"] * 4 + ["b.mp4"] * 4
     assert table["frame"] == [None, *[2, 4, 6, 8] * 2]
     assert table["seconds"][1:] == pytest.approx([0.2, 0.5, 0.7, 0.9] * 2, abs=1e-4)
@@ -142,18 +166,30 @@ def test_a_report_of_videos(
     shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
     assert np.allclose(np.abs(shares).sum(1), 1)
     assert np.allclose(shares[1:5], shares[5:], atol=1e-5)  # the same video
+
+
+def test_the_page_of_a_report_of_videos_counts_frames_and_people(
+    report_of_videos: Report,
+) -> None:
+    page = report_of_videos.page
     assert "<dt>Photos</dt><dd>1 ok</dd>" in page
     assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE_VIDEO}</dd>" in page
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
+    assert "9 of 9 faces below 100 pixels" in page
+    data = report_of_videos.data
     assert [
         (person["track"], person["frames"], person["start"], person["end"])
         for person in data["people"]
     ] == [(1, 4, 0.2, 0.9)] * 2
     assert data["faces"][1]["where"] == "person 1 at 0:00.2"
     assert sum(average["faces"] for average in data["averages"]) == 9
-    assert "9 of 9 faces below 100 pixels" in page
+
+
+def test_the_faces_of_a_report_of_videos_are_those_of_predict(
+    report_of_videos: Report, checkpoint: Path
+) -> None:
+    data = report_of_videos.data
     predicted = load(checkpoint).predict(
-        tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2
+        report_of_videos.clip, face="crop", detector="none", start=0.1, every=2
     )
     for number, result in enumerate(predicted):
         assert data["faces"][1 + number]["probabilities"] == pytest.approx(
@@ -161,15 +197,13 @@ def test_a_report_of_videos(
         )
         smoothed = [share[number] / 1000 for share in data["people"][0]["shares"]]
         assert smoothed == pytest.approx([*result.smoothed.values()], abs=1e-3)
-        with Image.open(tmp_path / "r" / data["faces"][1 + number]["image"]) as picture:
-            expected = Image.fromarray(
-                next(
-                    read_frames(tmp_path / "in" / "a.mp4", start=times[2 + 2 * number] - 0.01)
-                ).image
-            )
-            assert (
-                np.abs(
-                    np.asarray(picture.resize((64, 64)), float) - np.asarray(expected, float)
-                ).mean()
-                < 8
-            )
+
+
+def test_the_pictures_of_a_report_of_videos_are_its_frames(report_of_videos: Report) -> None:
+    for number in range(4):
+        start = TIMES[2 + 2 * number] - 0.01
+        frame = next(read_frames(report_of_videos.clip, start=start)).image
+        file = report_of_videos.folder / report_of_videos.data["faces"][1 + number]["image"]
+        with Image.open(file) as picture:
+            shown = np.asarray(picture.resize((64, 64)), float)
+        assert np.abs(shown - frame.astype(float)).mean() < 8

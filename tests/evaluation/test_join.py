@@ -149,14 +149,14 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
     ours = predictions(tmp_path, "a.png", "b.png")
     text = "path,confidence,p_anger,p_sadness,p_fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
     (tmp_path / "o.csv").write_text(text)
-    theirs = read_predictions(tmp_path / "o.csv")
-    aligned = align_probabilities(ours, theirs, "o.csv")
+    second = read_predictions(tmp_path / "o.csv")
+    aligned = align_probabilities(ours, second, "o.csv")
     assert np.isnan(aligned[0]).all()
     assert aligned[1].tolist() == [0.2, 0.7]
     with pytest.raises(FerVitError, match=r"`fear`.* sadness, anger"):
-        align_probabilities(theirs, ours, "p.csv")
+        align_probabilities(second, ours, "p.csv")
     with pytest.raises(FerVitError, match=r"o\.csv"):
-        align_probabilities(ours.take(np.array([0])), theirs, "o.csv")
+        align_probabilities(ours.take(np.array([0])), second, "o.csv")
 
 
 @pytest.mark.parametrize("name", ["label", "seconds", "p_anger", "p_sadness", "feature_3", "face"])

@@ -1,11 +1,11 @@
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Card, Section, write_files
@@ -53,42 +53,65 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("page"), CONFUSION, LABELS, cards=CARDS, left_out=1234)
 
 
-def test_the_matrix_and_the_gallery_in_a_browser(file: Path) -> None:
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
     with chromium() as browser:
-        page, wrong = opened(browser, file.as_uri())
-        names = page.locator(".card:visible bdi")
-        output = page.locator("output")
-        assert names.all_text_contents()[1:] == ["val/Two.png", "val/three.png", "val/four.png"]
-        assert output.text_content() == "4 of 5 faces"
-        page.get_by_text("likely wrong labels 1").click()
-        assert names.count() == 1
-        assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
-        page.get_by_text("where the two differ 2").click()
-        assert names.all_text_contents() == ["val/three.png", "val/five.png"]
-        page.get_by_text("mistakes 4").click()
-        # By mouse, then by keyboard: on, another, off.
-        cells = page.locator("button[data-cell]")
-        assert cells.all_text_contents() == ["2", "1", "1"]  # neither zeros nor the diagonal
-        cells.nth(0).click()
-        assert names.all_text_contents() == ["val/Two.png", "val/three.png"]
-        expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
-        page.keyboard.press("Tab")
-        page.keyboard.press("Enter")
-        assert names.all_text_contents() == ["val/four.png"]
-        expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
-        page.keyboard.press("Space")
-        assert names.count() == 4
-        page.get_by_placeholder("contains …").fill("TWO")
-        assert names.all_text_contents() == ["val/Two.png"]
-        assert page.title() == "How good"  # no name has run
-        assert loaded(page.locator(".card:visible img"))
-        boxes = page.locator(".card:visible img").evaluate_all(
-            "images => images.map(i => [i.width, i.height])"
-        )
-        assert all(width == height > 50 for width, height in boxes)
-        page.set_viewport_size({"width": 390, "height": 844})
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        assert wrong == []
+        yield browser
+
+
+@pytest.fixture
+def page(file: Path, chrome: Browser) -> Iterator[Page]:
+    """The page in a browser, in which nothing may go wrong."""
+    page, wrong = opened(chrome, file.as_uri())
+    yield page
+    assert page.title() == "How good"  # no name has run
+    assert wrong == []
+    page.close()
+
+
+def names_of_cards(page: Page) -> list[str]:
+    """Returns the names of the cards that are shown."""
+    return page.locator(".card:visible bdi").all_text_contents()
+
+
+def test_the_gallery_shows_kinds_of_faces(page: Page) -> None:
+    assert names_of_cards(page)[1:] == ["val/Two.png", "val/three.png", "val/four.png"]
+    assert page.locator("output").text_content() == "4 of 5 faces"
+    page.get_by_text("likely wrong labels 1").click()
+    assert len(names_of_cards(page)) == 1
+    assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
+    page.get_by_text("where the two differ 2").click()
+    assert names_of_cards(page) == ["val/three.png", "val/five.png"]
+
+
+def test_the_gallery_is_searched_by_name(page: Page) -> None:
+    page.get_by_placeholder("contains …").fill("TWO")
+    assert names_of_cards(page) == ["val/Two.png"]
+
+
+def test_cells_of_the_matrix_choose_cards_by_mouse_and_keyboard(page: Page) -> None:
+    cells = page.locator("button[data-cell]")
+    assert cells.all_text_contents() == ["2", "1", "1"]  # neither zeros nor the diagonal
+    cells.nth(0).click()
+    assert names_of_cards(page) == ["val/Two.png", "val/three.png"]
+    expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
+
+    # on, another, off
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert names_of_cards(page) == ["val/four.png"]
+    expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
+    page.keyboard.press("Space")
+    assert len(names_of_cards(page)) == 4
+
+
+def test_pictures_of_the_gallery_are_square_and_fit_a_phone(page: Page) -> None:
+    images = page.locator(".card:visible img")
+    assert loaded(images)
+    boxes = images.evaluate_all("images => images.map(i => [i.width, i.height])")
+    assert all(width == height > 50 for width, height in boxes)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:

@@ -24,7 +24,7 @@ from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
-from fer_vit.predict.results import FaceResults
+from fer_vit.predict.results import FaceResult, FaceResults
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.processes import PATIENCE
@@ -75,15 +75,23 @@ def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> N
     assert [Path(path).name for path in plain["path"].to_pylist()] == ["a.png", "d.png", "d.png"]
     names = [Path(path).name for path in full["path"].to_pylist()]
     assert names == ["a.png", "b.png", "c.png", "d.png", "d.png"]
-    assert full["status"].to_pylist() == [
-        photo.status for photo in faces.photos() for _ in range(max(1, len(photo.faces)))
-    ]
+    statuses = {Path(photo.path).name: photo.status for photo in faces.photos()}
+    assert full["status"].to_pylist() == [statuses[name] for name in names]
     assert full["face"].to_pylist() == [0, None, None, 0, 1]
+
+
+def test_a_table_has_the_origin_of_its_faces(faces: FaceResults) -> None:
+    full = table(faces, photos=True)
     assert {*full["model"].to_pylist()} == {DEFAULT}
     assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
-    assert None not in full["predicted_on"].to_pylist() + full["detector"].to_pylist()
+    assert None not in full["predicted_on"].to_pylist()
+    assert None not in full["detector"].to_pylist()
+
+
+def test_a_table_is_of_faces_in_any_container(faces: FaceResults) -> None:
     with pytest.raises(FerVitError, match="`photos`"):
         table(list(faces), photos=True)
+    plain = table(faces)
     assert table(list(faces)).equals(plain)
     assert table(faces[0:1] + faces[1:]).equals(plain)
     assert table(faces[2]).equals(table(faces[2:]))
@@ -151,25 +159,41 @@ def test_bytes_are_upright_by_their_exif(model: Recognizer, folder: Path) -> Non
     assert face.read_photo().shape == (300, 250, 3)
 
 
-def test_copies_of_a_face_have_no_network(model: Recognizer, faces: FaceResults) -> None:
-    data = pickle.dumps(faces[0])
-    assert len(data) < 20_000
-    again = pickle.loads(data)
-    assert again.probabilities == faces[0].probabilities
-    assert again.plot().size == faces[0].plot().size
-    for face in (again, faces[0]):
+@pytest.fixture(scope="module")
+def unpickled(faces: FaceResults) -> FaceResult:
+    return pickle.loads(pickle.dumps(faces[0]))
+
+
+def test_copies_of_a_face_have_no_network(faces: FaceResults, unpickled: FaceResult) -> None:
+    assert len(pickle.dumps(faces[0])) < 20_000
+    assert unpickled.probabilities == faces[0].probabilities
+    assert unpickled.plot().size == faces[0].plot().size
+    assert copy.deepcopy(faces[0]).probabilities == faces[0].probabilities
+
+
+def test_attention_of_a_face_needs_its_model(
+    model: Recognizer, faces: FaceResults, unpickled: FaceResult
+) -> None:
+    for face in (unpickled, faces[0]):
         with pytest.raises(FerVitError, match=r"a\.png.*`model\.plot_attention\(face\)`"):
             face.plot(attention=True)
-    assert model.plot_attention(again).size == model.plot_attention(faces[0]).size
-    for method in ("pixels", "ablation"):
-        explained = model.explain(again, method)
-        expected = model.explain(faces[0], method)
-        assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
-        assert explained.shares.shape == (1, len(model.crop_spec.regions))
-        assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
-        label = explained.probabilities[0].argmax()
-        assert model.labels[label] == again.label
-    assert copy.deepcopy(faces[0]).probabilities == faces[0].probabilities
+    assert model.plot_attention(unpickled).size == model.plot_attention(faces[0]).size
+
+
+@pytest.mark.parametrize("method", ["pixels", "ablation"])
+def test_a_copy_of_a_face_is_explained_like_the_face(
+    model: Recognizer, faces: FaceResults, unpickled: FaceResult, method: str
+) -> None:
+    explained = model.explain(unpickled, method)
+    expected = model.explain(faces[0], method)
+    assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
+    assert explained.shares.shape == (1, len(model.crop_spec.regions))
+    assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
+    label = explained.probabilities[0].argmax()
+    assert model.labels[label] == unpickled.label
+
+
+def test_copies_of_results_are_results(faces: FaceResults) -> None:
     many = pickle.loads(pickle.dumps(faces))
     assert isinstance(many, FaceResults)
     assert many.infos == faces.infos

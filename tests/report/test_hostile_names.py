@@ -1,11 +1,13 @@
 import io
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pytest
 from PIL import Image
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from fer_vit.errors import printable
 from fer_vit.report.faces import save_face
@@ -28,59 +30,109 @@ NAMES = [
 ]
 
 
-def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path: Path) -> None:
-    folder = tmp_path / "re#port 100%41?"
-    labels = (f"<img src=x onerror={OWN}>", f"'\"><svg/onload={OWN}>", "</script>\u202ex")
-    shown = [printable(label) for label in labels]
+LABELS = (f"<img src=x onerror={OWN}>", f"'\"><svg/onload={OWN}>", "</script>\u202ex")
+SHOWN_NAMES = [printable(name) for name in NAMES]
+SHOWN_LABELS = [printable(label) for label in LABELS]
+
+
+class HostilePage(NamedTuple):
+    """A page of faces of hostile names and labels."""
+
+    page: Page
+    orders: list[list[int]]  # the labels of each face, most probable first
+
+    @property
+    def dialog(self) -> Locator:
+        return self.page.locator("dialog")
+
+    @property
+    def cards(self) -> Locator:
+        return self.page.locator(".card")
+
+
+def grey(number: int) -> int:
+    """Returns the brightness of the picture of a face."""
+    return 10 + 16 * number
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    """The file of the page, and the order of the labels of each face."""
+    folder = tmp_path_factory.mktemp("pages") / "re#port 100%41?"
     records = []
+    orders = []
     for number, name in enumerate(NAMES):
         view = make_view(name)
-        probabilities = dict(zip(labels, np.roll((0.1, 0.7, 0.2), number), strict=True))
+        probabilities = dict(zip(LABELS, np.roll((0.1, 0.7, 0.2), number), strict=True))
         view = replace(
-            view, face=make_face(probabilities), photo=np.full_like(view.photo, 10 + 16 * number)
+            view, face=make_face(probabilities), photo=np.full_like(view.photo, grey(number))
         )
         order = np.argsort([-p for p in probabilities.values()]).tolist()
-        evidence = make_evidence(order, labels)
-        records.append(save_face(folder, number, view, evidence, REGIONS))
-    write_page(folder / "index.html", {"Model": NAMES[1]}, labels, records, title=NAMES[0], **VIEWS)
-    page, wrong = opened(chrome, (folder / "index.html").as_uri())
-    names = [printable(name) for name in NAMES]
-    assert names[6:8] == ["two lines three.png", "photo?gnp.exe"]
-    assert page.title() == page.locator("h1").text_content() == NAMES[0]
-    assert page.locator(".facts dd").first.text_content() == names[1]
-    cards = page.locator(".card")
-    dialog = page.locator("dialog")
-    assert cards.locator(".name").all_text_contents() == [name.rpartition("/")[2] for name in names]
-    assert [card.get_attribute("title") for card in cards.all()] == names
-    assert [
-        text.split("\xa0")[0].rpartition(" ")[0]
-        for text in cards.locator(".label").all_text_contents()
-    ] == [shown[json.loads(record.data)["order"][0]] for record in records]
-    for number, name in enumerate(names):
-        page.get_by_label("File name").fill(name)
-        expect(page.locator(".card:visible")).to_have_count(sum(name in shown for shown in names))
-        cards.nth(number).scroll_into_view_if_needed()
-        expect(cards.nth(number).locator("img")).to_have_js_property("complete", True)
-        with Image.open(io.BytesIO(cards.nth(number).locator("img").screenshot())) as picture:
-            assert abs(picture.getpixel((20, 20))[0] - (10 + 16 * number)) < 5  # its own picture
-        cards.nth(number).click()
-        assert dialog.locator(".name").text_content() == name
-        options = dialog.locator("select[name=target] option").all_text_contents()
-        assert sorted(options[:3]) == sorted(shown)
-        assert dialog.locator("h2").text_content().startswith(options[0])
-        dialog.locator("select[name=target]").select_option(index=3)
-        assert options[3] == f"{options[0]} rather than {options[1]}"
-        assert dialog.locator("svg .region title").first.text_content() == "mouth +90%"
-        page.keyboard.press("Escape")
-    for label in shown:
-        page.get_by_text(label, exact=False).locator("visible=true").first.hover()
-    page.get_by_label("File name").fill("")
-    page.locator("fieldset span", has_text=shown[0]).click()
-    assert page.locator(".filter output").text_content().endswith(f"of {len(names)} faces")
+        records.append(save_face(folder, number, view, make_evidence(order, LABELS), REGIONS))
+        orders.append(order)
+    write_page(folder / "index.html", {"Model": NAMES[1]}, LABELS, records, title=NAMES[0], **VIEWS)
+    return folder / "index.html", orders
+
+
+@pytest.fixture
+def hostile(chrome: Browser, file: tuple[Path, list[list[int]]]) -> Iterator[HostilePage]:
+    """The page in a browser, in which no name and no label may run or become an element."""
+    path, orders = file
+    page, wrong = opened(chrome, path.as_uri())
+    yield HostilePage(page, orders)
     assert page.title() == NAMES[0]
     assert page.locator("script").count() == 4
-    assert (
-        page.locator("[src=x], [onload], [onerror], [onmouseover], body i:not([class])").count()
-        == 0
-    )
+    for element in ("[src=x]", "[onload]", "[onerror]", "[onmouseover]", "body i:not([class])"):
+        assert page.locator(element).count() == 0, element
     assert wrong == []
+    page.close()
+
+
+def test_hostile_names_are_text_of_the_gallery(hostile: HostilePage) -> None:
+    page = hostile.page
+    assert SHOWN_NAMES[6:8] == ["two lines three.png", "photo?gnp.exe"]
+    assert page.title() == page.locator("h1").text_content() == NAMES[0]
+    assert page.locator(".facts dd").first.text_content() == SHOWN_NAMES[1]
+    last_parts = [name.rpartition("/")[2] for name in SHOWN_NAMES]
+    assert hostile.cards.locator(".name").all_text_contents() == last_parts
+    assert [card.get_attribute("title") for card in hostile.cards.all()] == SHOWN_NAMES
+
+
+def test_hostile_labels_are_text_of_the_gallery(hostile: HostilePage) -> None:
+    page = hostile.page
+    texts = hostile.cards.locator(".label").all_text_contents()
+    labels = [text.split("\xa0")[0].rpartition(" ")[0] for text in texts]
+    assert labels == [SHOWN_LABELS[order[0]] for order in hostile.orders]
+    for label in SHOWN_LABELS:
+        page.get_by_text(label, exact=False).locator("visible=true").first.hover()
+    page.locator("fieldset span", has_text=SHOWN_LABELS[0]).click()
+    count = page.locator(".filter output").text_content() or ""
+    assert count.endswith(f"of {len(NAMES)} faces")
+
+
+def test_hostile_names_are_found_and_have_their_own_pictures(hostile: HostilePage) -> None:
+    page = hostile.page
+    for number, name in enumerate(SHOWN_NAMES):
+        page.get_by_label("File name").fill(name)
+        containing = [shown for shown in SHOWN_NAMES if name in shown]
+        expect(page.locator(".card:visible")).to_have_count(len(containing))
+        image = hostile.cards.nth(number).locator("img")
+        image.scroll_into_view_if_needed()
+        expect(image).to_have_js_property("complete", True)
+        with Image.open(io.BytesIO(image.screenshot())) as picture:
+            assert abs(picture.getpixel((20, 20))[0] - grey(number)) < 5
+
+
+def test_hostile_names_and_labels_are_text_of_an_open_face(hostile: HostilePage) -> None:
+    dialog = hostile.dialog
+    targets = dialog.locator("select[name=target]")
+    for number, name in enumerate(SHOWN_NAMES):
+        hostile.cards.nth(number).click()
+        assert dialog.locator(".name").text_content() == name
+        options = targets.locator("option").all_text_contents()
+        assert sorted(options[:3]) == sorted(SHOWN_LABELS)
+        assert (dialog.locator("h2").text_content() or "").startswith(options[0])
+        targets.select_option(index=3)
+        assert options[3] == f"{options[0]} rather than {options[1]}"
+        assert dialog.locator("svg .region title").first.text_content() == "mouth +90%"
+        hostile.page.keyboard.press("Escape")

@@ -240,6 +240,18 @@ def test_keys_walk_from_face_to_face_and_back_to_the_gallery(opened_face: Page) 
     expect(opened_face.locator(".card").nth(3)).to_be_focused()
 
 
+@pytest.fixture
+def opened_exchange(browser: tuple[Page, list[str]]) -> Iterator[Page]:
+    """The page that shows how regions of the first face exchange information."""
+    page, wrong = browser
+    page.locator(".card").first.click()
+    page.locator("dialog").get_by_text("How regions exchange information").click()
+    yield page
+    page.locator("dialog").get_by_text("What drives the prediction").click()
+    page.keyboard.press("Escape")
+    assert wrong == []
+
+
 def test_one_click_shows_how_regions_exchange_information(
     browser: tuple[Page, list[str]],
 ) -> None:
@@ -252,29 +264,39 @@ def test_one_click_shows_how_regions_exchange_information(
     assert rows(page) == [["mouth", "80%"], ["chin", "20%"]]
     assert rows(page, 1) == [["mouth, chin", "40%", "30%"]]
     assert dialog.locator("svg text").all_text_contents() == ["mouth 80%", "chin 20%"]
+    assert wrong == []
+
+
+def test_arcs_join_the_middles_of_regions_that_exchange_information(
+    opened_exchange: Page,
+) -> None:
+    dialog = opened_exchange.locator("dialog")
     dialog.get_by_label("arcs between regions").check()
-    assert dialog.locator(".arc title").all_text_contents() == [
-        "mouth takes 40% from chin, which takes 30%"
-    ]
-    # From the middle of the mouth to the middle of the chin, in the picture: 2 (x - 4), then
-    # zoomed.
-    a, _, _, d, e, f = json.loads(page.evaluate("JSON.stringify(faces[0].matrix)"))
+    (title,) = dialog.locator(".arc title").all_text_contents()
+    assert re.findall(r"mouth|chin|\d+%", title) == ["mouth", "40%", "chin", "30%"]
+
+    # From the middle of the mouth to that of the chin, in the picture: 2 (x - 4), then zoomed
+    a, _, _, d, e, f = json.loads(opened_exchange.evaluate("JSON.stringify(faces[0].matrix)"))
     ends = [14 * a + e, 22 * d + f, 14 * a + e, 28 * d + f]
     path = re.findall(r"[\d.]+", dialog.locator(".arc").get_attribute("d") or "")
     assert [float(number) for number in (*path[:2], *path[-2:])] == pytest.approx(ends, abs=0.01)
-    large, small = (float(disc.get_attribute("r") or 0) for disc in dialog.locator(".disc").all())
+
+
+def test_discs_have_the_area_of_the_information_that_regions_give(opened_exchange: Page) -> None:
+    discs = opened_exchange.locator("dialog .disc").all()
+    large, small = (float(disc.get_attribute("r") or 0) for disc in discs)
     # discs have a radius of 2 and more
     assert (small - 2) / (large - 2) == pytest.approx(0.5, abs=0.01)
-    with Image.open(
-        io.BytesIO(base64.b64decode((dialog.locator(".soft").get_attribute("href") or "")[22:]))
-    ) as soft:
+    address = opened_exchange.locator("dialog .soft").get_attribute("href") or ""
+    with Image.open(io.BytesIO(base64.b64decode(address[22:]))) as soft:
         assert [soft.getpixel((x, 0))[3] for x in (0, 1)] == [190, 0]
-    dialog.locator("select[name=view]").select_option("block 1, head 1: 9 px")
-    assert rows(page) == [["mouth", "25%"], ["chin", "75%"]]
-    assert rows(page, 1) == [["mouth, chin", "10%", "10%"]]
-    dialog.get_by_text("What drives the prediction").click()
-    page.keyboard.press("Escape")
-    assert wrong == []
+
+
+def test_a_head_of_attention_may_be_chosen(opened_exchange: Page) -> None:
+    view = opened_exchange.locator("dialog select[name=view]")
+    view.select_option("block 1, head 1: 9 px")
+    assert rows(opened_exchange) == [["mouth", "25%"], ["chin", "75%"]]
+    assert rows(opened_exchange, 1) == [["mouth, chin", "10%", "10%"]]
 
 
 def test_averages_have_the_same_picture_with_intervals_on_demand(
