@@ -186,7 +186,7 @@ class Recognizer(nn.Module):
                 f"{name} {value:.3g}" for name, value in by_name.items()
             )
             frequencies = [by_name.get(name, 0.0) for name in names]
-        # Others may use the network, too: it stays as it is.
+        # Others may use the network, too, so it is not changed.
         net = share_tensors(self.net)
         net.change_prior(frequencies, [name in possible for name in names])
         self.net = net

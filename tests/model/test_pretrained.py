@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from fer_vit.errors import FerVitError
+from fer_vit.model.backbone import create_backbone
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.pretrained import read_weights
-from fer_vit.model.region_vit import create_backbone
 from tests.helpers.pickles import HEX, PROTOCOL, packed
 
 WEIGHTS = {"a": torch.arange(3.0), "b.c": torch.ones(2, 2, dtype=torch.bfloat16)}
