@@ -159,7 +159,7 @@ def seeded() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """Draws the same random numbers for what several tests share, whichever test comes first."""
+    """Draws the same random numbers for what several tests share, in any order of the tests."""
     torch = sys.modules.get("torch")
     if torch and fixturedef.scope != "function":
         torch.default_generator.manual_seed(0)
