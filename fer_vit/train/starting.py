@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import timm
 import torch
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from torch import Tensor
 from torch.nn import Module
 
@@ -25,6 +26,9 @@ CLASSIFIER = ("pool", "vit.head")
 HEAD_PARTS = (*CLASSIFIER, "heads.")
 LABEL_ROWS = ("vit.head.weight", "vit.head.bias")
 """Tensors with a row for each label, besides the pooling's."""
+POSITIONS = "vit.pos_embed"
+KERNEL = "patch_embed.proj.weight"
+"""The end of the names of kernels (D, C, P, P) that embed patches or regions."""
 
 
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +46,8 @@ def take_weights(
 ) -> str:
     """Copies the tensors of another network that fit, and the head's rows for labels of both.
 
-    Computed positions and heads of another kind are not copied.
+    Learned positions and patch kernels are resampled for another image or patch size. Computed
+    positions and heads of another kind are not copied.
 
     Args:
         net: The network to change.
@@ -51,11 +56,12 @@ def take_weights(
         name: Its name in messages.
 
     Returns:
-        A line for the user: copied and other tensors, different settings.
+        A line for the user: copied, resampled and other tensors, different settings.
 
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
+    state, resampled = resample(net, settings["config"], state)
     match = _compare_encoders(net, settings, state)
     if len(match.fitting) < 0.9 * match.total:
         raise FerVitError(
@@ -76,7 +82,58 @@ def take_weights(
 
     classes = _describe_classes(net.settings.labels, rows)
     encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
-    return f"Started from {name}: {encoder}; {classes}{match.differences}."
+    sizes = f"; resampled: {', '.join(resampled)}" if resampled else ""
+    return f"Started from {name}: {encoder}; {classes}{sizes}{match.differences}."
+
+
+def resample(
+    net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Fits another network's learned positions and patch kernels to the sizes of this one.
+
+    As timm does for pretrained backbones: positions by bicubic interpolation, kernels by the
+    pseudoinverse of one (Beyer et al., "FlexiViT", CVPR 2023). Prefix tokens keep their positions.
+
+    Args:
+        net: The network to change.
+        config: The other network's.
+        state: Its state dict.
+
+    Returns:
+        A state dict, and the names of the tensors that were resampled.
+    """
+    changed = {}
+    for name, value in net.state_dict().items():
+        before = state.get(name)
+        if before is None or before.shape == value.shape:
+            continue
+        if name == POSITIONS and net.vit.pos_embed.requires_grad:
+            positions = _resample_positions(net, config, before)
+            if positions is not None:
+                changed[name] = positions
+        if name.endswith(KERNEL) and before.shape[:2] == value.shape[:2]:
+            changed[name] = resample_patch_embed(before, list(value.shape[2:]))
+    return state | changed, list(changed)
+
+
+def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor) -> Tensor | None:
+    """Returns another network's positions (1, prefix + N, D) for the grid of this one.
+
+    None: the networks have other widths or prefix tokens, or one of them has no patches.
+    """
+    with torch.device("meta"):  # uses no memory
+        former = build_model(config, [], initialize=False).layout
+    wanted = net.vit.pos_embed
+    prefix = before.shape[1] - former.num_patches
+    same_prefix = prefix == wanted.shape[1] - net.layout.num_patches
+    same_width = before.shape[-1] == wanted.shape[-1]
+    if not (same_prefix and same_width and former.num_patches and net.layout.num_patches):
+        return None
+    new_grid = list(net.layout.grid)
+    positions: Tensor = resample_abs_pos_embed(
+        before, new_grid, list(former.grid), num_prefix_tokens=prefix
+    )
+    return positions
 
 
 class Match(NamedTuple):
@@ -244,14 +301,16 @@ def create_model(
     arguments, state = read_model(name)
     arguments = dict(arguments)
     former = arguments["labels"]
-    config = change_settings(arguments.pop("config"), settings)
+    former_config = arguments.pop("config")
+    config = change_settings(former_config, settings)
     labels = class_names(num_classes, arguments.pop("labels"))
     if labels != list(former):
         # not the temperature, prior and thresholds, which were fitted to the former labels
         arguments = {key: arguments[key] for key in ("align", "template", "outputs")}
     net = build_model(config, labels, **arguments)
     if pretrained:
-        take_weights(net, {"config": config, "labels": former, **arguments}, state, name or DEFAULT)
+        source = {"config": former_config, "labels": former, **arguments}
+        take_weights(net, source, state, name or DEFAULT)
     return net
 
 

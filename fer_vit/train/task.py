@@ -210,7 +210,8 @@ class FERTask(RegionViTModule):
             share of them.
         compile: Compile the encoder with `torch.compile`.
         init: A model whose weights are copied where they fit: the name of an included model, a
-            folder, "user/name" on the hub, or a checkpoint, also of masked pretraining.
+            folder, "user/name" on the hub, or a checkpoint, also of masked pretraining. Positions
+            and patch kernels are resampled for another image or patch size.
         freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole
             "encoder".
     """
