@@ -150,7 +150,10 @@ def command_setting(action: Action) -> Setting:
     if type(action).__name__ == "_AppendAction":
         values += "; may be repeated"
     name = action.option_strings[0] if action.option_strings else action.dest.upper()
-    default = "required" if action.required else describe_default(action.default)
+    value = action.default
+    if action.nargs == "+" and value:
+        value = " ".join(value)  # as words of the command line
+    default = "required" if action.required else describe_default(value)
     return Setting(name, values, default, action.help or "")
 
 

@@ -413,7 +413,10 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
         elif kind in LIST_ITEMS:
             convert = LIST_ITEMS[kind]
-            parser.add_argument(f"--{name}", nargs="+", type=convert, default=[], help=helps[name])
+            items = [*default]
+            parser.add_argument(
+                f"--{name}", nargs="+", type=convert, default=items, help=helps[name]
+            )
         elif kind == list[str] | None:
             parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:

@@ -170,7 +170,7 @@ UNCERTAINTY = (
         "prediction_set",
         "string",
         "",
-        "the expressions that are possible: 90 % of such sets contain the true one, for faces like "
+        "the expressions that are possible: 90% of such sets contain the true one, for faces like "
         "the calibration faces; empty if the model is not calibrated",
         head="expression",
     ),

@@ -1,4 +1,5 @@
 import errno
+import inspect
 import logging
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import Mock
@@ -65,6 +67,20 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
     words: str, part: str, capsys: pytest.CaptureFixture
 ) -> None:
     assert part in fails(capsys, *words.split(" "))
+
+
+@pytest.mark.parametrize("verb", sorted(cli.PLAIN_VERBS))
+def test_options_have_the_defaults_of_their_function(verb: str) -> None:
+    module = import_module(f"fer_vit.commands.{verb}")
+    function = getattr(module, verb)
+    parser = cli.verb_parser(verb, function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = parameter.default
+        if default is parameter.empty or name == "fit_options":
+            continue
+        parsed = parser.get_default(name)
+        expected = [*default] if isinstance(default, tuple) else default
+        assert parsed == expected, name
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def compare(
     """Compares the expressions of persons between conditions or groups.
 
     Movements, head pose, valence and arousal, where the table has them, are compared as well. All
-    results have 95 % intervals over persons. Writes OUTPUT/index.html, results.md and
+    results have 95% intervals over persons. Writes OUTPUT/index.html, results.md and
     results.json: clear differences as sentences; means and shares; for videos, durations and
     transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
     model with the extra `stats`; and the methods for a paper. With fewer than 6 persons there are

@@ -9,6 +9,17 @@ ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 """In the header of a config: accuracy and split."""
 
 
+def header_lines(text: str) -> list[str]:
+    """Returns the comments of a config without their mark; the first states what it trains."""
+    return [line[2:] for line in text.splitlines() if line.startswith("#")]
+
+
+def measured_accuracy(text: str) -> str | None:
+    """Returns the accuracy and split that the header of a config states; None: not measured."""
+    measured = ACCURACY_TEXT.search(" ".join(header_lines(text)))
+    return " ".join(measured.groups()) if measured else None
+
+
 def configs() -> None:
     """Lists the included training configs with their measured accuracy.
 
@@ -21,11 +32,8 @@ def configs() -> None:
     """
     rows = [("name", "accuracy", "what it is")]
     for name, path in shipped_configs().items():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        header = [line[2:] for line in lines if line.startswith("#")]
-        measured = ACCURACY_TEXT.search(" ".join(header))
-        accuracy = " ".join(measured.groups()) if measured else "-"
-        rows.append((name, accuracy, header[0]))
+        text = path.read_text(encoding="utf-8")
+        rows.append((name, measured_accuracy(text) or "-", header_lines(text)[0]))
 
     print(align_columns(rows))
     print(

@@ -40,7 +40,7 @@ def crossvalidate(
     are in one fold; without persons, identical files are in one fold. The best epoch of each model
     is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold
     of 30 persons or photos or more; OUTPUT/training has the logs and checkpoints. The same command
-    resumes an interrupted run. The 95 % bootstrap intervals resample persons, else photos; they do
+    resumes an interrupted run. The 95% bootstrap intervals resample persons, else photos; they do
     not include the variation between training runs. Options of `fit` (`--trainer.max_epochs 5`,
     `--model my_module.MyTask`) change the training of every fold.
 

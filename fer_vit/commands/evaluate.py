@@ -43,7 +43,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores predictions, overall and by group, and shows the mistakes.
 
-    All scores have 95 % bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
+    All scores have 95% bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
     accuracy, macro F1, UAR (the mean recall), calibration error, cross-entropy; with votes, the
     agreement with an annotator. The page shows mistakes and labels that are likely wrong. Intervals
     resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with

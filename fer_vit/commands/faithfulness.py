@@ -61,7 +61,7 @@ def faithfulness(
     or added. Region agreement: the rank correlation of the attributions of regions with the effect
     of masking each region. SaCo: whether groups of tokens with higher scores change the probability
     more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights
-    (about 200 faces). The table has means of the differences from random scores, with 95 %
+    (about 200 faces). The table has means of the differences from random scores, with 95%
     bootstrap intervals. The predicted expression is explained, whether it is correct or not.
 
     A second table is of the terms of regions that further heads add up, on faces with all regions:

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import reprlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import chain
@@ -274,6 +275,23 @@ def save_network(net: RegionViT, folder: Path) -> None:
     (folder / CONFIG).write_text(json_text(settings, indent=2) + "\n", "utf-8")
 
 
+def classifier_command(encoder: str | Path) -> str:
+    """Returns the command that trains a classifier from a checkpoint of masked pretraining.
+
+    Nothing is frozen: the batch norms of the stem have the statistics of masked faces.
+    """
+    words = ["fer-vit", "fit", "--config", "finetune", "--model.init", str(encoder)]
+    words += ["--model.freeze", "none", "--data.manifest", "MANIFEST"]
+    return shlex.join(words)
+
+
+def no_expressions(name: str | Path) -> ModelError:
+    """Returns the error for a checkpoint of masked pretraining where a classifier is needed."""
+    return ModelError(
+        f"{name} has no expressions. Train a classifier from it: `{classifier_command(name)}`."
+    )
+
+
 def read_model(
     name: str | Path | None = None, *, pretraining: bool = False, **hub: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -299,10 +317,7 @@ def read_model(
                 f"fer-vit. If the class changes it, add `--model {short(task_class)}`."
             )
         if not (settings["labels"] or pretraining):
-            raise ModelError(
-                f"{name} has no expressions. Train a classifier from it: `fer-vit fit --config "
-                f"finetune --model.init {name} --data.manifest MANIFEST`."
-            )
+            raise no_expressions(name)
         return settings, state
     folder = find_folder(name, **hub)
     check_folder(folder, name)

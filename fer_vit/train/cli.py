@@ -287,13 +287,11 @@ def best_checkpoint(trainer: L.Trainer) -> str:
 def next_command(cli: TrainCLI, best: str) -> str:
     """Returns a line with the command that uses a checkpoint."""
     if cli.task == "pretraining":
-        command = ["fit", "--config", "finetune", "--model.init", best]
-        command += ["--data.manifest", "MANIFEST"]
-    else:
-        command = ["evaluate", str(cli.config.data.manifest), "--checkpoint", best]
-        name = class_name(cli.kind)
-        if name:
-            command += ["--model", name]
+        return f"Next: {folder.classifier_command(best)}"
+    command = ["evaluate", str(cli.config.data.manifest), "--checkpoint", best]
+    name = class_name(cli.kind)
+    if name:
+        command += ["--model", name]
     return f"Next: fer-vit {shlex.join(command)}"
 
 

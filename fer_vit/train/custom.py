@@ -38,9 +38,12 @@ def import_task(name: str) -> type[RegionViTModule]:
         module = import_module(module_name)
     except Exception as error:  # the module is the user's, and may raise anything
         reason = f"{type(error).__name__}: {error}"
+        remedy = "Correct the module"
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            remedy = "Run in its folder, or set PYTHONPATH"
         raise FerVitError(
-            f"Cannot import {module_name} of `--model {name}` ({reason}). "
-            "Run in its folder, or set PYTHONPATH; `--debug` shows the traceback."
+            f"Cannot import {module_name} of `--model {name}` ({reason}). {remedy}; `--debug` "
+            "shows the traceback."
         ) from error
 
     kind = getattr(module, class_name, None)
@@ -67,10 +70,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     content = folder.load_checkpoint(path)
     settings, _ = folder.unpack_checkpoint(content, path)
     if not settings["labels"]:
-        raise ModelError(
-            f"{path} has no expressions. Train a classifier from it: `fer-vit fit --config "
-            f"finetune --model.init {path} --data.manifest MANIFEST`."
-        )
+        raise folder.no_expressions(path)
     check_network_size(settings, content["state_dict"], path)
     try:
         task = kind(**init_arguments(content["hyper_parameters"]))
