@@ -251,7 +251,7 @@ def test_the_examples_of_custom_training_run(
     for block in re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/custom.md").read_text(), re.M | re.S
     ):
-        # The block of a file of its own has no names of the others.
+        # A block that is a file has no names of the other blocks.
         exec(block, {} if block.startswith("# my_module.py") else names)
     assert len(names["faces"]) == 16
     assert set(names["mine"].labels) == {"anger", "happiness"}
