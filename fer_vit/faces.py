@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
-from fer_vit.fields import ORIGIN, PHOTO, Cell, Field, face_fields
+from fer_vit.fields import ORIGIN, PHOTO, SMOOTHED_LABEL, Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
 
 Source: TypeAlias = Path | bytes | Image
@@ -282,15 +282,29 @@ class Faces(Sequence["Face"]):
         """The expression with the largest smoothed probability (N,); None in a photo."""
         return self._largest(self.smoothed)
 
-    def _largest(self, shares: Array) -> Objects:
+    def sure_labels(self, min_confidence: float) -> Objects:
+        """Returns `label` (N,), None also for a face with a lower confidence."""
+        return self._largest(self.probabilities, min_confidence)
+
+    def sure_smoothed_labels(self, min_confidence: float) -> Objects:
+        """Returns `label_smoothed` (N,), None also for a lower smoothed probability.
+
+        The table of faces has these labels, and `--intervals`, `--summary` and `compare` measure
+        time by them.
+        """
+        return self._largest(self.smoothed, min_confidence)
+
+    def _largest(self, shares: Array, least: float = 0.0) -> Objects:
         """Returns the expression with the largest of the shares (N, C) of each face (N,).
 
-        None without shares.
+        None without shares, and where the largest is below `least`.
         """
         labels = as_objects([None] * len(self))
         if self.labels:
             for row in np.flatnonzero(np.isfinite(shares).all(1)):
-                labels[row] = self.labels[int(shares[row].argmax())]
+                place = int(shares[row].argmax())
+                if shares[row, place] >= least:
+                    labels[row] = self.labels[place]
         return labels
 
     @property
@@ -381,17 +395,22 @@ class Faces(Sequence["Face"]):
     ) -> list[dict[str, Cell]]:
         """Returns the rows of a table with the chosen columns.
 
-        Faces below `min_confidence` have no label and are ambiguous. With `photos`, the rows are in
-        the order of the photos, and a photo without a face has a row, with the origin.
+        Faces below `min_confidence` have no label and are ambiguous, and faces with a lower
+        smoothed probability have no smoothed label. With `photos`, the rows are in the order of the
+        photos, and a photo without a face has a row, with the origin.
         """
         rows = self._cells_by_row(chosen)
         if min_confidence:
-            for row, confidence in zip(rows, self.confidence.tolist(), strict=True):
-                low = confidence < min_confidence
-                if low and "label" in row:
-                    row["label"] = None
+            low = self.confidence < min_confidence  # (N,)
+            labels = self.sure_labels(min_confidence)
+            smoothed_labels = self.sure_smoothed_labels(min_confidence)
+            for place, row in enumerate(rows):
+                if "label" in row:
+                    row["label"] = labels[place]
+                if SMOOTHED_LABEL in row:
+                    row[SMOOTHED_LABEL] = smoothed_labels[place]
                 if "ambiguous" in row:
-                    row["ambiguous"] = low or bool(row["ambiguous"])
+                    row["ambiguous"] = bool(low[place] or row["ambiguous"])
         if not photos:
             return rows
 

@@ -23,6 +23,8 @@ NUMBER = ".8g"
 NUMBER_FORMATS = {
     "probability": ".4g",
     "intensity": ".4g",
+    "share": ".4g",
+    "[0, 1]": ".4g",
     "[-1, 1]": ".4g",
     "nats": ".4g",
     "score": ".4g",
@@ -141,7 +143,13 @@ IDENTITY = (
 )
 """What identifies a face."""
 EXPRESSION_FIELDS = (
-    Field("label", "string", "", "the most probable expression", head="expression"),
+    Field(
+        "label",
+        "string",
+        "",
+        "the most probable expression; empty below `--min_confidence`",
+        head="expression",
+    ),
     Field("confidence", "number", "probability", "its probability", head="expression"),
     Field(
         "ambiguous",
@@ -187,7 +195,7 @@ SMOOTH = (
         "label_smoothed",
         "string",
         "",
-        "the expression with the largest average",
+        "the expression with the largest average; empty if the average is below `--min_confidence`",
         VIDEOS,
         head="expression",
     ),
@@ -267,8 +275,9 @@ PEOPLE = (
     Field(
         "time_*",
         "number",
-        "probability",
-        "fraction of the time with each smoothed expression",
+        "share",
+        "share of each smoothed expression in the time in which the person has one: frames below "
+        "`--min_confidence` do not count",
         head="expression",
     ),
     Field("mean_*", "number", "", "mean of each smoothed output of further heads", WITH_HEAD),
@@ -288,7 +297,13 @@ INTERVALS = (
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
     Field("end", "number", "seconds", "end, counted from the start of the file"),
     Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),
-    Field("confidence", "number", "probability", "mean of its smoothed probability or intensity"),
+    Field(
+        "confidence",
+        "number",
+        "[0, 1]",
+        "of an expression the mean of its smoothed probability, of a movement the mean of its "
+        "smoothed intensity",
+    ),
 )
 """The table of `predict --intervals`: a row for each expression of a person without a change."""
 MANIFEST = (

@@ -116,6 +116,15 @@ def test_faces_below_the_least_confidence_are_ambiguous_in_the_chosen_columns(
     assert [*paths[2]] == [chosen[0].name]
 
 
+def test_frames_below_the_least_confidence_have_no_smoothed_label(faces: Faces) -> None:
+    smoothed = np.array([[0.2, 0.8], [0.6, 0.4], [np.nan, np.nan]])
+    rows = replace(faces, smoothed=smoothed).rows(
+        face_fields(LABELS, videos=True), photos=False, min_confidence=0.7
+    )
+    assert [row["label_smoothed"] for row in rows] == ["b", None, None]
+    assert [row["label"] for row in rows] == ["a", "b", None]
+
+
 def test_a_face_that_is_not_classified_has_no_label(faces: Faces) -> None:
     info = PhotoInfo("a.jpg", source=Path("a.jpg"))
     for scheme in (Scheme(), Scheme(LABELS)):

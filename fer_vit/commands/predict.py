@@ -75,7 +75,9 @@ def predict(
             class.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
-        min_confidence: Faces below this confidence get no label and count as ambiguous.
+        min_confidence: Faces below this confidence get no label and count as ambiguous. In videos,
+            faces whose smoothed probability is below it get no smoothed label, and count in no
+            interval.
         prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as
             in the training data. With a prior, the column prediction_set is empty: calibration does
             not cover it.

@@ -174,9 +174,10 @@ def head_kinds(
 def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
     """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
     most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
-    labels = faces.columns.get("label", most_likely)
-    smoothed = faces.columns.get(SMOOTHED_LABEL, labels)
-    labels = np.where(smoothed == NONE, labels, smoothed)  # (N,)
+    labels = faces.columns.get("label", most_likely)  # (N,)
+    if SMOOTHED_LABEL in faces.columns:
+        in_clip = faces.columns["seconds"] != NONE  # (N,)
+        labels = np.where(in_clip, faces.columns[SMOOTHED_LABEL], labels)
 
     shares = {}
     for name in faces.labels:

@@ -104,15 +104,16 @@ class Study:
 def choose_design(first: Mask, second: Mask) -> Design:
     """Returns how two conditions with the persons `first` and `second` (P,) are compared.
 
-    Within persons if at least as many are in both conditions as only in one, counted in the
-    condition that has fewer such persons; else between persons.
+    Within persons if `n_both >= min(n_only_first, n_only_second)` and anyone is in both; else
+    between persons.
     """
-    in_both = first & second
-    in_one = first ^ second
-    smaller = min((first & ~second).sum(), (second & ~first).sum())
-    if in_both.any() and in_both.sum() >= smaller:
-        return Design(paired=True, persons=in_both, left_out=in_one)
-    return Design(paired=False, persons=in_one, left_out=in_both)
+    both = first & second
+    only_first = first & ~second
+    only_second = second & ~first
+    n_both = both.sum()
+    if n_both > 0 and n_both >= min(only_first.sum(), only_second.sum()):
+        return Design(paired=True, persons=both, left_out=only_first | only_second)
+    return Design(paired=False, persons=only_first | only_second, left_out=both)
 
 
 def make_study(

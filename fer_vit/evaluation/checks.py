@@ -160,7 +160,10 @@ def check_times(
 
 
 def check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:
-    """Raises FerVitError when durations of expressions cannot be computed."""
+    """Raises FerVitError when durations of expressions cannot be computed.
+
+    The smoothed label is empty below `--min_confidence` of `predict`.
+    """
     needed = [*CLIP, *(SMOOTHED + label for label in labels)]
     missing = [name for name in needed if name not in columns]
     if missing:
@@ -170,10 +173,23 @@ def check_clips(table: Table, columns: Columns, labels: Sequence[str]) -> None:
         )
     none = np.array(None)
     of_clip = (columns["face"] != none) & (columns["seconds"] != none)
-    for name in (SMOOTHED_LABEL, *needed):
+    for name in needed:
         wrong = of_clip & (columns[name] == none)
         if wrong.any():
             raise TableError(
                 f"{table.row_name(int(wrong.argmax()))}: expected a value in `{name}`, but it is "
                 "empty. Restore it, or delete the row."
             )
+
+    # all faces below the least confidence have no label, and none above it
+    unlabelled = of_clip & (columns[SMOOTHED_LABEL] == none)
+    labelled = of_clip & ~unlabelled
+    averages = np.column_stack([columns[SMOOTHED + label] for label in labels])  # (N, C)
+    largest = np.where(of_clip[:, None], averages, np.nan).astype(float).max(1)  # (N,)
+    wrong = unlabelled & (largest > largest[labelled].min(initial=np.inf))
+    if wrong.any():
+        raise TableError(
+            f"{table.row_name(int(wrong.argmax()))}: expected a value in `{SMOOTHED_LABEL}`, "
+            "which faces with a lower average have, but it is empty. Restore it, or predict all "
+            "videos with one `--min_confidence`."
+        )

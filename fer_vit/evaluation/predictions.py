@@ -257,6 +257,15 @@ def _describe_rows(
         if len(values) > 1 and name != "predicted_on":
             shown = printable(short(", ".join(values)))
             notes.append(f"{path.name}: its rows have {len(values)} values of `{name}`: {shown}.")
+    if SMOOTHED_LABEL in columns:
+        none = np.array(None)
+        in_clip = predicted & (columns["seconds"] != none)
+        unlabelled = in_clip & (columns[SMOOTHED_LABEL] == none)
+        if unlabelled.any():
+            notes.append(
+                f"{path.name}: {unlabelled.sum():,} of {in_clip.sum():,} faces in videos are below "
+                f"`--min_confidence`: they have no `{SMOOTHED_LABEL}`, and count in no duration."
+            )
     if "label" in columns and predicted.any():
         chosen = np.full(len(predicted), np.nan)  # the probability of the label
         for index, label in enumerate(labels):

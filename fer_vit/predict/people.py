@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.faces import NO_FACE, Faces
-from fer_vit.fields import INTERVALS, SMOOTHED, choose_fields, people_fields
+from fer_vit.fields import INTERVALS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
 from fer_vit.report.table import TableWriter
@@ -126,12 +126,12 @@ class CountedFrame(NamedTuple):
     path: str
     seconds: float
     tracks: Sequence[int]  # (F,)
-    labels: Sequence[str | None]  # smoothed (F,); None: unknown
-    confidences: Sequence[float]  # the smoothed probabilities of `labels` (F,)
+    labels: Sequence[str | None]  # smoothed (F,); None: unknown, or below the least confidence
+    confidences: Sequence[float]  # the smoothed probabilities of `labels` (F,); 0 without one
     outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
 
 
-def counted_in_faces(faces: Faces, seconds: float) -> CountedFrame:
+def counted_in_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
     """Returns what is counted of a frame of `predict`."""
     (info,) = faces.infos
     outputs = []
@@ -145,7 +145,7 @@ def counted_in_faces(faces: Faces, seconds: float) -> CountedFrame:
         path=info.path,
         seconds=seconds,
         tracks=faces.track.tolist(),
-        labels=faces.label_smoothed.tolist(),
+        labels=faces.sure_smoothed_labels(min_confidence).tolist(),
         confidences=faces.smoothed.max(1, initial=0.0).tolist(),
         outputs=outputs,
     )
@@ -156,11 +156,15 @@ def counted_in_rows(
 ) -> CountedFrame:
     """Returns what is counted of a frame by its rows in a table of `predict`.
 
-    The label is the table's: rounded probabilities may be equal.
+    The label is the table's: rounded probabilities may be equal, and a label is empty below
+    `--min_confidence`.
     """
     faces = [row for row in rows if row.get("face") is not None]
+    labels = [row[SMOOTHED_LABEL] for row in faces]
+    confidences = []
     by_column = []
-    for row in faces:
+    for row, label in zip(faces, labels, strict=True):
+        confidences.append(0.0 if label is None else row[SMOOTHED + label])
         known = {}
         for column in outputs:
             cell = row.get(SMOOTHED + column)
@@ -171,8 +175,8 @@ def counted_in_rows(
         path=rows[0]["path"],
         seconds=seconds,
         tracks=[row["track"] for row in faces],
-        labels=[row["label_smoothed"] for row in faces],
-        confidences=[row[SMOOTHED + row["label_smoothed"]] for row in faces],
+        labels=labels,
+        confidences=confidences,
         outputs=by_column,
     )
 
@@ -189,7 +193,7 @@ class People:
         """Starts without people.
 
         Args:
-            min_confidence: Frames in which a face's smoothed probability is lower have no
+            min_confidence: Frames of `add` in which a face's smoothed probability is lower have no
                 expression.
             outputs: The columns of further heads.
             threshold: The smoothed intensity above which a movement has an interval; None: none
@@ -215,7 +219,7 @@ class People:
         if info.seconds is None:
             self.end()
         else:
-            self._add(counted_in_faces(faces, info.seconds))
+            self._add(counted_in_faces(faces, info.seconds, self._min_confidence))
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds the rows of a frame from a table.
@@ -258,8 +262,7 @@ class People:
             person = self._persons[key]
             if track not in self._before:
                 person.away()
-            sure = confidence >= self._min_confidence
-            person.add(label if sure else None, confidence, frame.seconds, step)
+            person.add(label, confidence, frame.seconds, step)
             for column, value in outputs.items():
                 above = self._is_above(column, value)
                 period = self._periods.get(column)

@@ -70,6 +70,10 @@ FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
 
 BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+ROUNDING = 8
+"""Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
+eight grey levels, each rounded.
+"""
 
 
 def load(
@@ -578,13 +582,18 @@ def measure_blur(crops: Tensor) -> Tensor:
     """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
 
     The fourth root of the variance of grey levels over the variance of their Laplacian
-    (Pech-Pacheco et al. 2000): a length that does not depend on contrast.
+    (Pech-Pacheco et al. 2000): a length that does not depend on contrast. A ramp or a uniform crop
+    has no edges: the variance of its Laplacian is rounding, and its blur is NaN.
     """
     grey = F.interpolate(
         crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True
     )
     edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
-    return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
+    largest = grey.abs().amax((1, 2, 3))  # (B,)
+    rounding = ROUNDING * torch.finfo(grey.dtype).eps * largest  # (B,)
+    variance = edges.var((1, 2, 3))  # (B,)
+    blur = (grey.var((1, 2, 3)) / variance) ** 0.25
+    return torch.where(variance > rounding**2, blur, torch.nan)
 
 
 def regions_in_photo(faces: Faces) -> Mask:

@@ -99,6 +99,7 @@ def _smooth_frame(
         weights /= weights.sum()
         logs = np.log(np.maximum(probabilities[same], FLOOR))
         average = np.exp(weights @ logs)  # (C,)
+        average[(probabilities[same] == 0).all(0)] = 0  # such as labels that `classes` excludes
         smoothed[row] = average / average.sum()
         smoothed_outputs[row] = _average(outputs[same], weights, faces.scheme.outputs)
     return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)

@@ -266,7 +266,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
-    people = People(outputs.min_confidence, columns, outputs.threshold)
+    people = People(outputs=columns, threshold=outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))

@@ -114,6 +114,23 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     assert np.isnan(compared.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
 
 
+def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) -> None:
+    """`predict --min_confidence` leaves their smoothed label empty; `--intervals` omits them."""
+    rest = clip("a1.mp4", "cccchhhh", "rest")
+    low = [2, 3, 6]
+    rest.loc[low, ["smoothed_calm", "smoothed_happy"]] = (0.55, 0.45)
+    rest.loc[low, "label_smoothed"] = None
+    kinds = {
+        kind.title: kind.values
+        for kind in study(pd.concat([rest, clip("a2.mp4", "hhcc", "film")]), tmp_path).kinds
+    }
+    seconds = kinds["Seconds per episode"]
+    assert seconds["calm"] == pytest.approx([0.5, 0.5])  # film, rest
+    assert seconds["happy"] == pytest.approx([0.5, (0.5 + 0.25) / 2])
+    assert [*kinds["Transitions per minute"]] == ["happy to calm"]  # in the film
+    assert kinds[SHARE]["calm"] == pytest.approx([0.5, 2 / 5])
+
+
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
     table = pd.concat([clip("a1.mp4", "c", "rest"), clip("a2.mp4", "hhcc", "film")])
     kinds = {kind.title: kind.values for kind in study(table, tmp_path).kinds}

@@ -200,7 +200,7 @@ def test_a_deleted_column_is_named(name: str, tmp_path: Path) -> None:
     assert name.removeprefix("p_") in str(error.value) or name == "p_happiness"
 
 
-@pytest.mark.parametrize("name", ["label_smoothed", "track", "smoothed_neutral", "seconds"])
+@pytest.mark.parametrize("name", ["track", "smoothed_neutral", "seconds"])
 def test_a_deleted_cell_of_a_clip_is_named(name: str, tmp_path: Path) -> None:
     rows = rows_of()
     rows[3][name] = None
@@ -209,6 +209,33 @@ def test_a_deleted_cell_of_a_clip_is_named(name: str, tmp_path: Path) -> None:
         assert faces.columns["seconds"][3] is None  # ends an episode
         return
     with pytest.raises(FerVitError, match=rf"row 4 .*`{name}`"):
+        read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+
+
+def rows_with_unsure_frames() -> list[Row]:
+    """The first frame of each clip has lower averages, below `--min_confidence`: no label."""
+    rows = rows_of()
+    for row in rows:
+        if row["frame"] == 0:
+            row |= {"smoothed_neutral": 0.5, "smoothed_happiness": 0.3, "smoothed_surprise": 0.2}
+            row["label_smoothed"] = None
+    return rows
+
+
+def test_faces_below_the_least_confidence_have_no_smoothed_label(tmp_path: Path) -> None:
+    faces = read_predictions(write(tmp_path / "t.csv", rows_with_unsure_frames()), videos=True)
+    labels = faces.columns["label_smoothed"].tolist()
+    assert [place for place, label in enumerate(labels) if label is None] == [0, 6]
+    (note,) = [note for note in faces.notes if "--min_confidence" in note]
+    assert "2 of 12 faces" in note
+
+
+def test_a_deleted_label_of_a_clip_is_named(tmp_path: Path) -> None:
+    """Frames with a lower average have their label."""
+    rows = rows_with_unsure_frames()
+    rows[0]["label_smoothed"] = "neutral"
+    rows[6] |= {"smoothed_neutral": 0.6, "smoothed_happiness": 0.2}
+    with pytest.raises(FerVitError, match=r"row 7 .*`label_smoothed`"):
         read_predictions(write(tmp_path / "t.csv", rows), videos=True)
 
 

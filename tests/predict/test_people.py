@@ -304,6 +304,18 @@ def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
     assert written[0].count("a.mp4") == 2
 
 
+def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confidence() -> None:
+    fields = face_fields(LABELS, videos=True)
+    by_faces = People(min_confidence=0.65)
+    by_rows = People()
+    for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
+        by_faces.add(faces)
+        by_rows.add_rows(faces.rows(fields, min_confidence=0.65))
+    found = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
+    assert found == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
+    assert by_faces.intervals() == by_rows.intervals()
+
+
 def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> None:
     people = People()
     row = {"path": "a.mp4", "frame": 0, "seconds": 0.0, "face": 0, "track": 0}

@@ -431,6 +431,22 @@ def test_blur_equals_loops_at_any_contrast_and_size() -> None:
     assert measure_blur(torch.full((1, 3, 48, 48), 0.5)).isnan().all()
 
 
+def test_crops_without_edges_have_no_blur() -> None:
+    """The Laplacian of a linear ramp is 0, but for rounding."""
+    ramp = torch.linspace(0.1, 0.9, 48).expand(3, 48, 48)
+    slanted = (ramp + ramp.mT) / 2
+    assert measure_blur(torch.stack([ramp, slanted])).isnan().all()
+    for side in (112, 224):  # resized, with rounding
+        assert measure_blur(torch.full((1, 3, side, side), 0.3)).isnan().all()
+
+
+@pytest.mark.parametrize("side", [48, 112, 224])
+def test_the_blur_of_a_wave_is_its_length_over_two_pi(side: int) -> None:
+    place = (torch.arange(side) * 16 / side).expand(1, 3, side, side)
+    wave = 0.5 + 1e-3 * torch.sin(place)  # of low contrast
+    assert measure_blur(wave).item() == pytest.approx(48 / 16, rel=0.02)
+
+
 def test_regions_outside_the_photo() -> None:
     angle = np.deg2rad(30)
     turn = np.array([[np.cos(angle), -np.sin(angle), 5.0], [np.sin(angle), np.cos(angle), -3.0]])
