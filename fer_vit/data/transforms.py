@@ -38,6 +38,9 @@ COVERS = (
 class AugmentConfig:
     """How strongly training faces are changed; 0 switches a change off.
 
+    Amounts are drawn evenly up to the largest one. Brightness, contrast and colour change in 80% of
+    the faces; gamma, blur, resolution and JPEG quality in 30%.
+
     Attributes:
         jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side.
             It moves crop and regions as a detector's errors do.
@@ -46,10 +49,12 @@ class AugmentConfig:
         degrees: Largest rotation to either side, in degrees.
         scale: Largest relative change of size.
         shift: Largest shift as a fraction of the crop's side.
-        brightness: Largest relative change of brightness.
-        contrast: Largest relative change of contrast.
-        gamma: Largest relative change of gamma, up or down.
-        colour: Largest relative change of saturation, and of the balance of colours.
+        brightness: Largest value that is added to all pixels or subtracted, as a fraction of their
+            range; 0.2 is 51 of 255.
+        contrast: Largest relative change of all pixel values, which also makes the crop brighter or
+            darker: they are multiplied by 0.8 to 1.2 for 0.2.
+        gamma: Largest relative change of gamma, up or down; 0.5 is from 1 / 1.5 to 1.5.
+        colour: Largest relative change of saturation; hues turn by up to this times 36 degrees.
         blur: Largest standard deviation of a Gaussian blur, as a fraction of the crop's side.
         shrink: Largest loss of resolution, as a fraction of the crop's side.
         jpeg: Largest loss of JPEG quality; 0.8 is quality 20.
@@ -77,8 +82,8 @@ class AugmentConfig:
 # the largest allowed values other than 1
 HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
 # probabilities of changes that have no option for it
-OFTEN = 0.8  # of light and colour
-RARELY = 0.3  # of quality
+OFTEN = 0.8  # of brightness, contrast and colour
+RARELY = 0.3  # of gamma and quality
 
 
 class Augment:

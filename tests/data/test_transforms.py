@@ -1,3 +1,5 @@
+import colorsys
+
 import cv2
 import numpy as np
 import pytest
@@ -173,6 +175,42 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     assert max(seen) < 0.35
     assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
     assert np.abs(error.mean(0)).max() < 0.6
+
+
+def changed_pixels(before: tuple[int, int, int], **change: float) -> np.ndarray:
+    """Returns the colour (200, 3) of an even crop after a change, by seed."""
+    image = np.full((SIZE, SIZE, 3), before, np.uint8)
+    crops = [only(**change)(image, None, SPEC, seed).image for seed in range(200)]
+    return np.array([crop[SIZE // 2, SIZE // 2] for crop in crops]).astype(float)
+
+
+def test_brightness_is_added_and_contrast_multiplies() -> None:
+    for grey in (80, 160):
+        added = changed_pixels((grey, grey, grey), brightness=0.2) - grey
+        assert 0.95 * 51 < np.abs(added).max() <= 51
+        factor = changed_pixels((grey, grey, grey), contrast=0.2) / grey
+        assert 0.78 < factor.min() < 0.82
+        assert 1.18 < factor.max() < 1.22
+
+
+def test_gamma_is_a_power_of_the_pixel() -> None:
+    powers = np.log(changed_pixels((128, 128, 128), gamma=0.5) / 255) / np.log(128 / 255)
+    assert 1 / 1.5 - 0.02 < powers.min() < 0.75
+    assert 1.4 < powers.max() < 1.5 + 0.02
+
+
+def test_colour_changes_saturation_and_turns_hues() -> None:
+    pixels = changed_pixels((200, 120, 100), colour=0.3)
+    before = colorsys.rgb_to_hls(200 / 255, 120 / 255, 100 / 255)
+    turns = []
+    chroma = []
+    for pixel in pixels:
+        hue, _, _ = colorsys.rgb_to_hls(*(pixel / 255))
+        turns.append(360 * ((hue - before[0] + 0.5) % 1 - 0.5))
+        chroma.append((pixel.max() - pixel.min()) / 100)
+    assert 9 < np.abs(turns).max() < 0.3 * 36 + 2  # hues are stored in steps of two degrees
+    assert 0.68 < min(chroma) < 0.75
+    assert 1.25 < max(chroma) < 1.32
 
 
 @pytest.mark.parametrize(("name", "amount"), [("blur", 0.05), ("shrink", 0.8)])
