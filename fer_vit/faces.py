@@ -62,7 +62,7 @@ class Origin(NamedTuple):
     model: str | None = None  # name or path of the model
     detector: str | None = None  # name of the face detector
     fer_vit_version: str | None = None
-    predicted_on: str | None = None  # date, YYYY-MM-DD
+    predicted_on: str | None = None  # date, YYYY-MM-DD; the earliest of faces of several days
     pose_from: str | None = None  # see `recognizer.pose_source`
 
 
@@ -126,6 +126,11 @@ class Scheme:
     thresholds: Thresholds = field(default_factory=dict, repr=False)
     sure_score: float | None = None
     origin: Origin = field(default_factory=Origin)
+
+    @property
+    def undated(self) -> Self:
+        """The scheme without the date, on which no number depends."""
+        return replace(self, origin=self.origin._replace(predicted_on=None))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -736,16 +741,19 @@ AnyFaces = TypeVar("AnyFaces", bound=Faces)
 def join_faces(parts: Sequence[AnyFaces]) -> AnyFaces:
     """Returns the faces and photos of several values, one or more, one after another.
 
-    Raises FerVitError when different models have classified them.
+    They may be of different days: `origin.predicted_on` is the earliest. Raises FerVitError when
+    different models, detectors or versions have classified them.
     """
     classified = [part for part in parts if len(part)] or parts[:1]
     scheme = classified[0].scheme
     for part in classified:
-        if part.scheme != scheme:
+        if part.scheme.undated != scheme.undated:
             raise FerVitError(
-                "Expected faces of one model and one day to join, but got several. "
-                "Make a table of each."
+                "Expected faces of one model, detector and version of fer-vit to join, but got "
+                "several. Make a table of each."
             )
+    dates = [part.origin.predicted_on for part in classified if part.origin.predicted_on]
+    origin = scheme.origin._replace(predicted_on=min(dates, default=None))
     columns: dict[str, Any] = {}
     for name in ARRAYS:
         columns[name] = np.concatenate([getattr(part, name) for part in classified])
@@ -753,7 +761,7 @@ def join_faces(parts: Sequence[AnyFaces]) -> AnyFaces:
     photo = [part.photo + start for part, start in zip(parts, starts, strict=False)]
     columns["photo"] = np.concatenate(photo)
     infos = tuple(chain.from_iterable(part.infos for part in parts))
-    return replace(classified[0], infos=infos, **columns)
+    return replace(classified[0], infos=infos, scheme=replace(scheme, origin=origin), **columns)
 
 
 def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:

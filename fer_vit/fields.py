@@ -246,7 +246,7 @@ ORIGIN = (
     _origin("model", "name or path of the model"),
     _origin("detector", "the face detector"),
     _origin("fer_vit_version", "the version of fer-vit"),
-    _origin("predicted_on", "the date, YYYY-MM-DD"),
+    _origin("predicted_on", "the date, YYYY-MM-DD; the earliest of faces that were joined"),
     _origin(
         "pose_from",
         "head: the model's head pose; landmarks: the five landmarks; both with their angles if the "

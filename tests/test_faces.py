@@ -179,11 +179,25 @@ def test_what_is_unknown_is_none_and_an_empty_cell() -> None:
 
 
 def test_faces_of_two_models_are_not_joined(faces: Faces) -> None:
-    second = replace(faces, scheme=replace(faces.scheme, origin=Origin("another")))
-    with pytest.raises(FerVitError, match="one model"):
-        join_faces([faces, second])
+    for origin in (Origin("another"), Origin(detector="none"), Origin(fer_vit_version="0.1.0")):
+        second = replace(faces, scheme=replace(faces.scheme, origin=origin))
+        with pytest.raises(FerVitError, match="one model"):
+            join_faces([faces, second])
     empty = no_faces([PhotoInfo("4.jpg", NO_FACE)])
     assert len(join_faces([empty, faces]).infos) == 4
+
+
+def test_faces_of_several_days_are_joined_with_the_earliest_date(faces: Faces) -> None:
+    def of(day: str) -> Faces:
+        origin = Origin("model", "yunet", "0.2.0", day)
+        return replace(faces, scheme=replace(faces.scheme, origin=origin))
+
+    monday = of("2026-11-23")
+    tuesday = of("2026-11-24")
+    for joined in (join_faces([monday, tuesday]), join_faces([tuesday, monday])):
+        assert len(joined) == 2 * len(faces)
+        assert joined.origin == monday.origin
+        assert set(joined.table()["predicted_on"]) == {"2026-11-23"}
 
 
 def test_prediction_sets_of_one_and_of_all_agree(faces: Faces) -> None:
