@@ -63,7 +63,7 @@ class Origin(NamedTuple):
     detector: str | None = None  # name of the face detector
     fer_vit_version: str | None = None
     predicted_on: str | None = None  # date, YYYY-MM-DD; the earliest of faces of several days
-    pose_from: str | None = None  # see `recognizer.pose_source`
+    pose_from: str | None = None  # see `predict.computed.pose_source`
 
 
 @dataclass(frozen=True)

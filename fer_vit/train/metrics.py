@@ -1,18 +1,23 @@
-"""Measures of a split for the outputs of other heads than the expression.
+"""Measures of a split: of the expression, and of the outputs of further heads.
 
 M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
-from torchmetrics import Metric
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection, classification
 from torchmetrics.utilities import dim_zero_cat
 
+from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
-from fer_vit.heads import join_directions, values_near
+from fer_vit.heads import HEADS, join_directions, values_near
 from fer_vit.measures import measure
+from fer_vit.train.outputs import Shared
+
+EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
+"""What is logged of the head `expression`, if a face of the split has a label."""
 
 
 class OutputMetrics(Metric):
@@ -67,3 +72,44 @@ class OutputMetrics(Metric):
 
 def _empty(outputs: int) -> Array:
     return torch.zeros(0, outputs, dtype=torch.float64).numpy()
+
+
+def expression_metrics(num_classes: int) -> MetricCollection:
+    """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
+
+    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the
+    `confusion` matrix (rows: target), from which `class_recall` takes the recall of every class;
+    its mean is the UAR. Macro means leave out classes that do not occur. Raises FerVitError when
+    there is only one class.
+    """
+    if num_classes < 2:
+        raise FerVitError(
+            f"Expected at least two classes, but got {num_classes}. Add images of others."
+        )
+    return MetricCollection(
+        {
+            "accuracy": classification.MulticlassAccuracy(num_classes, average="micro"),
+            "f1": classification.MulticlassF1Score(num_classes, average="macro"),
+            "ece": classification.MulticlassCalibrationError(num_classes, n_bins=15),
+            "confusion": classification.MulticlassConfusionMatrix(num_classes),
+        }
+    )
+
+
+def class_recall(confusion: Tensor) -> Tensor:
+    """Recall of every class (C,) by a confusion matrix (C, C), targets in rows; NaN: no samples."""
+    return confusion.diagonal() / confusion.sum(1)
+
+
+def log_name(head: str, figure: str) -> str:
+    """Returns the name by which the mean of a measure over the outputs of a head is logged."""
+    return f"{head}_{figure.lower().replace(' ', '_')}"
+
+
+def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.ModuleDict:
+    """Returns the metrics of the trained heads, by head."""
+    metrics = nn.ModuleDict()
+    for head in trained:
+        entry = HEADS[head]
+        metrics[head] = OutputMetrics(len(shared[head].names), entry.figures, entry.period)
+    return metrics

@@ -4,20 +4,20 @@ B images, C classes, K outputs of a head, M faces of a split.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor, nn
-from torchmetrics import MeanMetric, MetricCollection, classification
+from torch import Tensor
+from torchmetrics import MeanMetric
 
 from fer_vit.data.dataset import PADDING, Batch
-from fer_vit.data.manifest import Manifest
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError
 from fer_vit.geometry import TEMPLATE, Align, rotation
 from fer_vit.heads import (
     EXPRESSION,
@@ -26,21 +26,26 @@ from fer_vit.heads import (
     merge_outputs,
     nearest_to,
     stay,
-    target_column,
 )
-from fer_vit.listing import name_text
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.charts import draw_confusion
-from fer_vit.store.folder import build_network, read_model
+from fer_vit.store.folder import read_model
+from fer_vit.train.checks import check_monitored, check_targets
 from fer_vit.train.log import log_once
-from fer_vit.train.metrics import OutputMetrics
+from fer_vit.train.metrics import (
+    class_recall,
+    expression_metrics,
+    log_name,
+    output_metrics,
+)
 from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
+from fer_vit.train.outputs import choose_heads, share_outputs
 from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
-from fer_vit.train.teachers import FormerModel, Teachers
+from fer_vit.train.teachers import FormerModel, Teachers, start_from
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -52,124 +57,6 @@ def log_prior(counts: Tensor) -> Tensor:
     """Returns the log shares (C,) of classes by their counts (C,); counts below 1 are 1."""
     counts = counts.clamp(min=1).float()
     return (counts / counts.sum()).log()
-
-
-def expression_metrics(num_classes: int) -> MetricCollection:
-    """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
-
-    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the
-    `confusion` matrix (rows: target), from which `class_recall` takes the recall of every class;
-    its mean is the UAR. Macro means leave out classes that do not occur. Raises FerVitError when
-    there is only one class.
-    """
-    if num_classes < 2:
-        raise FerVitError(
-            f"Expected at least two classes, but got {num_classes}. Add images of others."
-        )
-    return MetricCollection(
-        {
-            "accuracy": classification.MulticlassAccuracy(num_classes, average="micro"),
-            "f1": classification.MulticlassF1Score(num_classes, average="macro"),
-            "ece": classification.MulticlassCalibrationError(num_classes, n_bins=15),
-            "confusion": classification.MulticlassConfusionMatrix(num_classes),
-        }
-    )
-
-
-def class_recall(confusion: Tensor) -> Tensor:
-    """Recall of every class (C,) by a confusion matrix (C, C), targets in rows; NaN: no samples."""
-    return confusion.diagonal() / confusion.sum(1)
-
-
-MOST_WEIGHT = 1e6
-"""Largest weight of the loss of a head."""
-EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
-"""What is logged of the head `expression`, if a face of the split has a label."""
-
-
-def log_name(head: str, figure: str) -> str:
-    """Returns the name by which the mean of a measure over the outputs of a head is logged."""
-    return f"{head}_{figure.lower().replace(' ', '_')}"
-
-
-class Shared(NamedTuple):
-    """The outputs of a head that both the model and the data have."""
-
-    names: list[str]
-    of_model: list[int]  # their indices among the model's
-    of_data: list[int]  # and among the data's
-
-
-def share_outputs(
-    model: Mapping[str, Sequence[str]], data: Mapping[str, Sequence[str]]
-) -> dict[str, Shared]:
-    """Returns the outputs that a model and data share, by head."""
-    shared = {}
-    for head, names in model.items():
-        columns = list(data.get(head, ()))
-        common = [name for name in names if name in columns]
-        if common:
-            of_model = [list(names).index(name) for name in common]
-            of_data = [columns.index(name) for name in common]
-            shared[head] = Shared(common, of_model, of_data)
-    return shared
-
-
-def start_from(
-    net: RegionViT,
-    settings: dict[str, Any],
-    state: dict[str, Tensor],
-    name: str,
-    trained: Mapping[str, Sequence[str]],
-) -> FormerModel | None:
-    """Returns the model that a training starts from, if it teaches outputs of further heads.
-
-    Args:
-        net: The network that is trained.
-        settings: The former model's, as of `read_model`.
-        state: Its state dict.
-        name: Its name in messages.
-        trained: The outputs by head that the data train.
-    """
-    if not settings.get("outputs"):
-        return None
-    former = FormerModel(build_network(settings, state, name), net, trained)
-    if former.sources:
-        log_once(f"{name} teaches the heads without targets: {', '.join(former.sources)}.")
-        return former
-    if former.difference and set(net.settings.outputs) - set(trained):
-        log_once(
-            f"{name} does not teach the heads without targets: its {former.difference.name} is "
-            "another. Their values drift."
-        )
-    return None
-
-
-def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of each head that is trained; raises FerVitError for one without data."""
-    for head, weight in weights.items():
-        if not 0 <= weight <= MOST_WEIGHT:
-            raise FerVitError(
-                f"Expected the weight of {head} in `--model.head_weights` to be from 0 to "
-                f"{MOST_WEIGHT:g}, but got {short(weight)}."
-            )
-        if head not in outputs:
-            came = ", ".join(outputs) or "no further head"
-            raise FerVitError(
-                f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
-                f"{came}."
-            )
-    chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
-    return {head: weight for head, weight in chosen.items() if weight}
-
-
-def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.ModuleDict:
-    """Returns the metrics of the trained heads, by head."""
-    metrics = nn.ModuleDict()
-    for head in trained:
-        entry = HEADS[head]
-        metrics[head] = OutputMetrics(len(shared[head].names), entry.figures, entry.period)
-    return metrics
 
 
 class FERTask(RegionViTModule):
@@ -308,8 +195,11 @@ class FERTask(RegionViTModule):
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
             if not data.streamed:
-                self._check_targets(manifest)
-            self._check_monitored(manifest)
+                trained = {head: self.shared[head] for head in self.head_weights}
+                check_targets(manifest, trained, has_teachers=bool(self.teachers.names))
+            callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
+            monitored = {callback.monitor for callback in callbacks if callback.monitor}
+            check_monitored(manifest, monitored, [*self.head_weights])
         strength = self.hparams["logit_adjust"]
         if strength:
             if not hasattr(data, "class_counts"):
@@ -323,55 +213,6 @@ class FERTask(RegionViTModule):
                     "the classes. Leave one of them out."
                 )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
-
-    def _check_targets(self, manifest: Manifest) -> None:
-        """Raises FerVitError when a head or the expression cannot learn."""
-        train = manifest.split("train")
-        targets = train.head_targets()
-        for head in self.head_weights:
-            shared = self.shared[head]
-            empty = []
-            for name, place in zip(shared.names, shared.of_data, strict=True):
-                if np.isnan(targets[head][:, place]).all():
-                    empty.append(target_column(head, name))
-            if empty:
-                raise FerVitError(
-                    f"{manifest.path}: expected training faces with targets of {head}, but they "
-                    f"have none of {name_text(empty, most=6)}. Prepare it without these columns, "
-                    f"or give {head} a weight of 0 in `--model.head_weights`."
-                )
-        if not (train.has_labels or self.teachers.names):
-            raise FerVitError(
-                f"{manifest.path} has no training face with a label, so that expressions would be "
-                "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
-                "by `--model.teachers`."
-            )
-
-    def _check_monitored(self, manifest: Manifest) -> None:
-        """Raises FerVitError when the best epoch cannot be chosen."""
-        monitored = {callback.monitor for callback in self.trainer.checkpoint_callbacks}  # type: ignore[attr-defined]
-        for name in monitored:
-            head = str(name).removeprefix("val/").partition("_")[0]
-            if head in HEADS and head not in self.head_weights:
-                came = ", ".join((EXPRESSION, *self.head_weights))
-                raise FerVitError(
-                    f"{name} is monitored, but {head} is not trained, only {came}. Choose another "
-                    "measure by `--checkpoint.monitor`, or add targets."
-                )
-        lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
-        if lacking and not manifest.split("val").has_labels:
-            remedy = "Add labelled faces by `fer-vit prepare --add`."
-            if self.head_weights:
-                head = next(iter(self.head_weights))
-                measure = f"val/{log_name(head, HEADS[head].figures[0])}"
-                remedy = (
-                    "Choose the best epoch by another measure, such as "
-                    f"`--checkpoint.monitor {measure}`."
-                )
-            raise FerVitError(
-                f"{manifest.path} has no val face with a label, so that {min(lacking)} does not "
-                f"exist. {remedy}"
-            )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch: embed, drop regions, encode, compare with the targets."""

@@ -19,8 +19,9 @@ from fer_vit.heads import HEADS
 from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
+from fer_vit.predict.computed import pose_source
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, pose_source
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, predict, run

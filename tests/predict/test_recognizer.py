@@ -27,7 +27,8 @@ from fer_vit.geometry import LANDMARKS, Image, compose
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.recognizer import Recognizer, head_angles, measure_blur, regions_in_photo
+from fer_vit.predict.computed import head_angles, measure_blur, regions_in_photo
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
 

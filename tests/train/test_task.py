@@ -37,13 +37,8 @@ from fer_vit.model.tokens import drop_regions
 from fer_vit.sources import drawn as drawn_source
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.task import (
-    NETWORK as USUAL,
-    FERTask,
-    class_recall,
-    expression_loss,
-    expression_metrics,
-)
+from fer_vit.train.metrics import class_recall, expression_metrics
+from fer_vit.train.task import NETWORK as USUAL, FERTask, expression_loss
 from fer_vit.train.teachers import FormerModel, Teachers
 from tests.helpers.commands import TINY, fit
 

@@ -1,0 +1,77 @@
+"""What is computed of classified faces beside the network: pose, blur, and regions in the photo."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fer_vit.face.pose import head_pose
+from fer_vit.faces import Faces, Pose
+from fer_vit.geometry import Array, Mask, apply, invert
+
+BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
+LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+ROUNDING = 8
+"""Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
+eight grey levels, each rounded.
+"""
+
+
+def pose_source(outputs: Sequence[str]) -> str:
+    """Returns what the angles of a pose are from, given the outputs of a model's further heads."""
+    of_head = [name for name in Pose._fields if name in outputs]
+    of_landmarks = [name for name in Pose._fields if name not in outputs]
+    if not of_landmarks:
+        return "head"
+    if not of_head:
+        return "landmarks"
+    return f"head: {', '.join(of_head)}; landmarks: {', '.join(of_landmarks)}"
+
+
+def head_angles(faces: Faces) -> Array:
+    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks.
+
+    NaN without both.
+    """
+    angles = np.full((len(faces), len(Pose._fields)), np.nan)
+    by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
+    if by_landmarks:
+        for row, points in enumerate(faces.landmarks):
+            pose = None if faces.score[row] == 0 else head_pose(points)
+            if pose is not None:
+                angles[row] = pose
+    for index, name in enumerate(Pose._fields):
+        if name in faces.scheme.outputs:
+            angles[:, index] = faces.outputs[:, faces.scheme.outputs.index(name)]
+    return angles
+
+
+def measure_blur(crops: Tensor) -> Tensor:
+    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
+
+    The fourth root of the variance of grey levels over the variance of their Laplacian
+    (Pech-Pacheco et al. 2000): a length that does not depend on contrast. A ramp or a uniform crop
+    has no edges: the variance of its Laplacian is rounding, and its blur is NaN.
+    """
+    grey = F.interpolate(
+        crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True
+    )
+    edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
+    largest = grey.abs().amax((1, 2, 3))  # (B,)
+    rounding = ROUNDING * torch.finfo(grey.dtype).eps * largest  # (B,)
+    variance = edges.var((1, 2, 3))  # (B,)
+    blur = (grey.var((1, 2, 3)) / variance) ** 0.25
+    return torch.where(variance > rounding**2, blur, torch.nan)
+
+
+def regions_in_photo(faces: Faces) -> Mask:
+    """Returns which visible regions have their centre in the photo (N, R)."""
+    in_photo = faces.visible.copy()
+    for row, to_crop in enumerate(faces.to_crop):
+        boxes = faces.boxes[row]  # (R, 4)
+        centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)  # (R, 2)
+        size = faces.infos[int(faces.photo[row])].size or (0, 0)
+        in_photo[row] &= ((centres >= 0) & (centres < size)).all(1)
+    return in_photo

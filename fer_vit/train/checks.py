@@ -1,0 +1,73 @@
+"""Checks of a manifest before a training: that there is something to learn and to choose by."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.errors import FerVitError
+from fer_vit.heads import EXPRESSION, HEADS, target_column
+from fer_vit.listing import name_text
+from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
+from fer_vit.train.outputs import Shared
+
+
+def check_targets(manifest: Manifest, trained: Mapping[str, Shared], *, has_teachers: bool) -> None:
+    """Raises FerVitError when a head or the expression cannot learn.
+
+    Args:
+        manifest: The faces.
+        trained: The outputs of each further head that is trained.
+        has_teachers: Whether other models predict the expression of the training faces.
+    """
+    train = manifest.split("train")
+    targets = train.head_targets()
+    for head, shared in trained.items():
+        empty = []
+        for name, place in zip(shared.names, shared.of_data, strict=True):
+            if np.isnan(targets[head][:, place]).all():
+                empty.append(target_column(head, name))
+        if empty:
+            raise FerVitError(
+                f"{manifest.path}: expected training faces with targets of {head}, but they "
+                f"have none of {name_text(empty, most=6)}. Prepare it without these columns, "
+                f"or give {head} a weight of 0 in `--model.head_weights`."
+            )
+    if not (train.has_labels or has_teachers):
+        raise FerVitError(
+            f"{manifest.path} has no training face with a label, so that expressions would be "
+            "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
+            "by `--model.teachers`."
+        )
+
+
+def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[str]) -> None:
+    """Raises FerVitError when the best epoch cannot be chosen.
+
+    Args:
+        manifest: The faces.
+        monitored: The names of what the callbacks that save checkpoints compare.
+        trained: The further heads that are trained.
+    """
+    for name in monitored:
+        head = str(name).removeprefix("val/").partition("_")[0]
+        if head in HEADS and head not in trained:
+            came = ", ".join((EXPRESSION, *trained))
+            raise FerVitError(
+                f"{name} is monitored, but {head} is not trained, only {came}. Choose another "
+                "measure by `--checkpoint.monitor`, or add targets."
+            )
+    lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
+    if lacking and not manifest.split("val").has_labels:
+        remedy = "Add labelled faces by `fer-vit prepare --add`."
+        if trained:
+            head = trained[0]
+            measure = f"val/{log_name(head, HEADS[head].figures[0])}"
+            remedy = (
+                "Choose the best epoch by another measure, such as "
+                f"`--checkpoint.monitor {measure}`."
+            )
+        raise FerVitError(
+            f"{manifest.path} has no val face with a label, so that {min(lacking)} does not "
+            f"exist. {remedy}"
+        )

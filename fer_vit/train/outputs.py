@@ -1,0 +1,51 @@
+"""The outputs of further heads that model and data share, and the weights of their losses."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fer_vit.errors import FerVitError, short
+from fer_vit.heads import HEADS
+
+MOST_WEIGHT = 1e6
+"""Largest weight of the loss of a head."""
+
+
+class Shared(NamedTuple):
+    """The outputs of a head that both the model and the data have."""
+
+    names: list[str]
+    of_model: list[int]  # their indices among the model's
+    of_data: list[int]  # and among the data's
+
+
+def share_outputs(
+    model: Mapping[str, Sequence[str]], data: Mapping[str, Sequence[str]]
+) -> dict[str, Shared]:
+    """Returns the outputs that a model and data share, by head."""
+    shared = {}
+    for head, names in model.items():
+        columns = list(data.get(head, ()))
+        common = [name for name in names if name in columns]
+        if common:
+            of_model = [list(names).index(name) for name in common]
+            of_data = [columns.index(name) for name in common]
+            shared[head] = Shared(common, of_model, of_data)
+    return shared
+
+
+def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
+    """Returns the weight of each head that is trained; raises FerVitError for one without data."""
+    for head, weight in weights.items():
+        if not 0 <= weight <= MOST_WEIGHT:
+            raise FerVitError(
+                f"Expected the weight of {head} in `--model.head_weights` to be from 0 to "
+                f"{MOST_WEIGHT:g}, but got {short(weight)}."
+            )
+        if head not in outputs:
+            came = ", ".join(outputs) or "no further head"
+            raise FerVitError(
+                f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
+                f"{came}."
+            )
+    chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
+    return {head: weight for head, weight in chosen.items() if weight}
