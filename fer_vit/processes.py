@@ -86,6 +86,32 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def call_after_fork(function: Callable[[], None]) -> None:
+    """Calls a function in each process that is forked from this one, before anything else."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=function)
+
+
+class ThreadLock:
+    """A lock for the threads of a process; a forked process begins with a free one.
+
+    The thread that had the lock at that moment does not exist there, and would never free it.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        call_after_fork(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 def one_thread() -> None:
     """Turns off OpenCV's threads.
 
@@ -97,7 +123,7 @@ def one_thread() -> None:
 class _OpenCV:
     """OpenCV's number of threads, which is one number for all threads of this process."""
 
-    lock = Lock()
+    lock = ThreadLock()
     users = 0  # how many blocks of `opencv_in_one_thread` are open
     threads = 1  # the number before the first of them
 

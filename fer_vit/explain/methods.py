@@ -138,9 +138,9 @@ def _normalized(values: Tensor) -> Tensor:
 
 def find_method(name: str, known: Mapping[str, Method]) -> Method:
     """Returns a method by its name. Raises FerVitError when it is unknown."""
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         names = ", ".join(known)
-        remedy = suggest(name, known)
+        remedy = suggest(str(name), known)
         raise FerVitError(f"Expected method to be one of {names}, but got {name}.{remedy}")
     return known[name]
 

@@ -12,7 +12,6 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import cv2
@@ -35,6 +34,7 @@ from fer_vit.face.headers import (
     is_clip,
 )
 from fer_vit.geometry import Image
+from fer_vit.processes import ThreadLock
 
 # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 REDUCED = {
@@ -82,7 +82,7 @@ class QuietOpenCV:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ThreadLock()
         self._blocks = 0
         self._level = 0
 
@@ -277,7 +277,16 @@ def read_bytes(path: Path) -> bytes:
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
-    """Converts a uint8 image in memory to RGB (H, W, 3): grey is repeated, alpha dropped."""
+    """Converts a uint8 image in memory to RGB (H, W, 3): grey is repeated, alpha dropped.
+
+    Raises FerVitError for other arrays.
+    """
+    if np.ma.is_masked(array):
+        raise FerVitError(
+            "Expected an image without masked pixels, but some are. Fill them, for example by "
+            "`image.filled(0)`."
+        )
+    array = np.asarray(array)  # a matrix keeps two dimensions
     if (
         array.dtype != np.uint8
         or array.ndim < 2

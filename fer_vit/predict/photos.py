@@ -52,7 +52,7 @@ from fer_vit.processes import work_in_processes
 
 LOGGER = logging.getLogger("fer_vit")
 
-Images: TypeAlias = str | Path | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
+Images: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
 """A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
 or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
@@ -62,25 +62,35 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
     The logger `fer_vit` reports what is not read in a folder.
     """
-    if isinstance(images, str | Path):
-        inputs = find_inputs([images], MEDIA_SUFFIXES)
+    if isinstance(images, str | os.PathLike):
+        item = os.fsdecode(images)
+        inputs = find_inputs([item], MEDIA_SUFFIXES)
         for note in inputs.notes:
-            LOGGER.warning("%s: %s", printable(str(images)), note)
+            LOGGER.warning("%s: %s", printable(item), note)
         return [*inputs.files]
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
-    if isinstance(images, np.ndarray) and images.ndim < 4:
+    if isinstance(images, np.ndarray) and images.ndim < 4 and not _are_paths(images):
         return [to_rgb(images)]
     if isinstance(images, bytes | bytearray | memoryview):
         return [bytes(images)]
     if hasattr(images, "read"):
         return [_read_open(images)]
-    if not isinstance(images, Iterable) or isinstance(images, Tensor):
-        came = f"{type(images).__name__}. Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
-        raise FerVitError(
-            f"Expected a path, a file, an image of numpy or PIL, or a list of these, but got {came}"
-        )
-    return [source for image in images for source in as_sources(image)]
+    if isinstance(images, Tensor):
+        remedy = "Pass the `.numpy()` of a uint8 tensor (H, W, 3)"
+    elif isinstance(images, Iterable):
+        return [source for image in images for source in as_sources(image)]
+    else:
+        remedy = "Pass one of them"
+    raise FerVitError(
+        "Expected a path, a file, an image of numpy or PIL, or a list of these, but got "
+        f"{type(images).__name__}. {remedy}."
+    )
+
+
+def _are_paths(array: NDArray[np.generic]) -> bool:
+    """Returns whether an array holds text or objects (N,), such as the paths in a data frame."""
+    return array.dtype.kind in "OU" and array.ndim == 1
 
 
 def _read_open(file: Any) -> bytes:
@@ -125,8 +135,16 @@ def is_video(path: object) -> bool:
 def from_pil(image: Pil.Image) -> Image:
     """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
 
-    It is rotated by EXIF, and 16 bits are reduced to the 8 that are used.
+    It is rotated by EXIF, and 16 bits are reduced to the 8 that are used. Raises ImageError when
+    its file is closed or damaged: PIL reads the pixels late.
     """
+    try:
+        image.load()
+    except Exception as error:  # Pillow raises many types for broken files
+        raise ImageError(
+            f"Expected an image of PIL with pixels, but got none ({error}). Open it again, or pass "
+            "its path."
+        ) from error
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return to_rgb(reduce_depth(np.asarray(image)))
@@ -321,7 +339,7 @@ class PhotoOptions:
         check_number("start", self.start, 0)
         check_number("end", self.end, self.start)
         check_number("min_score", self.min_score or 0, 0, 1)
-        check_number("fps", self.fps or 0, -math.inf)
+        check_number("fps", self.fps or 0, 0)
         if self.min_score is not None and self.face == "crop":
             raise FerVitError(
                 "`--min_score` is for `--face detect`: a crop is one face with any score. "

@@ -11,6 +11,7 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.faces import Face, Faces
+from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.report.draw import Attention, FaceView, draw_faces, mark
 
@@ -20,24 +21,36 @@ PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
 def read_photo(face: Face) -> Image:
     """Returns the photo or frame of a face (H, W, 3), RGB uint8.
 
-    Raises ImageError when it can no longer be read.
+    Raises ImageError when it can no longer be read, or has another size than before.
     """
+    try:
+        photo = _read_source(face)
+    except ImageError as error:
+        raise ImageError(f"{face.path}: {error}.") from error
+    height, width = photo.shape[:2]
+    if face.info.size not in (None, (width, height)):
+        before = " x ".join(map(str, face.info.size))
+        raise ImageError(
+            f"{face.path}: Expected {before} pixels, as when it was predicted, but got "
+            f"{width} x {height}. Predict it again."
+        )
+    return photo
+
+
+def _read_source(face: Face) -> Image:
     source = face.source
     if isinstance(source, np.ndarray):
         return source
-    try:
-        if isinstance(source, bytes):
-            return decode_image(source)
-        if face.frame is None:
-            return read_image(source)
-        from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+    if isinstance(source, bytes):
+        return decode_image(source)
+    if face.frame is None:
+        return read_image(source)
+    from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
 
-        frame = next(read_frames(source, only={face.frame}), None)
-        if frame is None:
-            raise ImageError("the video has become shorter")
-        return frame.image
-    except ImageError as error:
-        raise ImageError(f"{face.path}: {error}.") from error
+    frame = next(read_frames(source, only={face.frame}), None)
+    if frame is None:
+        raise ImageError("the video has become shorter")
+    return frame.image
 
 
 def face_view(face: Face, photo: Image) -> FaceView:
@@ -89,7 +102,8 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
     if file is not None:
         if Path(file).suffix not in PLOTS:
             raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
-        charts.save_figure(figure, Path(file))
+        with atomic_write(Path(file)) as new:
+            charts.save_figure(figure, new)
     return Pil.fromarray(charts.rasterize(figure))
 
 

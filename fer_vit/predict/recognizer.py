@@ -4,6 +4,7 @@ Its stages find faces, classify them, and smooth their probabilities over time. 
 yields photos and frames one after another; sinks, such as tables, take the results.
 """
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.results import FaceResults
 from fer_vit.predict.smoothing import smooth_faces
+from fer_vit.processes import ThreadLock, call_after_fork
 from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
@@ -94,6 +96,10 @@ def load(
     """
     if isinstance(model, RegionViT):
         recognizer = Recognizer(model, name or "")
+    elif model is not None and not isinstance(model, str | os.PathLike):
+        raise FerVitError(
+            f"Expected a model's name, its path or a RegionViT, but got a {type(model).__name__}."
+        )
     else:
         net = load_network(model, revision=revision, token=token)
         recognizer = Recognizer(net, str(model or DEFAULT))
@@ -103,7 +109,7 @@ def load(
         device = _best_device()
     try:
         recognizer.to(device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(
             f"Expected an available device, for example cpu, but got {device} ({reason})."
@@ -522,18 +528,49 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
         )
 
 
+class _TorchThreads:
+    """Torch's number of threads.
+
+    It is a number of each thread, but a new thread begins with the one that was set last.
+    """
+
+    lock = ThreadLock()
+    users = 0  # how many blocks of `few_threads` compute in one thread
+    threads = 1  # the number before the first of them
+
+
 @contextmanager
 def few_threads(faces: int) -> Iterator[None]:
     """Lets torch compute few faces in one thread.
 
     Threads that wait for each other on busy cores cost ten times the computation.
     """
-    before = torch.get_num_threads()
     if faces > FEW_FACES:
         yield
         return
-    torch.set_num_threads(1)
+    with _TorchThreads.lock:
+        before = torch.get_num_threads()
+        if not _TorchThreads.users:
+            _TorchThreads.threads = before
+        elif before == 1:  # a thread that began while another one computes
+            before = _TorchThreads.threads
+        _TorchThreads.users += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _TorchThreads.lock:
+            _TorchThreads.users -= 1
+            torch.set_num_threads(before)
+
+
+def _after_fork() -> None:
+    """Lets a forked process compute in one thread.
+
+    The threads of OpenMP do not survive a fork: torch would wait for them forever.
+    """
+    _TorchThreads.users = 0
+    torch.set_num_threads(1)
+
+
+call_after_fork(_after_fork)

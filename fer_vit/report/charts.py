@@ -1,10 +1,11 @@
 """Figures of faces, of their explanations and of training, for files and papers."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,6 +21,7 @@ from matplotlib.transforms import Affine2D
 
 from fer_vit.errors import printable
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
+from fer_vit.processes import ThreadLock
 from fer_vit.report import draw
 from fer_vit.report.draw import (
     ACCENT_COLOUR,
@@ -48,6 +50,7 @@ LINE_HEIGHT = 0.14  # of a line of text, in inches
 FONT_POINTS = 7  # size of text in figures of a face
 FIGURE_SIDE = 640  # longer side of the photo of a figure, in pixels
 FIGURE_DPI = 200
+DRAWING = ThreadLock()
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
@@ -139,12 +142,22 @@ def choose_fonts(figure: Figure) -> None:
             text.set_fontfamily([*text.get_fontfamily(), file.name])
 
 
+@contextmanager
+def _drawing(settings: dict[Any, Any]) -> Iterator[None]:
+    """Draws with settings of matplotlib, and without warnings about glyphs.
+
+    Settings and filters of warnings belong to the process, so one thread draws at a time.
+    """
+    with DRAWING, rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
+        yield
+
+
 def rasterize(figure: Figure) -> Image:
     """Returns a figure as an image (H, W, 3), RGB uint8."""
     choose_fonts(figure)
     canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
+    with _drawing({}):
         canvas.draw()  # type: ignore[no-untyped-call]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
@@ -502,6 +515,5 @@ def signed_percent(share: float) -> str:
 def save_figure(figure: Figure, path: Path) -> None:
     """Saves a figure: text stays text in SVG, and PDF embeds TrueType fonts."""
     choose_fonts(figure)
-    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
+    with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(path)

@@ -1,0 +1,150 @@
+"""Python as hostile users use it: threads, forks, and arguments of any type."""
+
+import io
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Pil
+
+from fer_vit import FerVitError, ImageError, load
+from fer_vit.face.image import encode_png
+from fer_vit.predict.photos import as_sources
+from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
+from fer_vit.processes import ThreadLock
+from fer_vit.report.charts import DRAWING
+from tests.helpers.processes import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def model() -> Recognizer:
+    return load(device="cpu")
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_thread_that_begins_during_a_prediction_keeps_the_threads_of_torch() -> None:
+    before = torch.get_num_threads()
+    entered, left = threading.Event(), threading.Event()
+    numbers = []
+
+    def predict() -> None:
+        with few_threads(FEW_FACES):
+            entered.set()
+            assert left.wait(PATIENCE)
+        numbers.append(torch.get_num_threads())
+
+    try:
+        torch.set_num_threads(3)
+        with few_threads(FEW_FACES):
+            thread = in_thread(predict)
+            assert entered.wait(PATIENCE)
+        left.set()
+        thread.join(PATIENCE)
+        in_thread(lambda: numbers.append(torch.get_num_threads())).join(PATIENCE)
+        assert numbers == [3, 3]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_one_thread_and_free_locks() -> None:
+    """OpenMP's threads, and the thread that had a lock, do not exist there."""
+    before = torch.get_num_threads()
+    locks = [ThreadLock(), DRAWING]
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks[0], locks[1]:
+            held.set()
+            done.wait(PATIENCE)
+
+    try:
+        torch.set_num_threads(3)
+        in_thread(hold)
+        assert held.wait(PATIENCE)
+        process = os.fork()
+        if process == 0:
+            free = all(lock._lock.acquire(blocking=False) for lock in locks)
+            os._exit(torch.get_num_threads() if free else 99)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        done.set()
+        torch.set_num_threads(before)
+
+
+def test_figures_of_several_threads_leave_the_settings_of_matplotlib(
+    model: Recognizer, astronaut: np.ndarray, tmp_path: Path
+) -> None:
+    face = model.predict(astronaut)[0]
+    expected = face.plot(file=tmp_path / "alone.svg").tobytes()
+    settings, filters = dict(matplotlib.rcParams), list(warnings.filters)
+    pictures = []
+    threads = [
+        in_thread(lambda number=number: pictures.append(face.plot(file=tmp_path / f"{number}.svg")))
+        for number in range(3)
+    ]
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [picture.tobytes() == expected for picture in pictures] == [True, True, True]
+    assert (dict(matplotlib.rcParams), warnings.filters) == (settings, filters)
+    with pytest.raises(FerVitError, match="Cannot write"):
+        face.plot(file="/proc/none/a.svg")
+
+
+def test_paths_of_any_kind_are_paths(tmp_path: Path, astronaut: np.ndarray) -> None:
+    (tmp_path / "a.png").write_bytes(encode_png(astronaut))
+    path = tmp_path / "a.png"
+    (entry,) = os.scandir(tmp_path)
+    for images in (str(path), entry, np.array([str(path)]), np.array([path], object)):
+        assert as_sources(images) == [path]
+
+
+def test_images_in_memory_that_are_none() -> None:
+    png = io.BytesIO()
+    Pil.effect_noise((64, 64), 50).save(png, "PNG")
+    truncated = Pil.open(io.BytesIO(png.getvalue()[:1000]))
+    closed = Pil.new("RGB", (9, 9))
+    closed.close()
+    for image in (truncated, closed):
+        with pytest.raises(ImageError, match="Open it again"):
+            as_sources(image)
+
+    grey = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    with pytest.raises(FerVitError, match="masked"):
+        as_sources(np.ma.masked_greater(grey, 9))
+    (unmasked,) = as_sources(np.ma.masked_greater(grey, 99))
+    assert isinstance(unmasked, np.ndarray)
+    assert np.array_equal(unmasked[..., 0], grey)
+
+
+@pytest.mark.parametrize("came", [3, b"name", torch.nn.Linear(1, 1), [1]])
+def test_names_of_other_types_cause_one_line(model: Recognizer, came: object) -> None:
+    with pytest.raises(FerVitError, match=f"got a {type(came).__name__}"):
+        load(came)  # type: ignore[arg-type]
+    face = model.predict(np.zeros((20, 20, 3), np.uint8), face="crop", detector="none")[0]
+    with pytest.raises(FerVitError, match="method"):
+        model.explain(face, came)  # type: ignore[arg-type]
+
+
+def test_a_photo_that_changed_its_size_is_not_explained(
+    model: Recognizer, tmp_path: Path, astronaut: np.ndarray
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encode_png(astronaut))
+    face = model.predict(path)[0]
+    path.write_bytes(encode_png(astronaut[:400]))
+    for use in (face.read_photo, face.plot, lambda: model.explain(face)):
+        with pytest.raises(ImageError, match=r"512 x 512 pixels.*got 512 x 400"):
+            use()
