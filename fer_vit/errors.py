@@ -152,6 +152,14 @@ def check_number(name: str, value: float, low: float, high: float = math.inf) ->
         raise FerVitError(f"Expected `--{name}` to be {allowed}, but got {short(value)}.")
 
 
+def check_positive(name: str, value: float) -> None:
+    """Raises FerVitError when an option is no finite number above 0."""
+    if not isinstance(value, Real):
+        raise FerVitError(f"Expected `--{name}` to be a number, but got {short(value)}.")
+    if not 0 < value < math.inf:
+        raise FerVitError(f"Expected `--{name}` to be a number above 0, but got {short(value)}.")
+
+
 def check_whole(name: str, value: int, low: int) -> None:
     """Raises FerVitError when an option is no whole number, or below `low`."""
     if not isinstance(value, Integral):

@@ -22,7 +22,14 @@ from torch import Tensor
 
 import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
-from fer_vit.errors import FerVitError, check_number, check_whole, for_reader, printable
+from fer_vit.errors import (
+    FerVitError,
+    check_number,
+    check_positive,
+    check_whole,
+    for_reader,
+    printable,
+)
 from fer_vit.face.detectors import ChosenDetector, find_detector
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
 from fer_vit.face.headers import is_animated
@@ -339,16 +346,17 @@ class PhotoOptions:
         check_number("start", self.start, 0)
         check_number("end", self.end, self.start)
         check_number("min_score", self.min_score or 0, 0, 1)
-        check_number("fps", self.fps or 0, 0)
+        if self.fps is not None:
+            check_positive("fps", self.fps)
         if self.min_score is not None and self.face == "crop":
             raise FerVitError(
                 "`--min_score` is for `--face detect`: a crop is one face with any score. "
                 "Leave one of them out."
             )
-        if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
+        if self.fps is not None and self.every != 1:
             raise FerVitError(
-                f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and "
-                f"{self.every}."
+                f"Expected either `--fps` or `--every`, but got {self.fps:g} and {self.every}. "
+                "Leave one of them out."
             )
 
     def unused(self, sources: Sequence[Source]) -> list[str]:

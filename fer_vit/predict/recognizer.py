@@ -4,6 +4,7 @@ Its stages find faces, classify them, and smooth their probabilities over time. 
 yields photos and frames one after another; sinks, such as tables, take the results.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -228,7 +229,13 @@ class Recognizer(nn.Module):
         detector: ChosenDetector = "yunet",
         batch_size: int = 32,
         workers: int | None = None,
-        **video: Any,
+        min_score: float | None = None,
+        every: int = 1,
+        fps: float | None = None,
+        start: float = 0.0,
+        end: float = math.inf,
+        detect_every: int = 5,
+        smooth: float = 0.25,
     ) -> FaceResults:
         """Finds and classifies every face in photos and videos.
 
@@ -245,15 +252,33 @@ class Recognizer(nn.Module):
                 `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
-            video: `min_score`, `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see
-                `PhotoOptions`.
+            min_score: Faces with a lower score of the detector are left out. None: 0.7 for yunet.
+            every: Use every n-th frame of a video.
+            fps: Use at most this many frames per second of a video.
+            start: Begin this many seconds after the first frame of a video.
+            end: End this many seconds after the first frame of a video.
+            detect_every: Search the full frame for faces every n-th frame of a video, and track
+                them in between.
+            smooth: Time constant of the smoothed probabilities in seconds.
 
         Raises:
             ImageError: The only image cannot be read.
             FerVitError: An image does not exist, or an option has a wrong value.
         """
         sources = media.as_sources(images)
-        options = PhotoOptions(face, detector, batch_size, workers, **video)
+        options = PhotoOptions(
+            face=face,
+            detector=detector,
+            batch_size=batch_size,
+            workers=workers,
+            every=every,
+            fps=fps,
+            start=start,
+            end=end,
+            detect_every=detect_every,
+            smooth=smooth,
+            min_score=min_score,
+        )
         parts = list(self.recognize(sources, options))
         scheme = self.scheme(options.detector)
         faces = join_faces([results(no_faces(scheme=scheme)), *parts])
@@ -337,13 +362,41 @@ class Recognizer(nn.Module):
         """Returns the features (N, D) of the faces that `predict` finds with these arguments."""
         return self.predict(images, **options).features
 
-    def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo]:
+    def stream(
+        self,
+        images: Images | Iterable[Images],
+        *,
+        face: FaceMode = "detect",
+        detector: ChosenDetector = "yunet",
+        batch_size: int = 32,
+        workers: int | None = None,
+        min_score: float | None = None,
+        every: int = 1,
+        fps: float | None = None,
+        start: float = 0.0,
+        end: float = math.inf,
+        detect_every: int = 5,
+        smooth: float = 0.25,
+    ) -> Iterator[Photo]:
         """Yields photos and frames with their `faces`, one at a time.
 
-        Arguments as for `predict`.
+        Arguments as for `predict`; wrong ones are an error before the first photo is requested.
         """
-        for faces in self.recognize(media.as_sources(images), PhotoOptions(**options)):
-            yield from faces.photos()
+        sources = media.as_sources(images)
+        options = PhotoOptions(
+            face=face,
+            detector=detector,
+            batch_size=batch_size,
+            workers=workers,
+            every=every,
+            fps=fps,
+            start=start,
+            end=end,
+            detect_every=detect_every,
+            smooth=smooth,
+            min_score=min_score,
+        )
+        return (photo for faces in self.recognize(sources, options) for photo in faces.photos())
 
     def recognize(
         self,

@@ -1,7 +1,8 @@
 """Loaded models: faces and their values, and priors."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 
 import cv2
@@ -28,6 +29,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.computed import head_angles, measure_blur, regions_in_photo
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
@@ -212,6 +214,18 @@ def test_open_files_without_content_to_read(model: Recognizer, photo: Path) -> N
         model.predict(text)
     with pytest.raises(FerVitError, match='""'):
         model.predict("")
+
+
+def test_predict_and_stream_have_the_options_of_photo_options(model: Recognizer) -> None:
+    expected = {each.name: each.default for each in fields(PhotoOptions)}
+    for method in (model.predict, model.stream):
+        given = signature(method).parameters
+        options = {name: each.default for name, each in given.items() if name != "images"}
+        assert options == expected
+        with pytest.raises(TypeError, match=rf"{method.__name__}.* 'every_n'"):
+            method("a.jpg", every_n=2)
+    with pytest.raises(FerVitError, match="every"):
+        model.stream(np.zeros((9, 9, 3), np.uint8), every=0)
 
 
 def test_predictions_are_never_random(checkpoint: Path, photo: Path) -> None:
