@@ -23,7 +23,7 @@ from fer_vit.cli import printed_log
 from fer_vit.errors import FerVitError
 from fer_vit.explain import methods
 from fer_vit.face.image import encode_png
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, fails, main, parse
 
 IMPORTS = {

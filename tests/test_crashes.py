@@ -34,7 +34,8 @@ from fer_vit.report.table import TableWriter
 from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import load_checkpoint, read_model
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import read_model
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.killed import (
     EXCHANGES,
@@ -688,7 +689,7 @@ def test_a_file_without_permission_is_not_called_damaged(
     monkeypatch.setattr(Path, "read_text", denied)  # tests may run as root, who may read all
     monkeypatch.setattr(pq, "read_table", denied)
     (tmp_path / "best.ckpt").touch()
-    monkeypatch.setattr("fer_vit.store.folder.load_tensors", denied)
+    monkeypatch.setattr("fer_vit.store.checkpoint.load_tensors", denied)
     for read in (
         partial(Manifest.read, tmp_path / "faces.parquet"),
         partial(read_model, str(tmp_path / "model")),

@@ -28,7 +28,7 @@ from fer_vit.heads import HEADS
 from fer_vit.model.attention import POOLS
 from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import shipped_configs
+from fer_vit.store.configs import shipped_configs
 from fer_vit.train import recipe
 from fer_vit.version import __version__
 from tests.helpers.commands import main, parse

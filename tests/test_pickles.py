@@ -15,7 +15,7 @@ import torch
 
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, check_pickle, load_tensors
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.memory import peak_growth
 from tests.helpers.pickles import HEX, PROTOCOL, packed, text
 

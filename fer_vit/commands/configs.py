@@ -3,7 +3,7 @@
 import re
 
 from fer_vit.report.table import align_columns
-from fer_vit.store.folder import CONFIGS, shipped_configs
+from fer_vit.store.configs import CONFIGS, shipped_configs
 
 ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 """In the header of a config: accuracy and split."""

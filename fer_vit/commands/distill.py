@@ -16,7 +16,7 @@ from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.model.attention import has_bf16
 from fer_vit.predict.recognizer import CHUNK, Recognizer, load
-from fer_vit.store.folder import as_dict, load_checkpoint
+from fer_vit.store.checkpoint import as_dict, load_checkpoint
 
 LOGGER = logging.getLogger("fer_vit")
 

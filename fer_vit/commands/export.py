@@ -10,7 +10,7 @@ from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.store.folder import average_networks
+from fer_vit.store.average import average_networks
 from fer_vit.store.hub import DEFAULT
 
 LOGGER = logging.getLogger("fer_vit")

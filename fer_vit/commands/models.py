@@ -10,7 +10,7 @@ from yaml import YAMLError
 
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.report.table import align_columns
-from fer_vit.store.folder import as_dict
+from fer_vit.store.checkpoint import as_dict
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 

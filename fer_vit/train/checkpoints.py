@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.signals import handle_ending
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.log import log_once
 
 

@@ -29,7 +29,9 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.processes import dead_worker_error
-from fer_vit.store import folder
+from fer_vit.store.checkpoint import is_pretraining, load_checkpoint, unpack_checkpoint
+from fer_vit.store.configs import find_config
+from fer_vit.store.folder import build_network, classifier_command, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.custom import import_task
 from fer_vit.train.datamodule import FaceDataModule
@@ -145,7 +147,7 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
         init = self.config.model.get("init")
         if init:
-            settings, _ = folder.read_model(init, pretraining=True)
+            settings, _ = read_model(init, pretraining=True)
             taken = model_settings(settings)
             self.config = parser.parse_args(args, as_options(taken, taken["network"]))
         if self.verb != "fit" and not self.config.ckpt_path:
@@ -287,7 +289,7 @@ def best_checkpoint(trainer: L.Trainer) -> str:
 def next_command(cli: TrainCLI, best: str) -> str:
     """Returns a line with the command that uses a checkpoint."""
     if cli.task == "pretraining":
-        return f"Next: {folder.classifier_command(best)}"
+        return f"Next: {classifier_command(best)}"
     command = ["evaluate", str(cli.config.data.manifest), "--checkpoint", best]
     name = class_name(cli.kind)
     if name:
@@ -333,7 +335,7 @@ class RunWords(NamedTuple):
 def read_words(words: list[str]) -> RunWords:
     """Reads task and checkpoint from the options, or else from the last config that names one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-c", "--config", action="append", default=[], type=folder.find_config)
+    parser.add_argument("-c", "--config", action="append", default=[], type=find_config)
     parser.add_argument("--ckpt_path")
     parser.add_argument("--task")
     parser.add_argument("--model")
@@ -387,7 +389,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     settings = None
     other_class = False
     if given.checkpoint:
-        checkpoint = folder.load_checkpoint(given.checkpoint)
+        checkpoint = load_checkpoint(given.checkpoint)
         kind = check_task(checkpoint, given, kind)
         other_class = checkpoint.get("task_class", "") != class_name(kind)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
@@ -422,7 +424,7 @@ def check_task(
     Raises:
         FerVitError: The checkpoint is of another task, or a class of the user has trained it.
     """
-    pretraining = folder.is_pretraining(checkpoint["hyper_parameters"])
+    pretraining = is_pretraining(checkpoint["hyper_parameters"])
     task: Task = "pretraining" if pretraining else "classification"
     wanted = given.task if given.model is None else task_of(kind)
     if wanted not in (None, task):
@@ -448,9 +450,9 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
         FerVitError: They do not fit the weights; not checked for a `custom` task, which may have
             changed the network.
     """
-    settings, state = folder.unpack_checkpoint(checkpoint, path)
+    settings, state = unpack_checkpoint(checkpoint, path)
     if not custom:
-        folder.build_network(settings, state, path)
+        build_network(settings, state, path)
     hyper = {}
     for name, value in checkpoint["hyper_parameters"].items():
         if name not in ("labels", "init", "outputs") and not name.startswith("_"):

@@ -13,7 +13,8 @@ import torch
 
 from fer_vit.errors import FerVitError, ModelError, short, suggest
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.store import folder
+from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
+from fer_vit.store.folder import check_finite, no_expressions
 from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
@@ -67,10 +68,10 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     """
     kind = import_task(name)
     path = Path(checkpoint)
-    content = folder.load_checkpoint(path)
-    settings, _ = folder.unpack_checkpoint(content, path)
+    content = load_checkpoint(path)
+    settings, _ = unpack_checkpoint(content, path)
     if not settings["labels"]:
-        raise folder.no_expressions(path)
+        raise no_expressions(path)
     check_network_size(settings, content["state_dict"], path)
     try:
         task = kind(**init_arguments(content["hyper_parameters"]))
@@ -86,7 +87,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     if not isinstance(task.net, RegionViT):
         came = type(task.net).__name__
         raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {came}.")
-    folder.check_finite(task.net.state_dict(), path)
+    check_finite(task.net.state_dict(), path)
     return task.net.eval()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.store.folder import find_config
+from fer_vit.store.configs import find_config
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import fit, read_words
 from fer_vit.train.custom import load_custom

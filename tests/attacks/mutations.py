@@ -153,7 +153,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a resumed run removes no foreign files",
-        "fer_vit/store/folder.py",
+        "fer_vit/store/checkpoint.py",
         "            raise _outside(path, name)\n    best",
         "            pass\n    best",
         "tests/test_security.py::test_a_resumed_run_removes_no_foreign_files",
@@ -401,14 +401,14 @@ MUTATIONS = [
     ),
     Mutation(
         "settings in a model name no other weights",
-        "fer_vit/store/folder.py",
+        "fer_vit/store/settings.py",
         'config = config | {"pretrained": False}',
         "config = config",
         "tests/store/test_folder.py::test_a_folder_cannot_ask_for_other_weights",
     ),
     Mutation(
         "settings in a model and a checkpoint have the types of the code",
-        "fer_vit/store/folder.py",
+        "fer_vit/store/settings.py",
         "read_settings(RegionViTConfig, config, name)",
         "RegionViTConfig(**config)",
         "tests/store/test_folder.py::test_invalid_settings",

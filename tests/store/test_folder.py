@@ -20,15 +20,10 @@ from fer_vit import RegionViT, build_model
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.store.folder import (
-    average_networks,
-    find_config,
-    load_checkpoint,
-    load_network,
-    read_model,
-    save_network,
-    shipped_configs,
-)
+from fer_vit.store.average import average_networks
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.configs import find_config, shipped_configs
+from fer_vit.store.folder import load_network, read_model, save_network
 from fer_vit.store.hub import push
 
 NETWORK = RegionViTConfig(

@@ -10,7 +10,7 @@ import torch
 from fer_vit import load
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.custom import import_task, init_arguments, load_custom
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import CROPS, TINY, fails, read, run

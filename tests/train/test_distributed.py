@@ -16,7 +16,7 @@ from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.drawn import read
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, assert_same, main
 
 SCRIPT = Path(__file__).parents[2] / "cli.py"

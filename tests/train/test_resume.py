@@ -19,7 +19,7 @@ from torch import Tensor
 from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest, write_shards
 from fer_vit.sources.drawn import read
-from fer_vit.store.folder import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import LastCheckpoint, plausible_score
 from fer_vit.train.task import FERTask
 from tests.helpers import commands

@@ -12,7 +12,8 @@ from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import load_checkpoint, load_network, save_network
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit

@@ -1,0 +1,44 @@
+"""The average of several models."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from fer_vit.errors import ModelError
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import load_network
+
+
+def average_networks(names: Sequence[str]) -> RegionViT:
+    """Averages the weights of models, for example of several seeds.
+
+    This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are taken from the
+    first model. The average has neither calibration nor logit adjustment. Raises FerVitError when a
+    model cannot be loaded, or has another architecture, or other labels or crops.
+    """
+    nets = [load_network(name) for name in names]
+    first = nets[0]
+    for name, net in zip(names[1:], nets[1:], strict=True):
+        net.config = replace(net.config, standardize=first.config.standardize)
+        same = {"config": net.config == first.config}
+        for field in ("labels", "outputs", "align", "template", "evened"):
+            same[field] = getattr(net.settings, field) == getattr(first.settings, field)
+        for field, equal in same.items():
+            if not equal:
+                raise ModelError(
+                    f"{name} has another {field} than {names[0]}. "
+                    "Average models of one configuration."
+                )
+
+    states = [net.state_dict() for net in nets]
+    for key, value in states[0].items():
+        if value.is_floating_point():
+            weights = torch.stack([state[key].double() for state in states])
+            value.copy_(weights.mean(0))
+
+    # these were fitted to the logits of each model alone
+    first.settings.temperature = 1.0
+    first.settings.thresholds = {}
+    first.adjust((), 0)
+    return first

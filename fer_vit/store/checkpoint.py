@@ -1,0 +1,174 @@
+"""Checkpoints of `fer-vit fit`, loaded without running code in them."""
+
+import json
+import os
+import reprlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fer_vit.errors import ModelError
+from fer_vit.files import check_permission
+from fer_vit.pickles import UnsafeError, load_tensors
+from fer_vit.store.settings import EXTRA_KEYS, check_settings
+
+MAX_CONFIG = 1_000_000
+"""Largest settings in characters of JSON; the included models have 2,000."""
+SECTIONS: dict[str, type] = {
+    "callbacks": dict,
+    "loops": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+}
+"""State for resuming that Lightning writes, each of dictionaries."""
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Loads a checkpoint.
+
+    Raises:
+        FerVitError: The file is missing, cannot be read or is not fer-vit's.
+    """
+    if not path.is_file():
+        raise ModelError(
+            f"No checkpoint at {path}. "
+            "`fer-vit fit` writes them to runs/NAME/version_N/checkpoints."
+        )
+    size = path.stat().st_size
+    checkpoint = _load_safely(path)
+
+    hyper = as_dict(checkpoint.get("hyper_parameters"))
+    state = as_dict(checkpoint.get("state_dict"))
+    is_classifier = {"network", "labels"} <= hyper.keys()
+    if not state or not (is_classifier or is_pretraining(hyper)):
+        raise ModelError(
+            f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
+        )
+    if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
+        raise ModelError(
+            f"{path} claims more weights than it contains. "
+            "Choose a checkpoint that `fer-vit fit` wrote."
+        )
+    _check_sections(checkpoint, path)
+    return checkpoint
+
+
+def _load_safely(path: Path) -> dict[str, Any]:
+    """Loads a file without running code in it.
+
+    Raises:
+        FerVitError: It is damaged, or could expand to gigabytes.
+    """
+    try:
+        checkpoint = as_dict(load_tensors(path))
+        hyper = as_dict(checkpoint.get("hyper_parameters"))
+        length = 0
+        for part in json.JSONEncoder().iterencode(hyper):  # lists may share their items
+            length += len(part)
+            if length > MAX_CONFIG:
+                raise UnsafeError("its settings are too long")
+    except Exception as error:  # torch raises many types for files that are not checkpoints
+        check_permission(path, error)
+        reason = f" ({error})" if isinstance(error, UnsafeError) else ""
+        raise ModelError(
+            f"{path} cannot be read safely{reason}. Choose a checkpoint that `fer-vit fit` wrote."
+        ) from error
+    return checkpoint
+
+
+def is_pretraining(hyper: dict[str, Any]) -> bool:
+    """Returns whether these are the settings of masked pretraining, which has no labels."""
+    return {"network", "mask_ratio"} <= hyper.keys() and "labels" not in hyper
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Returns a dictionary with string keys, else an empty one."""
+    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
+
+
+def all_are(values: Iterable[Any], kind: type) -> bool:
+    """Returns whether all values are of a type."""
+    return all(isinstance(value, kind) for value in values)
+
+
+def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
+    for section, kind in SECTIONS.items():
+        parts = checkpoint.get(section, kind())
+        states = parts.values() if isinstance(parts, dict) else parts
+        if not isinstance(parts, kind) or not all_are(states, dict):
+            raise ModelError(
+                f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
+            )
+    for saved in checkpoint.get("callbacks", {}).values():
+        _check_saved(saved, path)
+
+
+def _check_saved(saved: dict[Any, Any], path: Path) -> None:
+    """Raises FerVitError when the state of a callback names files outside its folder.
+
+    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder.
+    The best one may be in the previous run's folder: Lightning keeps it there, unless it is a URL
+    or leads upwards.
+    """
+    older: list[object] = []
+    models = saved.get("best_k_models")
+    if isinstance(models, dict):
+        older.extend(models)
+    older.append(saved.get("kth_best_model_path"))
+    older.append(saved.get("last_model_path"))
+
+    folder = saved.get("dirpath")
+    for name in older:
+        if name and not (_is_plain(name) and _is_inside(name, folder)):
+            raise _outside(path, name)
+    best = saved.get("best_model_path")
+    if best and not _is_plain(best):
+        raise _outside(path, best)
+
+
+def _outside(path: Path, name: object) -> ModelError:
+    came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
+    return ModelError(f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote.")
+
+
+def _is_plain(name: object) -> bool:
+    """Returns whether this is a path, not a URL, and leads out of no folder that it names."""
+    if not isinstance(name, str) or "://" in name or "::" in name:
+        return False
+    return os.path.normpath(name).count("..") == name.count("..")
+
+
+def _is_inside(name: object, folder: object) -> bool:
+    """Returns whether a path begins with a folder."""
+    return str(name).startswith(folder + os.sep) if isinstance(folder, str) else False
+
+
+def unpack_checkpoint(
+    checkpoint: dict[str, Any], name: str | Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Returns the result of `read_model` for a checkpoint in memory, called `name` in messages."""
+    hyper = checkpoint["hyper_parameters"]
+    settings = {key: hyper[key] for key in EXTRA_KEYS if key in hyper}
+    settings["config"] = hyper["network"]
+    settings["evened"] = _evened(checkpoint)
+    state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
+    if not is_pretraining(hyper):
+        return check_settings(settings, name), state
+
+    # the parts that reconstruct the masked tokens are no longer needed
+    decoder = [key for key in state if key.partition(".")[0] in ("mask_token", "decoder")]
+    for key in decoder:
+        del state[key]
+    settings["labels"] = []
+    return check_settings(settings, name, pretraining=True), state
+
+
+def _evened(checkpoint: dict[str, Any]) -> Any:
+    """Returns `ModelSettings.evened` of a run, by the options of its data and task."""
+    data = as_dict(checkpoint.get("FaceDataModule"))
+    if data.get("balanced") is True:
+        return 1.0
+    return checkpoint["hyper_parameters"].get("logit_adjust", 0.0)
