@@ -64,7 +64,7 @@ def detect_squares(image: Image) -> list[Detection]:
         ({"face": "crops"}, "detect or crop"),
         (
             {"detector": "nothing"},
-            "landmarks, none, yunet.*nothing.*yunet",
+            "yunet, landmarks, none.*nothing.*yunet",
         ),
         ({"detector": "landmarks"}, "landmarks"),
         ({"min_score": 1.1}, "`min_score`.* 0 to 1"),

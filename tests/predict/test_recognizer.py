@@ -92,7 +92,7 @@ def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> 
 def test_crops_without_a_face(model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
     crop = np.full((48, 48), 128, np.uint8)  # grey
     (face,) = model.predict(crop, face="crop")
-    monkeypatch.delitem(DETECTORS, "yunet")  # must not be used
+    monkeypatch.setitem(DETECTORS, "yunet", None)  # must not be used
     (same,) = model.predict(crop, face="crop", detector="landmarks")
     assert face.box.tolist() == [0, 0, 48, 48]  # taken whole
     assert (face.score, same.score) == (0, None)
