@@ -39,7 +39,7 @@ def test_unreadable_content_is_one_line_with_the_file(
 ) -> None:
     path = tmp_path / "mine.txt"
     path.write_bytes(content)
-    with pytest.raises(FerVitError, match="mine.txt") as raised:
+    with pytest.raises(FerVitError, match=r"mine\.txt") as raised:
         read(path)
     assert "\n" not in str(raised.value)
 

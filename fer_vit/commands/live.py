@@ -15,8 +15,9 @@ from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import format_counts, write_faces
+from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import mark, probability_text
+from fer_vit.report.table import write_fields
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -80,7 +81,7 @@ def live(
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)
-        table = stack.enter_context(write_faces(output, chosen, live=True)) if output else None
+        table = stack.enter_context(write_fields(output, chosen, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))

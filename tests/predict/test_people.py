@@ -1,5 +1,7 @@
 """Tables of people and intervals, from frames with faces."""
 
+import csv
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -314,6 +316,19 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
     found = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
     assert found == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
     assert by_faces.intervals() == by_rows.intervals()
+
+
+def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
+    people = People(outputs=["move_jawOpen", "yaw"])
+    for frame, share in enumerate((1 / 3, 2 / 3, 1 / 7)):
+        face = {"path": "a.mp4", "frame": frame, "seconds": frame / 3, "face": 0, "track": 1}
+        cells = {"label_smoothed": "anger", "smoothed_anger": 1 - share, "smoothed_neutral": share}
+        cells |= {"smoothed_move_jawOpen": share, "smoothed_yaw": 100 * share}
+        people.add_rows([face | cells])
+    people.write(tmp_path / "people.csv", ["anger", "neutral"], overwrite=True)
+    (row,) = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
+    assert re.fullmatch(r"0\.\d{1,4}", row["mean_move_jawOpen"])
+    assert re.fullmatch(r"\d+\.\d", row["mean_yaw"])
 
 
 def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> None:
