@@ -9,7 +9,7 @@ from fer_vit.app import guard, jobs, server, tasks, uploads
 from fer_vit.commands import predict
 from fer_vit.comparison import statistics
 from fer_vit.data import schema
-from fer_vit.evaluation import join, read
+from fer_vit.evaluation import join, shape, workbook
 from fer_vit.exporting import calibration
 from fer_vit.face import detectors, headers, image, landmarks
 from fer_vit.predict import frames, video
@@ -67,9 +67,9 @@ QUOTES = {
         ", ".join(sorted(suffix.removeprefix(".") for suffix in listing.VIDEO_SUFFIXES)),
     ],
     "docs/reference/tables.md": [
-        f"{read.MOST_COLUMNS:,} columns and {read.MOST_CELLS // MEGA} million cells",
+        f"{shape.MOST_COLUMNS:,} columns and {shape.MOST_CELLS // MEGA} million cells",
         f"{join.LONGEST} characters",
-        f"{read.MOST_BYTES >> 30} GB when unpacked",
+        f"{workbook.MOST_BYTES >> 30} GB when unpacked",
     ],
     "docs/how-to/predict.md": [
         f"a sheet ends after {table.SHEET_ROWS:,} rows",
