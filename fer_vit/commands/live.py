@@ -29,6 +29,7 @@ def live(
     checkpoint: str | None = None,
     output: Path | None = None,
     host: Sequence[str] = (),
+    hostnames: Sequence[str] = (),
     port: int = 8000,
     public: str | None = None,
     overwrite: bool = False,
@@ -54,8 +55,10 @@ def live(
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to serve (default: localhost), then host names that browsers may use.
-            Everyone who reaches this address can watch and stop the program.
+        host: The address to serve (default: localhost). Everyone who reaches this address can watch
+            and stop the program. Further values are `hostnames`, as in 0.1.
+        hostnames: Names of this machine by which browsers may request the page, besides localhost
+            and its IP address. Requests by other names are refused.
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.
@@ -68,6 +71,7 @@ def live(
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
+    names = [*host, *hostnames]
     model = load(checkpoint)
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
@@ -77,7 +81,7 @@ def live(
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
         stack.enter_context(server)
-        stack.enter_context(serving(create_app(page, host, behind_proxy), server))
+        stack.enter_context(serving(create_app(page, names, behind_proxy), server))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)

@@ -607,7 +607,7 @@ def test_a_refusal_names_both_headers_and_the_remedy(client: TestClient) -> None
         assert word in detail
     detail = client.get("/", headers={"host": "evil.example"}).json()["detail"]
     assert "`evil.example`" in detail
-    assert "--host" in detail
+    assert "--hostnames" in detail
 
 
 def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(

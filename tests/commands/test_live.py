@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.app.server import LivePage
+from fer_vit.app import server
+from fer_vit.app.server import LivePage, create_app
 from fer_vit.commands import live as command
 from fer_vit.face.detectors import DETECTORS
 from fer_vit.fields import table_columns
@@ -97,7 +98,15 @@ def test_it_is_ended(
         "--port",
         0,
     ]
-    run(*words, "--host", "0.0.0.0")
+    known = []
+
+    def record(page: object, hosts: list[str], public: object) -> object:
+        known.append(hosts)
+        return create_app(page, hosts, public)
+
+    monkeypatch.setattr(server, "create_app", record)
+    run(*words, "--host", "0.0.0.0", "as-in-0.1", "--hostnames", "lab", "lab.example")
+    assert known == [["0.0.0.0", "as-in-0.1", "lab", "lab.example"]]
     out, err = capsys.readouterr()
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
