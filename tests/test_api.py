@@ -168,7 +168,8 @@ def test_features_are_what_the_classifier_takes(
     words = ("predict", photos, *CROPS, "--checkpoint", checkpoint, "--features")
     for output in (tmp_path / "t.csv", tmp_path / "folder"):
         run(*words, "--output", output)
-        table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
+        file = output if output.is_file() else output / "part-00000-of-00001.parquet"
+        table = read_table(file)
         written = np.stack([read_numbers(table[f"feature_{index}"]) for index in range(32)], axis=1)
         assert np.allclose(written, features, atol=1e-5)
     assert model.features(np.zeros((60, 60, 3), np.uint8), detector="yunet").shape == (0, 32)

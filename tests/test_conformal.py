@@ -33,7 +33,10 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
         if label is not None and len(scores) < 19:
             thresholds.append(-math.inf)
         else:
-            thresholds.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
+            if rank <= len(scores):
+                thresholds.append(sorted(scores)[rank - 1])
+            else:
+                thresholds.append(math.inf)
     return thresholds
 
 

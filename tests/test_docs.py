@@ -171,13 +171,18 @@ def test_commands_of_the_documentation_run(
     # tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
-    lines = dict.fromkeys(
-        tuple(words) for page in pages for words in commands(page) if words[0] in RUN
-    )
-    for words in (words for words in lines if not any(word.startswith("/") for word in words)):
+    lines: dict[tuple[str, ...], None] = {}
+    for page in pages:
+        lines |= dict.fromkeys(tuple(words) for words in commands(page) if words[0] in RUN)
+    for words in lines:
+        if any(word.startswith("/") for word in words):
+            continue
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
-        main([*words, "--overwrite", *(["--max_faces", "1"] if words[0] == "faithfulness" else [])])
+        command = [*words, "--overwrite"]
+        if words[0] == "faithfulness":
+            command += ["--max_faces", "1"]
+        main(command)
     (block,) = re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/explaining.md").read_text(), re.M | re.S
     )

@@ -101,7 +101,8 @@ SITES += [{"sec-fetch-site": site} for site in ("cross-site", "same-site")]
     "known", [("/live/stop", "POST"), ("/results/{name}", "DELETE")], ids=["live", "jobs"]
 )
 def test_foreign_hosts_and_sites_reach_no_route(queue: Jobs, known: tuple[str, str]) -> None:
-    app: Any = create_app(LivePage() if known[0] == "/live/stop" else queue)
+    served = LivePage() if known[0] == "/live/stop" else queue
+    app: Any = create_app(served)
     routes = [(route.path, method) for route in app.app.routes for method in route.methods]
     assert {("/", "GET"), ("/openapi.json", "GET"), known} < {*routes}
     for path, method in routes:

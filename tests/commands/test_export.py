@@ -72,7 +72,8 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(
         assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)
     if change != {"tokens": "patch"}:
         image, boxes, valid = example_inputs(model, 2)
-        boxes[0], valid[0] = float("nan"), False  # as missing as can be
+        boxes[0] = float("nan")  # as missing as can be
+        valid[0] = False
         assert torch.allclose(
             run_onnx(tmp_path / "model.onnx", (image, boxes, valid)),
             model(image, boxes, valid),

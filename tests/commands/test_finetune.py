@@ -151,7 +151,8 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     calls["count_photos"].return_value = Counter()
     monkeypatch.setattr(verb, "Manifest", MagicMock())
     for name, mock in calls.items():
-        monkeypatch.setattr(recipe if name == "fit" else verb, name, mock)
+        module = recipe if name == "fit" else verb
+        monkeypatch.setattr(module, name, mock)
     (tmp_path / "photos").mkdir()
     manifest = tmp_path / "faces.parquet"
     manifest.touch()
@@ -220,7 +221,8 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     rows = []
     for name, seed in product(names, range(10)):
         drawn = encode_png(draw_face(name, seed, 48)[0])
-        rows.append(Row(drawn, f"{name}-{seed}", "val" if seed < 2 else "train", name))
+        split = "val" if seed < 2 else "train"
+        rows.append(Row(drawn, f"{name}-{seed}", split, name))
     write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
     results = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())

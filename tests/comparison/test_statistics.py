@@ -124,13 +124,15 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     paired: bool, rng: np.random.Generator
 ) -> None:
     first = rng.gamma(2, size=15)
-    second = rng.gamma(3, size=15 if paired else 22)
+    size = 15 if paired else 22
+    second = rng.gamma(3, size=size)
     apart = (
         [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
     )
     comparison = known(compare_pair(*apart, paired=paired))
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
-    ranks = (pg.wilcoxon if paired else pg.mwu)(second, first).iloc[0]
+    test_ranks = pg.wilcoxon if paired else pg.mwu
+    ranks = test_ranks(second, first).iloc[0]
     assert comparison["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()

@@ -72,7 +72,7 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
     rows = []
     for frame, letter in enumerate(labels):
         happy = 0.9 if letter == "h" else 0.1
-        label = None if letter == "-" else "happy" if letter == "h" else "calm"
+        label = {"-": None, "h": "happy"}.get(letter, "calm")
         face = {
             "path": path,
             "frame": frame,
@@ -82,7 +82,9 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
         }
         cells = {"face": 0, "track": 1, "p_calm": 1 - happy, "p_happy": happy, "label": label}
         cells |= {"label_smoothed": label, "smoothed_calm": 1 - happy, "smoothed_happy": happy}
-        rows.append(face | (dict.fromkeys(cells) if letter == "-" else cells))
+        if letter == "-":
+            cells = dict.fromkeys(cells)
+        rows.append(face | cells)
     return pd.DataFrame(rows)
 
 

@@ -104,10 +104,10 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
 
 
 def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:
-    given = [
-        replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"})
-        for row in rows()
-    ]
+    given = []
+    for row in rows():
+        extra = {"age": "3-9"} if row.name == "c" else {"race": "Indian"}
+        given.append(replace(row, extra=extra))
     given[2].near_duplicate = True
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
     Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(
@@ -338,10 +338,8 @@ def test_folds_divide_the_training_faces_and_copies_stay_together(
     given = []
     for number in range(300):
         image = encode_png(rng.integers(256, size=(4, 4), dtype=np.uint8))
-        given += [
-            Row(image, f"{number}-{copy}", "train", "anger")
-            for copy in range(2 if number % 5 == 0 else 1)
-        ]
+        copies = 2 if number % 5 == 0 else 1
+        given += [Row(image, f"{number}-{copy}", "train", "anger") for copy in range(copies)]
         given += [
             Row(image, f"{number}-{split}", split, "anger")
             for split in ("val", "test")

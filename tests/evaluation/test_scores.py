@@ -130,7 +130,8 @@ def test_intervals_are_those_of_a_slow_bootstrap() -> None:
 def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool) -> None:
     truth = np.repeat([0, 1], [500, 2])
     shares = np.eye(2)[truth]
-    scores = score_faces(shares if right else shares[:, ::-1], shares, LABELS[:2])
+    probabilities = shares if right else shares[:, ::-1]
+    scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
         assert of_rarest["faces"] == 2
@@ -372,12 +373,13 @@ def test_votes_may_be_numbers_of_any_size() -> None:
 def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
     """Faces of two classes that a model is right about or not, all of class 0."""
     count = len(right)
+    targets = np.tile([1.0, 0.0], (count, 1))
     return EvaluatedFaces(
         labels=["a", "b"],
         paths=as_objects([f"{row}.png" for row in range(count)]),
         probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),
         detected=np.ones(count, bool),
-        targets=np.tile([1.0, 0.0], (count, 1)) if labelled else None,
+        targets=targets if labelled else None,
         columns={name: as_objects(list(values)) for name, values in columns.items()},
         rows=np.arange(count),
         picture=lambda row: np.zeros((4, 4, 3), np.uint8),

@@ -120,11 +120,11 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
             wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[
                 None
             ]
-            sound = av.AudioFrame.from_ndarray(
-                wave if codec == "aac" else (wave * 9999).astype(np.int16),
-                format="fltp" if codec == "aac" else "s16",
-                layout="mono",
-            )
+            if codec == "aac":
+                sound = av.AudioFrame.from_ndarray(wave, format="fltp", layout="mono")
+            else:
+                samples = (wave * 9999).astype(np.int16)
+                sound = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
             sound.sample_rate = 48000
             sound.pts = number * 1920
             sound.time_base = Fraction(1, 48000)

@@ -105,7 +105,8 @@ def test_faces_of_a_list_are_explained(model: Recognizer, faces: FaceResults) ->
 
 def test_what_is_no_face_is_named(model: Recognizer, faces: FaceResults) -> None:
     for wrong in ("photo.jpg", 3, [faces[0], 3], faces.photos()):
-        kind = type(wrong[-1] if isinstance(wrong, list) else wrong).__name__
+        no_face = wrong[-1] if isinstance(wrong, list) else wrong
+        kind = type(no_face).__name__
         for function in (table, model.explain):
             with pytest.raises(FerVitError, match=kind):
                 function(wrong)

@@ -51,7 +51,8 @@ def smooth_by_loops(
                 and (then <= now or not causal)
             ):
                 age = (now - then) / constant
-                weight = math.exp(-age if causal else -(age**2) / 2)
+                exponent = -age if causal else -(age**2) / 2
+                weight = math.exp(exponent)
                 logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
                 total += weight
         powers = [math.exp(log / total) for log in logs]

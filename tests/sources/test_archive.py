@@ -169,7 +169,8 @@ def test_photos_in_an_old_code_page_are_read(tmp_path: Path) -> None:
 
 
 def tarred(path: Path, names: list[str], extra: list[tarfile.TarInfo] = []) -> Path:  # noqa: B006
-    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as file:
+    mode = "w:gz" if path.name.endswith("gz") else "w"
+    with tarfile.open(path, mode) as file:
         for name in names:
             info = tarfile.TarInfo(name)
             info.size = len(FACE)

@@ -204,7 +204,8 @@ def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.
     for seed in range(12):
         name = ("happiness", "sadness", "anger")[seed % 3]
         photo, box = portrait(name, seed, size, rng)
-        rows.append(seen(photo, box, f"{name} {seed}", "test" if seed < 4 else "train", rng))
+        split = "test" if seed < 4 else "train"
+        rows.append(seen(photo, box, f"{name} {seed}", split, rng))
         if seed < 2:
             jpeg = cv2.imencode(".jpg", photo, (cv2.IMWRITE_JPEG_QUALITY, 60))[1]
             half = cv2.resize(photo, (320, 180), interpolation=cv2.INTER_AREA)

@@ -97,9 +97,10 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
         network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
         part = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in part.state_dict().values():
-            value.copy_(
-                torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed)
-            )
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value))
+            else:
+                value.fill_(7 + seed)
         save_network(part, Path(name))
     soup = average_networks(names)
     states = [load_file(f"{name}/model.safetensors") for name in names]

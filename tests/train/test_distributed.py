@@ -108,7 +108,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
 def one_val_face(tmp_path: Path) -> Path:
     """A manifest with one face in `val`: the second process has but a repeat of it."""
     face = encode_png(draw_face("happiness", 0, 48)[0])
-    rows = [Row(face, str(place), "train" if place else "val", "happiness") for place in range(100)]
+    rows = [Row(face, "0", "val", "happiness")]
+    rows += [Row(face, str(place), "train", "happiness") for place in range(1, 100)]
     write_manifest(tmp_path / "faces.parquet", Reading(("happiness", "anger"), rows), "drawn")
     return tmp_path / "faces.parquet"
 

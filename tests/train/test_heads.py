@@ -193,9 +193,10 @@ def test_a_measure_of_a_head_that_is_not_trained_is_an_error(
 def test_a_head_without_training_targets_is_an_error(
     folder: Path, reading: Reading, tmp_path: Path
 ) -> None:
-    rows = [
-        replace(row, targets={} if row.split == "train" else row.targets) for row in reading.rows
-    ]
+    rows = []
+    for row in reading.rows:
+        targets = {} if row.split == "train" else row.targets
+        rows.append(replace(row, targets=targets))
     path = tmp_path / "faces.parquet"
     write_manifest(path, replace(reading, rows=rows), "drawn")
     assert "movements" in refusal(path, tmp_path / "runs")

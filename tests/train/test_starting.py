@@ -44,7 +44,10 @@ def test_classes_of_the_same_name_keep_their_rows(pool: str) -> None:
     assert start(net, started_from) == line
     before = started_from.state_dict()
     after = net.state_dict()
-    for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (pool == "query")):
+    copied = ["vit.head.weight", "vit.head.bias"]
+    if pool == "query":
+        copied.append("pool.query")
+    for name in copied:
         assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
         assert torch.equal(after[name][1], fresh[name][1])
     rows = ("vit.head.weight", "vit.head.bias", "pool.query")
@@ -157,16 +160,12 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest with two known classes and a new one."""
     folder = tmp_path_factory.mktemp("mine")
     names = {"calm": "neutral", "happiness": "happiness", "anger": "anger"}
-    rows = [
-        Row(
-            encode_png(draw_face(drawn, seed, 48)[0]),
-            f"{name}-{seed}",
-            "val" if seed % 4 == 3 else "train",
-            name,
-        )
-        for name, drawn in names.items()
-        for seed in range(16)
-    ]
+    rows = []
+    for name, drawn in names.items():
+        for seed in range(16):
+            image = encode_png(draw_face(drawn, seed, 48)[0])
+            split = "val" if seed % 4 == 3 else "train"
+            rows.append(Row(image, f"{name}-{seed}", split, name))
     write_manifest(folder / "mine.parquet", Reading(tuple(names), rows), "drawn")
     return folder / "mine.parquet"
 

@@ -155,10 +155,9 @@ def test_repeats_do_not_count() -> None:
 def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
     """What starts, adds to, and ends the evaluation of a split."""
     names = ("on_validation_start", "validation_step", "on_validation_epoch_end")
-    return tuple(
-        getattr(task, name if stage == "val" else name.replace("validation", "test"))
-        for name in names
-    )
+    if stage != "val":
+        names = [name.replace("validation", "test") for name in names]
+    return tuple(getattr(task, name) for name in names)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
