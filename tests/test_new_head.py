@@ -100,7 +100,7 @@ def test_evaluate_scores_a_new_head(folder: Path) -> None:
     assert results["heads"]["age"]["years"]["MAE"]["mean"] == pytest.approx(error)
     text = (folder / "e" / "results.md").read_text()
     assert "## Age" in text
-    assert "Targets are from 0 to 120 years." in text
+    assert " 0 to 120 years" in text
 
 
 def test_compare_compares_a_new_head(tmp_path: Path) -> None:

@@ -67,9 +67,7 @@ def test_a_checkpoint_with_code_is_refused(
         f"--model.network.pretrained={tmp_path / 'bad.pth'}",
         "--model.network.backbone=vit_tiny_patch16_224",
     ]
-    assert "bad.pth (`--model.network.pretrained`) cannot be read safely" in fails(
-        capsys, "fit", *words, faces
-    )
+    assert "bad.pth (`--model.network.pretrained`)" in fails(capsys, "fit", *words, faces)
     assert not harm.exists()
     pickle.loads(pickle.dumps(Payload(harm)))
     assert harm.is_dir()  # it would have worked

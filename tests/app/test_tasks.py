@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -91,14 +92,17 @@ def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
     write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
     found_faces, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
-    assert found_faces["messages"] == [
-        "group.jpg: 1 face (1 happiness).",
-        "clip.mp4: person 1 mostly happiness.",
+    group, clip = found_faces["messages"]
+    assert re.findall(r"group\.jpg|clip\.mp4|happiness|\d+ ", group) == [
+        *("group.jpg", "1 ", "1 ", "happiness")
     ]
-    assert found_faces["warnings"] == [
-        "No face found in empty.png.",
-        f"text.jpg cannot be read: {image_file.UNREADABLE}.",
+    assert re.findall(r"group\.jpg|clip\.mp4|happiness|\d+ ", clip) == [
+        *("clip.mp4", "1 ", "happiness")
     ]
+    empty, text = found_faces["warnings"]
+    assert "empty.png" in empty
+    assert text.startswith("text.jpg")
+    assert image_file.UNREADABLE in text
     assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]
     assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
     marked = np.asarray(Image.open(uploads.parent / "photos" / "0.jpg")).astype(int)

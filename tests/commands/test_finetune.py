@@ -1,6 +1,7 @@
 """From photos to a model: outputs, resuming and errors of `finetune`."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -121,10 +122,8 @@ def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
 def test_the_model_of_finetune_is_a_folder_whose_card_has_its_results(made: Made) -> None:
     model = made.folder / "model"
     assert {path.name for path in model.iterdir()} == {CARD_FILE, CONFIG, WEIGHTS, *FACE_FILES}
-    assert (
-        "Results on 2 held-out photos:\n\n- This model: accuracy "
-        in (model / CARD_FILE).read_text()
-    )
+    card = (model / CARD_FILE).read_text()
+    assert re.search(r"Results on 2 .*\n\n.*accuracy \d", card)
 
 
 def test_finetune_again_changes_no_file(
@@ -209,7 +208,7 @@ def test_a_model_card_is_complete_or_as_before(
     assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
     verb.complete_card(card, ["happiness"], results, 9)
     whole = card.read_text()
-    assert "Results on 9 held-out photos" in whole
+    assert "Results on 9 " in whole
     card.write_text("")  # as version 0.1 left it on a full disk
     verb.complete_card(card, ["happiness"], results, 9)
     assert card.read_text() == whole

@@ -110,7 +110,7 @@ def test_it_is_ended(
     out, err = capsys.readouterr()
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
-    assert "warning: anyone who reaches http://0.0.0.0:" in err
+    assert "http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
     assert ".jsonl" in fails(capsys, *words, "--output", clip.parent / "live.parquet")
     assert "nothing" in fails(capsys, "live", "nothing")

@@ -122,9 +122,7 @@ def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> Non
             [True],
             [False],
         ]
-    with pytest.raises(
-        FerVitError, match=r"no column `gender`, only image, .*, near_duplicate, age, race"
-    ):
+    with pytest.raises(FerVitError, match=r"`gender`.* image, .*, near_duplicate, age, race"):
         manifest.column("gender")
 
 
@@ -191,7 +189,7 @@ def test_images_outside_of_the_folder_must_go_inside_the_manifest(tmp_path: Path
     image.write_bytes(LARGE)
     reading = Reading(NAMES, [Row(image, "a", "train")])
     for out in (tmp_path / "out", tmp_path / "images" / "deeper"):
-        with pytest.raises(FerVitError, match=r"Expected images below .*beside or above them"):
+        with pytest.raises(FerVitError, match="--embed always"):
             write_manifest(out / "m.parquet", reading, "made")
         write_manifest(out / "m.parquet", reading, "made", "always")
         assert Manifest.read(out / "m.parquet").image_bytes(0) == LARGE

@@ -141,7 +141,7 @@ def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(encoded(PLAIN, "JPEG"))
         file.truncate(3_221_225_472)
-    with pytest.raises(ImageError, match=r"^too large: 3,221 MB.* 256 MB$"):
+    with pytest.raises(ImageError, match=r"3,221 MB.* 256 MB$"):
         read_bytes(path)
 
 
@@ -288,9 +288,7 @@ def test_a_bomb_is_an_image_error(name: str) -> None:
 def test_the_largest_photos_of_phones_pass() -> None:
     assert headers.MAX_PIXELS >= 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
-    with pytest.raises(
-        ImageError, match=r"^too large: 16,385 x 12,288 pixels, the limit is 201 megapixels$"
-    ):
+    with pytest.raises(ImageError, match=r"16,385 x 12,288 .*201 megapixels$"):
         decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 12_288))
 
 

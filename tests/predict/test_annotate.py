@@ -211,7 +211,7 @@ def test_sound_that_mp4_cannot_contain_is_left_out(
 def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_numbered(tmp_path / "a.mp4", EVEN[:3])
     copy = tmp_path / "b.mp4"
-    with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
+    with pytest.raises(FerVitError, match=r"a\.mp4 \(.*\bstart\b"):
         annotate_video(source, copy, [], PhotoOptions(start=50.0))
     monkeypatch.setattr(
         annotate,
@@ -232,7 +232,7 @@ def test_times_that_mp4_cannot_contain_are_one_error(tmp_path: Path) -> None:
     source = tmp_path / "far.mkv"
     source.write_bytes(matroska(times, pictures, (160, 120), 120))
     assert len([*read_frames(source)]) == 3
-    with pytest.raises(FerVitError, match=r"^Cannot write .*MP4 cannot contain"):
+    with pytest.raises(FerVitError, match=r"b\.mp4.*\bMP4\b"):
         annotate_all(source, tmp_path / "b.mp4")
     assert not (tmp_path / "b.mp4").exists()
 

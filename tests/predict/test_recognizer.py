@@ -126,7 +126,7 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
         model.labels,
         True,
     )
-    with pytest.raises(FerVitError, match="coverage of 90 or 95 percent, but got 80"):
+    with pytest.raises(FerVitError, match=r"90 or 95 .* 80"):
         face.prediction_set(80)
 
 
@@ -417,9 +417,7 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
 def test_wrong_devices_and_labels(checkpoint: Path, seven: Path) -> None:
     with pytest.raises(FerVitError, match="Expected an available device"):
         load(checkpoint, "toaster")
-    with pytest.raises(
-        FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"
-    ):
+    with pytest.raises(FerVitError, match=r"neutral, happiness.* surprise, fear"):
         evaluate_logits(load(checkpoint), seven)
 
 

@@ -127,7 +127,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE[:3],
             {},
-            "3 images from photos/0.jpg .*part-00000-",
+            r"\b3 .*photos/0\.jpg .*part-00000-",
         ),
         ([*ONCE, ("2", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
@@ -147,7 +147,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE,
             {"detector": "builtin", "model": "xyz"},
-            r"with model abc \(now xyz\), detector yunet \(now builtin\)\. ",
+            r"model abc \(now xyz\), detector yunet \(now builtin\)\. ",
         ),
     ],
 )
@@ -166,7 +166,7 @@ def test_other_tables(
         (
             "thesis.txt",
             Path.touch,
-            "Expected only part-00000-of-00003.parquet to part-00002-of-.* got thesis.txt",
+            r"part-00000-of-00003\.parquet .*part-00002-of-.* thesis\.txt",
         ),
         (
             "part-00000-of-00004.parquet",

@@ -113,7 +113,7 @@ def test_a_list_of_entries_that_takes_much_memory_is_refused(
         assert len(list(folder.iterdir())) == 1000
     path.write_bytes(many_entries(2000))
     with (
-        pytest.raises(FerVitError, match=r"at most 100,000 bytes .* got 120,000\. Unpack it"),
+        pytest.raises(FerVitError, match=r"\b100,000 bytes .* 120,000\."),
         unpacked(path, tmp_path / "out"),
     ):
         pass

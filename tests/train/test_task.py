@@ -272,7 +272,7 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     task.on_load_checkpoint({"state_dict": state})
     task.on_load_checkpoint({"state_dict": state, "hyper_parameters": dict(task.hparams)})
     classes = refusal(hyper_parameters={"labels": ["b", "a", "c"]})
-    assert re.search("checkpoint.* b, a, c, .*manifest.* a, b, c", classes)
+    assert re.search("checkpoint.* b, a, c, .* a, b, c", classes)
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     of_positions = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
     assert re.search(r"`net.vit.norm.bias` .*float \(32,\)", refusal(state_dict=less))
@@ -302,8 +302,8 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lr": -0.1}, "`lr` to be 0 or more, but got -0.1"),
-        ({"region_dropout": 1.1}, "`region_dropout` to be from 0 to 1, but got 1.1"),
+        ({"lr": -0.1}, "`lr` .* 0 or more.* -0.1"),
+        ({"region_dropout": 1.1}, "`region_dropout` .* 0 to 1.* 1.1"),
         ({"labels": None}, "labels"),
         ({"labels": ["a"]}, "two classes, .* 1"),
         ({"network": RegionViTConfig(regions=("ear",))}, "regions from .* got `ear`"),
@@ -319,7 +319,7 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
     task = FERTask(replace(NETWORK, stem="patch"), ["a", "b", "c"]).train()
     data = batch()
     data.image[2] = torch.nan
-    with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
+    with pytest.raises(FerVitError, match=r"nan \(epoch 0, step 0\).* Images: 2$"):
         task.training_step(data, 0)
     torch.nn.init.constant_(task.net.vit.norm.weight, torch.inf)
     with pytest.raises(FerVitError, match=r"Lower `lr`.* Images: 0, 1, 2, 3, 4, 5$"):
