@@ -68,7 +68,9 @@ def test_a_system_folder_is_counted_and_not_entered(name: str, tmp_path: Path) -
 def test_a_system_file_is_counted(name: str, tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", name)
     inputs = find_inputs([tmp_path])
-    assert (len(inputs.files), inputs.system.total(), inputs.others) == (1, 1, {})
+    assert len(inputs.files) == 1
+    assert inputs.system.total() == 1
+    assert inputs.others == {}
 
 
 def test_names_of_users_are_no_system_entries() -> None:

@@ -343,7 +343,8 @@ def test_a_job_is_closed_by_its_id_before_it_has_results(
     ]
     events = [map(json.loads, answer.iter_lines(chunk_size=1)) for answer in answers]
     running, waiting = (next(job) for job in events)
-    assert (running["state"], waiting["state"]) == ("running", "waiting")
+    assert running["state"] == "running"
+    assert waiting["state"] == "waiting"
 
     for job in (waiting, running):
         assert requests.delete(f"{address}/results/{job['id']}").status_code == 204
@@ -507,7 +508,8 @@ def test_a_form_is_stored_however_it_is_cut(tmp_path: Path) -> None:
         for at in range(0, len(body), size):
             reader.write(body[at : at + size])
         upload = reader.finish()
-        assert (upload.names, upload.options.fps) == (["a.jpg", "photo"], 2.5)
+        assert upload.names == ["a.jpg", "photo"]
+        assert upload.options.fps == 2.5
         assert (folder / "a.jpg").read_bytes() == content
         assert (folder / "photo").read_bytes() == b"no name"
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -40,14 +40,20 @@ from tests.helpers.servers import obey
 from tests.helpers.videos import write_video
 
 
+def fill_uploads(folder: Path) -> Path:
+    """Returns a folder of uploads in the folder of a job."""
+    uploads = folder / "job" / "uploads"
+    uploads.mkdir(parents=True)
+    Image.fromarray(astronaut()).save(uploads / "group.jpg")
+    Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(uploads / "empty.png")
+    (uploads / "text.jpg").write_text("Hello")
+    return uploads
+
+
 @pytest.fixture
 def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of uploads, which is the working directory."""
-    folder = tmp_path / "job" / "uploads"
-    folder.mkdir(parents=True)
-    Image.fromarray(astronaut()).save(folder / "group.jpg")
-    Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(folder / "empty.png")
-    (folder / "text.jpg").write_text("Hello")
+    folder = fill_uploads(tmp_path)
     monkeypatch.chdir(folder)
     return folder
 
@@ -88,31 +94,55 @@ def test_outputs_of_models_are_those_of_their_tables() -> None:
     assert outputs[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
 
 
-def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
+class Report(NamedTuple):
+    """What the job of a report yields and writes."""
+
+    folder: Path
+    events: list[Event]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Of a photo of a face, one without a face, a text, and a clip."""
+    uploads = fill_uploads(tmp_path_factory.mktemp("report"))
     write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
-    found_faces, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
-    group, clip = found_faces["messages"]
-    assert re.findall(r"group\.jpg|clip\.mp4|happiness|\d+ ", group) == [
-        *("group.jpg", "1 ", "1 ", "happiness")
-    ]
-    assert re.findall(r"group\.jpg|clip\.mp4|happiness|\d+ ", clip) == [
-        *("clip.mp4", "1 ", "happiness")
-    ]
-    empty, text = found_faces["warnings"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(uploads)
+        events = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
+    return Report(uploads.parent, events)
+
+
+def test_a_report_has_a_message_for_each_file(report: Report) -> None:
+    group, clip = report.events[0]["messages"]
+    assert re.findall(r"group\.jpg|happiness|\d+ ", group) == ["group.jpg", "1 ", "1 ", "happiness"]
+    assert re.findall(r"clip\.mp4|happiness|\d+ ", clip) == ["clip.mp4", "1 ", "happiness"]
+    empty, text = report.events[0]["warnings"]
     assert "empty.png" in empty
     assert text.startswith("text.jpg")
     assert image_file.UNREADABLE in text
-    assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]
+
+
+def test_a_report_counts_the_faces_that_it_explains(report: Report) -> None:
+    _, *explaining, _ = report.events
+    assert explaining == [{"state": "explaining", "faces": n, "of": 3} for n in (1, 2, 3)]
+
+
+def test_a_report_shows_photos_with_their_faces(report: Report) -> None:
+    done = report.events[-1]
     assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
-    marked = np.asarray(Image.open(uploads.parent / "photos" / "0.jpg")).astype(int)
+    marked = np.asarray(Image.open(report.folder / "photos" / "0.jpg")).astype(int)
     changed = np.abs(marked - astronaut()).max(2) > 100
     assert changed[60:180, 170:275].mean() > 0.02
     assert changed[250:].mean() < 0.001
-    assert explaining == [{"state": "explaining", "faces": n, "of": 3} for n in (1, 2, 3)]
-    files = {path.name for path in uploads.parent.iterdir()}
+
+
+def test_a_report_writes_its_files_without_paths_of_the_server(report: Report) -> None:
+    assert [row["frame"] for row in read(report.folder / "faces.csv")][3:] == [2, 6]
+    files = {path.name for path in report.folder.iterdir()}
     assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= files
-    assert str(uploads) not in (uploads.parent / "report" / "index.html").read_text()
+    page = (report.folder / "report" / "index.html").read_text()
+    assert str(report.folder / "uploads") not in page
 
 
 def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:

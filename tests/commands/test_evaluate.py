@@ -183,7 +183,8 @@ def test_a_table_beside_labels(
     again = run_evaluate(
         tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source"
     )
-    assert (again["all"], again["confusion"]) == (beside_labels["all"], beside_labels["confusion"])
+    assert again["all"] == beside_labels["all"]
+    assert again["confusion"] == beside_labels["confusion"]
     wrong, others = (
         sorted(face["path"] for face in results["likely wrong labels"])
         for results in (beside_labels, again)

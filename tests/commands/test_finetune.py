@@ -114,7 +114,8 @@ def test_the_manifest_of_finetune_has_cuts_with_landmarks_in_three_splits(made: 
 
 def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
     results = json.loads((made.folder / "evaluation" / "results.json").read_text())
-    assert (results["split"], results["faces"]) == ("test", 2)
+    assert results["split"] == "test"
+    assert results["faces"] == 2
     assert results["model"] == str(made.folder / "model")
     assert "comparison" not in results  # the included model has no class `stirred`
 
@@ -225,7 +226,8 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
     results = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
-    assert (results["split"], results["comparison"]["faces"]) == ("val", 4)
+    assert results["split"] == "val"
+    assert results["comparison"]["faces"] == 4
     held_out = [row for row in rows if row.split == "val"]
     guesses = load(device="cpu").predict(
         [decode_image(row.image) for row in held_out], face="crop", detector="none"

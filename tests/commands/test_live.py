@@ -61,7 +61,8 @@ def test_a_file_to_its_end(
     assert {row["path"] for row in written} == {str(clip)}
     assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in written]
     assert lines[0].startswith(f"{clip}: open http://localhost:")
-    assert (lines[1], lines[4]) == (f"{len(written)} frames", f"Table: {table}")
+    assert lines[1] == f"{len(written)} frames"
+    assert lines[4] == f"Table: {table}"
     assert f"{10 - len(written)} skipped" in lines[3]
     assert "ms (95 %: " in lines[3]
     assert err == ""  # no line that is updated outside a terminal

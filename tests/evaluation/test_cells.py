@@ -130,7 +130,8 @@ def test_an_unclear_mark_is_refused(cells: list[str]) -> None:
 def test_what_is_no_number_is_named(cell: str, mark: str) -> None:
     with pytest.raises(BadCellError) as error:
         read_numbers(column("1", cell, "2"), mark)
-    assert (error.value.row, error.value.cell) == (1, cell)
+    assert error.value.row == 1
+    assert error.value.cell == cell
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

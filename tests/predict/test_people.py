@@ -70,14 +70,15 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     times = [0.0, 0.1, 0.2, 1.2, 1.3, 1.4]  # one frame is shown for a second
     words = {0: "nnhnhh", 3: ".hh.hh"}
     first, second = table([frames("a.mp4", times, words)], tmp_path)
-    assert (first["path"], first["track"], first["frames"]) == ("a.mp4", 0, 6)
-    assert (first["first_seen"], first["last_seen"]) == (0.0, 1.4)
+    assert first["path"] == "a.mp4"
+    assert first["track"] == 0
+    assert first["frames"] == 6
+    assert first["first_seen"] == 0.0
+    assert first["last_seen"] == 1.4
     for person, shares, longest in ((first, (0.3, 1.2), 1.0), (second, (0.0, 1.3), 1.1)):
         assert [person[f"time_{name}"] * sum(shares) for name in LABELS] == pytest.approx(shares)
-        assert (person["longest_run"], person["longest_run_seconds"]) == (
-            "happiness",
-            pytest.approx(longest),
-        )
+        assert person["longest_run"] == "happiness"
+        assert person["longest_run_seconds"] == pytest.approx(longest)
 
 
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
@@ -170,10 +171,14 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     assert intervals == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
-    assert (first["frames"], first["last_seen"]) == (10, 0.9)
+    assert first["frames"] == 10
+    assert first["last_seen"] == 0.9
     assert first["time_happiness"] == pytest.approx(5 / 8)
-    assert (first["longest_run"], first["longest_run_seconds"]) == ("happiness", pytest.approx(0.5))
-    assert (low["frames"], low["longest_run"], low["time_neutral"]) == (5, None, None)
+    assert first["longest_run"] == "happiness"
+    assert first["longest_run_seconds"] == pytest.approx(0.5)
+    assert low["frames"] == 5
+    assert low["longest_run"] is None
+    assert low["time_neutral"] is None
 
 
 def moving(values: list[float | None], threshold: float | None) -> People:

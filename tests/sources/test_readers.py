@@ -365,7 +365,8 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
 def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *SEVEN)
     reading = rafdb.read(tmp_path)
-    assert (reading.extra, [row.extra for row in reading.rows]) == ((), [{}] * 7)
+    assert reading.extra == ()
+    assert [row.extra for row in reading.rows] == [{}] * 7
     manual = tmp_path / "Annotation" / "manual"
     manual.mkdir(parents=True)
     points = "10.5\t20.25\n" * 5

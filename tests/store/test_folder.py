@@ -62,7 +62,8 @@ def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) ->
     save_network(net, tmp_path / "model")
     again = load_network(tmp_path / "model")
     assert not again.training
-    assert (again.config, again.settings) == (NETWORK, net.settings)
+    assert again.config == NETWORK
+    assert again.settings == net.settings
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
 
@@ -164,7 +165,8 @@ def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, hub: Mock) -> Non
         "somebody/model", private=True, exist_ok=True
     )
     sent = hub.return_value.upload_folder.call_args.kwargs
-    assert (sent["repo_id"], Path(sent["folder_path"])) == ("somebody/model", tmp_path / "model")
+    assert sent["repo_id"] == "somebody/model"
+    assert Path(sent["folder_path"]) == tmp_path / "model"
     (tmp_path / "model" / "notes.txt").write_text("mine")
     files = {path.name for path in (tmp_path / "model").iterdir()}
     pushed = set(filter_repo_objects(files, allow_patterns=sent["allow_patterns"]))
@@ -188,7 +190,8 @@ def test_hub_models_come_out_of_its_cache(
     monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
     again = load_network("somebody/model", revision="v1")
     assert torch.equal(logits(again), logits(net))
-    assert (sent["repo"], sent["revision"]) == ("somebody/model", "v1")
+    assert sent["repo"] == "somebody/model"
+    assert sent["revision"] == "v1"
     assert sent["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
 
 

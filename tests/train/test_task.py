@@ -456,7 +456,8 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
         task = FERTask(labels=["a", "b"], init=str(tmp_path / "start"), **given)
         assert task.net.config == NETWORK
         spec = task.spec
-        assert (spec.align, spec.template) == (task.hparams["align"], task.hparams["template"])
+        assert spec.align == task.hparams["align"]
+        assert spec.template == task.hparams["template"]
         return spec.align, spec.template
 
     assert settings() == ("crop", points)
