@@ -86,7 +86,7 @@ def test_a_viewer_stops_it() -> None:
 
 
 @pytest.mark.slow
-def test_in_a_browser() -> None:
+def test_the_page_of_live_in_a_browser() -> None:
     page = LivePage("live.csv")
     sock, address = listen(["127.0.0.1"], 0)
     with chromium() as browser:

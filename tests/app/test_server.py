@@ -455,7 +455,7 @@ def test_one_request_in_json_is_in_memory_at_a_time(
         ([], 422, ""),
     ],
 )
-def test_wrong_json(
+def test_wrong_json_is_refused(
     sent: Any,
     status: int,
     field: str,

@@ -84,7 +84,7 @@ def test_the_clients_of_the_documentation(
 
 
 @pytest.mark.slow
-def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
+def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
     Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
     with chromium(
         "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"

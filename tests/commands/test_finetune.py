@@ -239,7 +239,9 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
-def test_too_few_photos(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_finetune_refuses_too_few_photos(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     for number in range(5):
         (tmp_path / "photos" / "stirred" / f"{number}.jpg").unlink()

@@ -37,7 +37,7 @@ def rows(table: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_file_to_its_end(
+def test_live_watches_a_file_to_its_end(
     clip: Path,
     checkpoint: Path,
     tmp_path: Path,
@@ -74,7 +74,7 @@ def interrupted(frames: Iterator[ClassifiedFrame]) -> Iterator[ClassifiedFrame]:
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["by a viewer", "by Ctrl-C"])
-def test_it_is_ended(
+def test_live_is_ended_by_its_page_and_by_ctrl_c(
     stopped: bool,
     clip: Path,
     checkpoint: Path,

@@ -60,7 +60,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_predict_writes_columns_of_confidence(
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = (*CROPS, "--workers=0", "--min-confidence=0.5")
     rows = predict(drawn / "faces" / "val", DEFAULT, tmp_path / "t.parquet", *words)
     least = load(DEFAULT, "cpu").net.settings.thresholds["90"][0]
@@ -348,7 +350,7 @@ def test_a_rerun_resumes_videos(
     assert parts[2].stat().st_mtime_ns == before
 
 
-def test_wrong_arguments(
+def test_predict_refuses_wrong_arguments(
     folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     mine = tmp_path / "mine.csv"
@@ -433,7 +435,7 @@ def test_a_marked_copy_of_a_moving_face(
     assert not (tmp_path / "new.mp4").exists()
 
 
-def test_in_python(walk: Path, folder: Path) -> None:
+def test_predict_in_python(walk: Path, folder: Path) -> None:
     model = load(device="cpu")
     faces = model.predict(str(walk), every=2)
     assert [(face.frame, face.track, face.face) for face in faces] == [

@@ -78,7 +78,9 @@ def landmarks_by_name(manifest: Manifest) -> dict[str, Array]:
 
 
 @pytest.mark.usefixtures("bright")
-def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_prepare_makes_a_manifest_of_a_folder(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     out = tmp_path / "new" / "photos.parquet"
     prepare("folder", photos, out)
     manifest = Manifest.read(out)
@@ -103,7 +105,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("detector", ["landmarks", "none"])
-def test_no_detector(
+def test_prepare_without_a_detector(
     photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))

@@ -128,7 +128,7 @@ def evaluate(output: Path, *words: object) -> dict[str, Any]:
     return json.loads((output / "results.json").read_text())
 
 
-def test_a_manifest(folder: Path, tmp_path: Path) -> None:
+def test_outputs_of_a_manifest_are_scored(folder: Path, tmp_path: Path) -> None:
     results = evaluate(
         tmp_path / "e", folder / "faces.parquet", "--checkpoint", folder / "model", "--split=train"
     )

@@ -371,7 +371,7 @@ def test_headers_of_many_parts_are_refused() -> None:
     assert image_size(avif[:start] + boxes * 10_000 + avif[start:]) is None
 
 
-def test_scans() -> None:
+def test_count_scans_counts_those_of_the_photo_alone() -> None:
     assert count_scans(encoded(PLAIN, "PNG")) == 0
     # a film may follow a photo
     assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1

@@ -87,7 +87,7 @@ def detect_squares(image: Image) -> list[Detection]:
         ({"detect_every": 0}, "detect_every"),
     ],
 )
-def test_errors(options: dict[str, Any], message: str) -> None:
+def test_photo_options_refuse_wrong_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FerVitError, match=message):
         PhotoOptions(**options)
 
@@ -222,7 +222,7 @@ def detect_corner(image: Image) -> list[Detection]:
 
 
 @squares
-def test_crops(photos: Path) -> None:
+def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> None:
     image = np.zeros((96, 96, 3), np.uint8)
     image[48:, 48:] = 255
     (photos / "one.png").write_bytes(encode_png(image))

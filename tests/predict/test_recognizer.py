@@ -135,7 +135,7 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
         face.prediction_set(80)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def turned(model: Recognizer) -> FaceResults:
     """One face whose landmarks are turned by 90 degrees and enlarged ten times."""
     faces = model.predict(astronaut())

@@ -152,7 +152,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_tables(
+def test_tables_of_other_predictions_are_refused(
     rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     (table,) = plan = plan_tables(tmp_path, NAMES[:3], 3)
@@ -186,7 +186,7 @@ def test_other_tables(
         ),
     ],
 )
-def test_other_and_damaged_files(
+def test_other_and_damaged_files_among_tables_are_refused(
     name: str, write: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     write(tmp_path / name)

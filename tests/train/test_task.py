@@ -310,7 +310,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
     ],
 )
-def test_wrong_settings(change: dict[str, object], words: str) -> None:
+def test_fer_task_refuses_wrong_settings(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words):
         FERTask(**{"network": NETWORK, "labels": ["a", "b"], **change})
 
