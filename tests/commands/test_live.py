@@ -46,9 +46,12 @@ def test_live_watches_a_file_to_its_end(
 ) -> None:
     shown = []
     show = LivePage.show
-    monkeypatch.setattr(
-        LivePage, "show", lambda page, seen: shown.append(seen.faces[0]) or show(page, seen)
-    )
+
+    def record(page: LivePage, seen: ClassifiedFrame) -> None:
+        shown.append(seen.faces[0])
+        show(page, seen)
+
+    monkeypatch.setattr(LivePage, "show", record)
     table = tmp_path / "live.csv"
     main(
         ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
@@ -83,10 +86,13 @@ def test_live_is_ended_by_its_page_and_by_ctrl_c(
 ) -> None:
     show = LivePage.show
     watch = command.watch
+
+    def show_and_stop(page: LivePage, seen: ClassifiedFrame) -> None:
+        page.stopped = True
+        show(page, seen)
+
     if stopped:
-        monkeypatch.setattr(
-            LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen)
-        )
+        monkeypatch.setattr(LivePage, "show", show_and_stop)
     else:
         monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
     words = [

@@ -83,7 +83,10 @@ def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path
 def test_affectnet_wrong_annotation(tmp_path: Path, label: object) -> None:
     draw_affectnet(tmp_path / "val_set", ["0", "0"])
     path = tmp_path / "val_set" / "annotations" / "1_exp.npy"
-    path.write_bytes(label) if isinstance(label, bytes) else np.save(path, np.asarray(label))
+    if isinstance(label, bytes):
+        path.write_bytes(label)
+    else:
+        np.save(path, np.asarray(label))
     with pytest.raises(
         FerVitError,
         match=r"1_exp\.npy: .* 0 to 7",

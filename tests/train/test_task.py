@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import lightning as L
 import numpy as np
@@ -399,13 +400,11 @@ def test_the_loss_is_computed_in_float32() -> None:
 
 
 def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    monkeypatch.setattr(
-        "fer_vit.train.task.build_model", lambda *a, **_: built.append(a) or torch.nn.Linear(1, 1)
-    )
+    building = Mock(return_value=torch.nn.Linear(1, 1))
+    monkeypatch.setattr("fer_vit.train.task.build_model", building)
     network = replace(NETWORK, pretrained="weights.pth")
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
-    assert built == [(network, ["a", "b"])]
+    assert [call.args for call in building.mock_calls] == [(network, ["a", "b"])]
     assert task.hparams["network"]["pretrained"] is False
 
 
