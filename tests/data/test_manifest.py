@@ -189,7 +189,7 @@ def test_images_outside_of_the_folder_must_go_inside_the_manifest(tmp_path: Path
     image.write_bytes(LARGE)
     reading = Reading(NAMES, [Row(image, "a", "train")])
     for out in (tmp_path / "out", tmp_path / "images" / "deeper"):
-        with pytest.raises(FerVitError, match="`embed=.always.`"):
+        with pytest.raises(FerVitError, match=r"`embed=.always.`"):
             write_manifest(out / "m.parquet", reading, "made")
         write_manifest(out / "m.parquet", reading, "made", "always")
         assert Manifest.read(out / "m.parquet").image_bytes(0) == LARGE
