@@ -15,7 +15,7 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference, outputs
+from fer_vit.evaluation import inference, outputs, robustness
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import (
     EvaluatedFaces,
@@ -378,7 +378,10 @@ def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutput
     assert altered.scored["errors"][UNALTERED]["p"] == 1
 
 
-def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
+def test_robustness_serves_every_head(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robustness, "cores", lambda: 1)  # no process for each alteration
     manifest = write_some(folder, tmp_path / "some.parquet", every=3)
     words = ["--checkpoint", folder / "model", "--split=test", "--robustness"]
     results = evaluate(tmp_path / "e", manifest, *words, "--against", folder / "model")

@@ -183,12 +183,11 @@ def test_attention_of_a_face_needs_its_model(
     assert model.plot_attention(unpickled).size == model.plot_attention(faces[0]).size
 
 
-@pytest.mark.parametrize("method", ["pixels", "ablation"])
 def test_a_copy_of_a_face_is_explained_like_the_face(
-    model: Recognizer, faces: FaceResults, unpickled: FaceResult, method: str
+    model: Recognizer, faces: FaceResults, unpickled: FaceResult
 ) -> None:
-    explained = model.explain(unpickled, method)
-    expected = model.explain(faces[0], method)
+    explained = model.explain(unpickled, "relevance")
+    expected = model.explain(faces[0], "relevance")
     assert torch.allclose(explained.shares, expected.shares, atol=1e-5)
     assert explained.shares.shape == (1, len(model.crop_spec.regions))
     assert explained.shares.abs().sum() == pytest.approx(1, abs=1e-4)
@@ -238,10 +237,10 @@ def test_the_title_of_an_explanation_is_the_class_that_its_heat_explains(
 
 
 def test_several_faces_are_explained_like_each(model: Recognizer, faces: FaceResults) -> None:
-    together = model.explain(faces)
+    together = model.explain(faces, "relevance")
     assert together.shares.shape == (3, len(model.crop_spec.regions))
     for row, face in enumerate(faces):
-        alone = model.explain(face)
+        alone = model.explain(face, "relevance")
         assert torch.allclose(together.shares[row], alone.shares[0], atol=1e-4)
         assert torch.allclose(together.heat[row], alone.heat[0], atol=1e-4)
     assert len(together) == 3
