@@ -36,7 +36,7 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     """Opens a page; returns it, and a list of all that goes wrong in it or that it logs
     from now on.
     """
-    shared = browser.contexts[0]  # a context of its own takes as long as the page
+    shared = browser.contexts[0]  # another context takes as long as the page
     page = shared.new_page()
     wrong = list[str]()
     page.set_default_timeout(1000 * PATIENCE)
