@@ -94,13 +94,13 @@ def live(
                 if table:
                     table.write(seen.faces.rows(fields))
                 page.show(seen)
-                line.set_description_str(f"{page.speed}; {describe_faces(seen.faces)}")
+                line.set_description_str(f"{page.speed}; {list_faces(seen.faces)}")
                 if page.stopped:
                     break
         page.stopped = True  # viewers who wait for the next picture
 
 
-def describe_faces(faces: Faces) -> str:
+def list_faces(faces: Faces) -> str:
     """Returns track, label and probability of each face as text."""
     people = []
     for face in faces:

@@ -111,7 +111,7 @@ def prepare(
             tables = [manifest.table for manifest in added]
             schema.write_manifest(out, reading, source, embed, more=tables)
 
-    LOGGER.info(summarize(reading, out).replace(str(base), str(root)))
+    LOGGER.info(describe_reading(reading, out).replace(str(base), str(root)))
     if added:
         rows = sum(len(manifest) for manifest in added)
         LOGGER.info(f"added: {rows:,} rows of {', '.join(map(str, add))}")
@@ -253,7 +253,7 @@ def _with_landmarks(
     return reading
 
 
-def summarize(reading: Reading, out: Path) -> str:
+def describe_reading(reading: Reading, out: Path) -> str:
     """Returns what was written as lines of text.
 
     These are images by split and class, faces found, images left out and the size of the files.

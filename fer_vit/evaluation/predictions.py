@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.cells import (
     BadCellError,
     check_magnitude,
-    check_whole,
+    check_whole_cells,
     normal_path,
     objects,
     read_names,
@@ -180,7 +180,7 @@ def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
         values = read_numbers(table[name], mark)
         check_magnitude(values, LARGEST)
         if kind is int:
-            check_whole(values)
+            check_whole_cells(values)
     except BadCellError as error:
         raise _bad_cell(table, name, error) from error
     return values

@@ -24,7 +24,7 @@ from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
-    column_types,
+    json_types,
     named_by_content,
     outputs_of_models,
     refuse_large,
@@ -218,7 +218,7 @@ def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:
 def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
     types = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
     run(uploads, ["group.jpg", "empty.png"], "faces.json")
-    columns = column_types()
+    columns = json_types()
     for row in json.loads((uploads.parent / "faces.json").read_text()):
         for name, cell in row.items():
             prefix = name.partition("_")[0]

@@ -27,7 +27,7 @@ from fer_vit.evaluation.expression import compare_models, evaluate_faces
 from fer_vit.evaluation.groups import FEW, compare_groups, describe_results, group_tests
 from fer_vit.evaluation.inference import RESAMPLES, holm, mean_intervals, paired_p
 from fer_vit.evaluation.scores import confusion_matrix, score_faces, suspect_labels
-from fer_vit.evaluation.sections import group_section, sections
+from fer_vit.evaluation.sections import evaluation_sections, group_section
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.report.table import Interval
@@ -626,7 +626,9 @@ def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     results = evaluate_faces(made)
     unknown = Interval(mean=None, low=None, high=None, faces=0)
     with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
-    text = {section.title: section.text for section in sections(results, made)}
-    text_with_head = {section.title: section.text for section in sections(with_head, made)}
+    text = {section.title: section.text for section in evaluation_sections(results, made)}
+    text_with_head = {
+        section.title: section.text for section in evaluation_sections(with_head, made)
+    }
     assert text_with_head["Scores"] == text["Scores"]
     assert "pose" in text_with_head["Heads without targets"]

@@ -10,7 +10,7 @@ import pytest
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_heads, write_tables
+from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_averages, write_heads
 from tests.helpers.faces import make_face
 
 REGIONS = ("right_eye", "nose", "mouth")
@@ -80,7 +80,7 @@ def test_the_frames_of_a_video_are_no_independent_faces(
 def test_tables_hold_means_over_faces(
     faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path
 ) -> None:
-    write_tables(tmp_path, {"a": average}, REGIONS)
+    write_averages(tmp_path, {"a": average}, REGIONS)
     write_heads(tmp_path, average, blocks=2)
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}
     assert [row["region"] for row in tables["shares"]] == list(REGIONS)
