@@ -318,8 +318,8 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
     for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
         by_faces.add(faces)
         by_rows.add_rows(faces.rows(fields, min_confidence=0.65))
-    found = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
-    assert found == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
+    intervals = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
+    assert intervals == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
     assert by_faces.intervals() == by_rows.intervals()
 
 

@@ -385,7 +385,7 @@ def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     Path("drawn").mkdir()  # a folder is no config
     assert find_config("drawn") == str(shipped_configs()["drawn"])
     Path("drawn").rmdir()
-    Path("drawn").touch()
+    Path("drawn").write_text("seed_everything: 1")
     assert find_config("drawn") == "drawn"
     assert find_config("{model: {lr: 0.1}}") == "{model: {lr: 0.1}}"
     with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\).* gone\."):

@@ -101,15 +101,18 @@ def test_differences_are_listed() -> None:
 
 
 def test_learned_positions_are_resampled_for_another_image_size() -> None:
-    other, net = build(img_size=32), build(img_size=64)
-    assert other.vit.num_prefix_tokens == 1
+    started_from = build(img_size=32)
+    net = build(img_size=64)
+    assert started_from.vit.num_prefix_tokens == 1
     plane = torch.arange(4.0)[:, None] + 10 * torch.arange(4.0)  # linear over the grid of patches
     with torch.no_grad():
-        other.vit.pos_embed[0, 1:] = plane.reshape(16, 1)
-    line = start(net, other)
+        started_from.vit.pos_embed[0, 1:] = plane.reshape(16, 1)
+    line = start(net, started_from)
     assert "resampled: vit.pos_embed; different settings: img_size." in line
     assert "not copied" not in line
-    assert torch.equal(net.vit.pos_embed[:, 0], other.vit.pos_embed[:, 0])  # the class token's
+    assert torch.equal(
+        net.vit.pos_embed[:, 0], started_from.vit.pos_embed[:, 0]
+    )  # the class token's
 
     # cubic interpolation keeps a plane, apart from its edges
     places = torch.arange(8) / 2 - 0.25
@@ -121,11 +124,12 @@ def test_learned_positions_are_resampled_for_another_image_size() -> None:
 
 def test_patch_kernels_are_resampled_for_another_patch_size() -> None:
     change = {"stem": "patch", "depth": 5, "tokens": "both", "img_size": 64}
-    other, net = build(patch_size=8, **change), build(patch_size=16, **change)
+    started_from = build(patch_size=8, **change)
+    net = build(patch_size=16, **change)
     with torch.no_grad():
-        for embed in (other.vit.patch_embed, other.region_embed.patch_embed):
+        for embed in (started_from.vit.patch_embed, started_from.region_embed.patch_embed):
             embed.proj.weight.fill_(1 / 64)  # the mean of a patch
-    assert "not copied" not in start(net, other)
+    assert "not copied" not in start(net, started_from)
     for embed in (net.vit.patch_embed, net.region_embed.patch_embed):
         embedded = embed.proj(torch.full((1, 3, 16, 16), 0.5)) - embed.proj.bias[:, None, None]
         torch.testing.assert_close(embedded, torch.full_like(embedded, 1.5), atol=1e-4, rtol=0)
