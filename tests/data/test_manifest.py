@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,21 @@ def test_a_manifest_is_read_as_written(tmp_path: Path) -> None:
     assert manifest.split("val").image_bytes(0) == PNG
     assert manifest.split("val").name(0) == "c"
     assert manifest.column("source") == ["made"] * 4
+
+
+def test_rows_of_the_same_face_are_counted_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    face = Row(PNG, "a", "train", "anger")
+    moved = replace(face, split="val")
+    named_alike = [replace(face, name="b"), replace(face, name="b", image=LARGE)]
+    Manifest.read(write(tmp_path / "once.parquet", face, *named_alike))
+    assert caplog.messages == []
+
+    Manifest.read(write(tmp_path / "m.parquet", face, moved, *named_alike, *named_alike[:1] * 2))
+    (line,) = caplog.messages
+    assert re.findall(r"\d+ \w+", line) == ["2 faces", "3 further", "1 of"]
+    assert "(a, b)" in line
 
 
 def test_a_manifest_has_targets_and_landmarks_of_its_rows(tmp_path: Path) -> None:
