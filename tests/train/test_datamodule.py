@@ -44,9 +44,10 @@ def test_outputs_of_one_side_alone_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["mouthSmileLeft", "browDownLeft", "browDownRight"]
-    row = Row(IMAGE, "a", "train", "x", targets={f"move_{name}": 0.2 for name in names})
+    targets = {f"move_{name}": 0.2 for name in names}
+    rows = [Row(IMAGE, label, "train", label, targets=targets) for label in ("x", "y")]
     path = tmp_path / "m.parquet"
-    write_manifest(path, Reading(("x", "y"), [row], outputs={"movements": names}), "made")
+    write_manifest(path, Reading(("x", "y"), rows, outputs={"movements": names}), "made")
     data = build(path)
     caplog.set_level("INFO", logger="fer_vit")
     data.setup("validate")
