@@ -37,7 +37,7 @@ from fer_vit.evaluation.read import Table, is_table, read_table
 from fer_vit.evaluation.shape import PATH
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import SEPARATOR, UNCERTAIN, are_uncertain
+from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain
 from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.predict.tables import find_tables, format_counts
@@ -105,7 +105,7 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
         labels=labels,
         paths=columns[PATH],
         probabilities=probabilities,
-        detected=predicted & (score != 0),
+        detected=predicted & (score != NOT_FOUND),
         targets=None,
         columns=columns,
         rows=np.arange(len(predicted)),

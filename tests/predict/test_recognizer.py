@@ -22,7 +22,7 @@ from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector, YuNet
 from fer_vit.face.image import decode_image, encode_png
-from fer_vit.faces import UNCERTAIN, PhotoInfo, Scheme, found_faces
+from fer_vit.faces import NOT_FOUND, UNCERTAIN, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import face_fields
 from fer_vit.geometry import LANDMARKS, Image, compose
 from fer_vit.labels import EXPRESSIONS
@@ -165,7 +165,10 @@ def test_a_face_without_landmarks_or_score_has_no_pose(
     model: Recognizer, turned: FaceResults
 ) -> None:
     unknown = np.full_like(turned.landmarks, np.nan)
-    for without in (replace(turned, landmarks=unknown), replace(turned, score=np.zeros(1))):
+    guessed = replace(turned, score=np.array([NOT_FOUND]))
+    assert guessed.not_found.tolist() == [True]
+    assert turned.not_found.tolist() == [False]
+    for without in (replace(turned, landmarks=unknown), guessed):
         (row,) = replace(without, angles=head_angles(without)).rows(face_fields(model.labels))
         assert row["yaw"] is None
         assert row["warning"] == "small face"
