@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -101,6 +102,22 @@ def test_commands_accept_text_for_paths() -> None:
         Path("b"),
         ["c"],
     )
+
+
+def test_commands_accept_text_also_if_their_annotations_are_text() -> None:
+    code = """
+from __future__ import annotations
+from collections.abc import Sequence
+from pathlib import Path
+
+def command(images: list[Path], output: Path | None = None, by: Sequence[str] = ()):
+    return images, output, by
+"""
+    names: dict[str, Any] = {"__name__": "module_of_a_command"}
+    exec(code, names)
+    assert isinstance(names["command"].__annotations__["output"], str)
+    command = accept_text(names["command"])
+    assert command("x.jpg", output="b", by="age") == ([Path("x.jpg")], Path("b"), ["age"])
 
 
 def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
