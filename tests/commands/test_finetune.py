@@ -63,8 +63,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Two epochs, few resamples."""
-    quick = {"trainer.max_epochs": 2, "data.num_workers": 0, "trainer.enable_progress_bar": False}
+    """One epoch, few resamples."""
+    quick = {"trainer.max_epochs": 1, "data.num_workers": 0, "trainer.enable_progress_bar": False}
 
     def fit_quickly(config: str, words: Sequence[str], **options: object) -> str:
         return fit(config, words, **options, **quick)

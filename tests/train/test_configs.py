@@ -26,7 +26,7 @@ LAID_OVER = {
 """Configs that change a part of another one."""
 QUICK = [
     "--data.num_workers=0",
-    "--data.batch_size=4",
+    "--data.batch_size=2",
     "--trainer.accelerator=cpu",
     "--trainer.fast_dev_run=true",
 ]

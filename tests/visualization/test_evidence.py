@@ -58,9 +58,13 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
     return noise_faces(boxes, torch.tensor([[True, True, True], [True, True, False]]))
 
 
-@pytest.mark.parametrize("labels", ["predicted", "all"])
 @pytest.mark.parametrize(
-    ("method", "bf16"), [*((method, False) for method in METHODS), ("pixels", True)]
+    ("labels", "method", "bf16"),
+    [
+        *(("all", method, False) for method in METHODS),
+        ("all", "pixels", True),
+        ("predicted", "relevance", False),
+    ],
 )
 def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_second(
     method: str,
