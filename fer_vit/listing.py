@@ -96,6 +96,24 @@ def is_report(page: Path) -> bool:
         return False
 
 
+MARKED_COPY = "fer-vit predict --annotate"
+"""The program of a video with marked faces, in the comment of its file."""
+COPY_END = 2**16
+"""Bytes at the end of an MP4 file in which its comment stands."""
+
+
+def is_marked_copy(path: Path) -> bool:
+    """Returns whether a file is a video with marked faces that `predict` has written."""
+    if path.suffix.lower() != ".mp4":
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - COPY_END))
+            return MARKED_COPY.encode() in file.read(COPY_END)
+    except OSError:  # its reader reports it
+        return False
+
+
 def result_kind(folder: Path) -> str | None:
     """Returns which of `RESULTS` a folder is; None for others, and for one that is not readable."""
     page = folder / "index.html"
@@ -114,8 +132,8 @@ class Listing:
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     system: Counter[str] = field(default_factory=Counter)
-    """Number of system entries and hidden ones by their pattern, and of results by their kind;
-    what lies below them is not counted.
+    """Number of system entries and hidden ones by their pattern, and of results by their kind,
+    also of marked copies of videos; what lies below them is not counted.
     """
 
     def of_kinds(self, suffixes: Set[str]) -> list[Path]:
@@ -158,7 +176,11 @@ def list_folder(folder: Path) -> Listing:
             listing.folders.append(Path(parent))
         folders[:] = _without_system(folders, listing.system)
         for name in _without_system(files, listing.system):
-            listing.files.append(Path(parent, name))
+            path = Path(parent, name)
+            if is_marked_copy(path):
+                listing.system[MARKED_COPY] += 1
+            else:
+                listing.files.append(path)
     return listing
 
 
@@ -191,7 +213,8 @@ def _cannot_list(error: OSError) -> None:
 def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
     """Returns lines for what is not read: files by suffix, system entries, results."""
     results = Counter({kind: system[kind] for kind in RESULTS if system[kind]})
-    system = system - results
+    copies = system[MARKED_COPY]
+    system = system - results - Counter({MARKED_COPY: copies})
     notes = []
     if others:
         notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")
@@ -204,6 +227,9 @@ def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
     if results:
         folders = counted(results.total(), "folder of results", "folders of results")
         notes.append(f"not read: {folders} ({count_text(results)})")
+    if copies:
+        videos = counted(copies, "video with marked faces", "videos with marked faces")
+        notes.append(f"not read: {videos} (by predict)")
     return notes
 
 

@@ -50,6 +50,7 @@ from fer_vit.listing import (
     PHOTO_SUFFIXES,
     RESULTS,
     VIDEO_SUFFIXES,
+    is_marked_copy,
     list_folder,
     result_kind,
     system_entry,
@@ -256,7 +257,8 @@ def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
             if folder not in results:
                 results[folder] = result_kind(folder) is not None
         hidden = any(map(system_entry, {*match.parts} - named))
-        if not hidden and not any(results[folder] for folder in folders):
+        made = any(results[folder] for folder in folders) or is_marked_copy(match)
+        if not hidden and not made:
             kept.append(match)
     return kept
 

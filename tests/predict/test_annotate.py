@@ -13,10 +13,11 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_jpeg
+from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict import annotate
 from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.frames import Frame, read_frames
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import PhotoOptions, find_inputs
 from fer_vit.report.draw import Marked
 from tests.helpers.videos import (
     NTSC,
@@ -69,6 +70,21 @@ def test_frames_keep_their_times(
         *range(len(moments))
     ]
     assert f"b.mp4 ({codec}, without sound)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+def test_a_copy_in_a_folder_is_no_input(
+    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(annotate, "CODECS", (codec,))
+    write_numbered(tmp_path / "clip.mp4", [n / 10 for n in range(200)])
+    annotate_all(tmp_path / "clip.mp4", tmp_path / "marked.mp4")
+    inputs = find_inputs([tmp_path, str(tmp_path / "*.mp4")], MEDIA_SUFFIXES)
+    assert inputs.files == [tmp_path / "clip.mp4"]
+    assert any("1 video with marked faces" in note for note in inputs.notes)
+
+    named = find_inputs([tmp_path / "marked.mp4"], MEDIA_SUFFIXES)
+    assert named.files == [tmp_path / "marked.mp4"]
 
 
 def test_a_video_that_starts_below_0_is_shifted(
