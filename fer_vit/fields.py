@@ -178,8 +178,8 @@ UNCERTAINTY = (
         "prediction_set",
         "string",
         "",
-        "the expressions that are possible: 90% of such sets contain the true one, for faces like "
-        "the calibration faces; empty if the model is not calibrated",
+        "the expressions that are possible: nominally, 90% of such sets contain the true one, for "
+        "faces like the calibration faces; empty if the model is not calibrated",
         head="expression",
     ),
     Field(
@@ -417,9 +417,7 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
     for field in PEOPLE:
         if field.name == "mean_*":
             for index, name in enumerate(outputs):
-                output = output_field(name)
-                mean = field.named(name, index)
-                fields.append(mean._replace(head=output.head, unit=output.unit))
+                fields.append(field.named(name, index)._replace(head=output_field(name).head))
         else:
             fields += _expand([field], labels)
     return fields

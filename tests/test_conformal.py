@@ -30,13 +30,7 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
             1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)
         ]
         rank = math.ceil((len(scores) + 1) * coverage / 100)
-        if label is not None and len(scores) < 19:
-            thresholds.append(-math.inf)
-        else:
-            if rank <= len(scores):
-                thresholds.append(sorted(scores)[rank - 1])
-            else:
-                thresholds.append(math.inf)
+        thresholds.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
     return thresholds
 
 
@@ -57,20 +51,45 @@ def test_thresholds_are_the_textbooks(count: int) -> None:
 
 
 def test_a_label_at_the_threshold_is_in_the_set() -> None:
-    thresholds = {"90": [0.25, 0.25, None], "95": [0.0, 0.0, None]}
+    thresholds = {"90": [0.25, 0.25, 0.8], "95": [0.0, 0.0, 0.0]}
     assert in_set(np.array([0.25, 0.75]), thresholds).tolist() == [True, True]
     assert in_set(np.array([0.25, 0.75]), thresholds, by_class=True).tolist() == [True, False]
     assert in_set(np.array([0.24, 0.76]), thresholds).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(("count", "known"), [(18, False), (19, True)])
-def test_a_class_needs_19_faces_for_sets_by_class(count: int, known: bool) -> None:
+def test_a_label_without_a_threshold_is_in_each_set_by_class() -> None:
+    """Files of earlier versions have None: a set without the label would never contain it."""
+    thresholds = {"90": [0.25, 0.25, None], "95": [0.1, 0.1, None]}
+    faces = np.array([[0.9, 0.1], [1.0, 0.0]])
+    assert in_set(faces, thresholds, by_class=True).all()
+    assert in_set(faces, thresholds).tolist() == [[True, False], [True, False]]
+
+
+@pytest.mark.parametrize(("count", "in_each"), [(0, (90, 95)), (8, (90, 95)), (9, (95,)), (19, ())])
+def test_a_label_with_too_few_faces_is_in_each_set_by_class(
+    count: int, in_each: tuple[int, ...]
+) -> None:
     probabilities, target = drawn(1000, np.random.default_rng(0))
     kept = np.concatenate([np.flatnonzero(target < 2), np.flatnonzero(target == 2)[:count]])
     thresholds = fit_thresholds(probabilities[kept], target[kept])
-    assert all((row[3] is not None) == known and None not in row[:3] for row in thresholds.values())
-    assert in_set(np.array([0.0, 0.0, 1.0]), thresholds, by_class=True)[2] == known
-    assert in_set(np.array([0.0, 0.0, 1.0]), thresholds)[2]
+    surely_first = np.array([1.0, 0.0, 0.0])
+    for coverage in COVERAGES:
+        member = in_set(surely_first, thresholds, coverage, by_class=True)
+        assert member[2] == (coverage in in_each)
+        assert not in_set(surely_first, thresholds, coverage)[2]
+
+
+def test_each_label_is_covered_by_class_also_a_rare_one() -> None:
+    """Five calibration faces of the rare label: its sets cover 90 % all the same."""
+    rng = np.random.default_rng(1)
+    hits = []
+    for _ in range(200):
+        probabilities, target = drawn(50, rng)
+        thresholds = fit_thresholds(probabilities, target)
+        others, truth = drawn(200, rng)
+        member = in_set(others, thresholds, 90, by_class=True)
+        hits.append(member[truth == 2, 2].mean())
+    assert np.mean(hits) > 0.9
 
 
 @pytest.mark.parametrize("coverage", COVERAGES)

@@ -8,9 +8,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"files", "heads"},
+    {"heads"},
     {
-        *("conformal", "fields", "imports", "labels", "listing", "losses"),
+        *("conformal", "fields", "files", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),
     },
     {"faces"},

@@ -52,8 +52,7 @@ SLURM = "SLURM_PROCID={} SLURM_STEP_NUM_TASKS={} SLURM_LOCALID={} SLURM_STEP_TAS
 def test_the_rank_is_torchs_or_slurms(
     variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in variables.split():
-        name, _, value = variable.partition("=")
+    for name, _, value in (variable.partition("=") for variable in variables.split()):
         monkeypatch.setenv(name, value)
     assert process_rank() == expected
 

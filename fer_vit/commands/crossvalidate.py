@@ -13,6 +13,7 @@ from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
+from fer_vit.evaluation.groups import describe_parts
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
@@ -38,11 +39,12 @@ def crossvalidate(
 
     The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
     are in one fold; without persons, identical files are in one fold. The best epoch of each model
-    is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold
-    of 30 persons or photos or more; OUTPUT/training has the logs and checkpoints. The same command
-    resumes an interrupted run. The 95% bootstrap intervals resample persons, else photos; they do
-    not include the variation between training runs. Options of `fit` (`--trainer.max_epochs 5`,
-    `--model my_module.MyTask`) change the training of every fold.
+    is chosen on val. A picture that was encoded again may be in another fold, where a model learns
+    it: without persons, leave such copies out of the manifest. OUTPUT/evaluation has the files of
+    `evaluate` and the scores of each fold; OUTPUT/training has the logs and checkpoints. The same
+    command resumes an interrupted run. The 95% bootstrap intervals resample persons, else photos;
+    they do not include the variation between training runs. Options of `fit`
+    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change the training of every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -94,7 +96,8 @@ def crossvalidate(
     labelled = everything.with_label()
     if labelled.notes:
         LOGGER.warning("\n".join(labelled.notes))
-    results = evaluate_faces(labelled, ["fold", *by])
+    results = evaluate_faces(labelled, by)
+    results["folds"] = describe_parts(labelled, "fold")
     if everything.heads:
         results |= evaluate_heads(everything, by)
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}

@@ -67,12 +67,12 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         generator="fer-vit compare",
         facts=facts,
         note=MEASURES_NOTE,
-        sections=study_sections(study, shown, lines),
+        sections=sections(study, shown, lines),
     )
     return "\n".join([*lines, *map(printable, missing), written])
 
 
-def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
+def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
     """Returns the parts of the page: a section for each kind of measures, and the methods."""
     parts = [outcome_section(study, outcome) for outcome in results.outcomes]
     if results.courses:
@@ -244,9 +244,10 @@ def course_sections(study: Study, courses: Courses) -> list[Section]:
     parts = [over_time]
     if courses.synchrony:
         note = (
-            "Leave-one-out inter-subject correlation: of each person with the mean of all others, "
-            "averaged by Fisher's z; 95% percentile bootstrap over persons. sync.csv has the "
-            "correlation of each person. All persons of a condition must have seen the same."
+            "Inter-subject correlation: the mean over pairs of persons, by Fisher's z, with the "
+            "95% interval of the jackknife over persons. sync.csv has the correlation of each "
+            "person with the mean of all others, which is higher. All persons of a condition must "
+            "have seen the same."
         )
         parts.append(fold_table(means_section("Synchrony", courses.synchrony, ".2f", note)))
     return parts

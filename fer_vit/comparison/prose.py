@@ -9,7 +9,6 @@ from fer_vit.comparison.series import LEAST_BINS
 from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
-from fer_vit.evaluation.inference import RESAMPLES
 from fer_vit.version import __version__
 
 ALPHA = 0.05
@@ -204,9 +203,10 @@ def _course_methods(courses: Courses) -> str:
     )
     if courses.synchrony:
         text += (
-            ". Synchrony is the leave-one-out inter-subject correlation: of each person's series "
-            f"with the mean of all others, over at least {LEAST_BINS} common bins, averaged by "
-            f"Fisher's z, with the percentile bootstrap over persons ({RESAMPLES:,} resamples)"
+            ". Synchrony is the inter-subject correlation: the mean over pairs of persons of the "
+            f"correlation of their series, over at least {LEAST_BINS} common bins, by Fisher's z; "
+            "its interval is by the jackknife over persons, since the pairs of a person depend on "
+            "each other (Snijders and Borgatti 1999)"
         )
     return text
 

@@ -10,10 +10,11 @@ import numpy as np
 from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.series import (
     average_series,
-    bin_values,
     check_grid,
     leave_one_out,
     mean_course,
+    pair_correlations,
+    resample,
     synchrony,
 )
 from fer_vit.comparison.statistics import (
@@ -186,7 +187,7 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
             )
         return None
     check_grid(study.seconds, len(study.paths), grid)
-    series = bin_values(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
+    series = resample(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
     persons = {}
     several = {}
     for name, rows in study.conditions.items():
@@ -202,8 +203,8 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
             correlations[name] = np.column_stack(columns)  # (P, C)
         for index, label in enumerate(study.labels):
             means[label] = {}
-            for name, values in correlations.items():
-                means[label][name] = synchrony(values[:, index])
+            for name, cells in persons.items():
+                means[label][name] = synchrony(pair_correlations(cells[:, :, index]))
     return Courses(
         step=grid,
         series=series,

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.statistics import LEAST_PERSONS, interval
+from fer_vit.comparison.statistics import EQUAL, LEAST_PERSONS, interval
 from fer_vit.errors import FerVitError, short
-from fer_vit.evaluation.inference import RESAMPLES
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
@@ -17,6 +16,8 @@ EDGE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
 MOST_BINS = 1_000_000  # of all clips together
 LEAST_BINS = 3  # fewer bins have no correlation
+NO_VARIANCE = 1e-9  # a series whose deviations have a smaller norm has no correlation
+NEARLY_ONE = 1 - 1e-12  # larger correlations have no finite z
 
 
 class Rest(NamedTuple):
@@ -97,7 +98,7 @@ def check_grid(seconds: Array, clips: int, step: float) -> int:
     return bins
 
 
-def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
+def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
     """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
 
     Bin t has the values from `t * step` up to `(t + 1) * step`, the first one those before 0 as
@@ -166,23 +167,66 @@ def leave_one_out(series: Array) -> Array:
         y = (total[shared] - x) / remaining[shared]
         deviations = np.stack([x - x.mean(), y - y.mean()])  # (2, bins)
         norms = np.sqrt((deviations**2).sum(1))
-        if norms.min() > 1e-9:
+        if norms.min() > NO_VARIANCE:
             standard = deviations / norms[:, None]
             correlation = np.prod(standard, axis=0).sum()
             correlations[person] = np.clip(correlation, -1, 1)
     return correlations
 
 
+def pair_correlations(series: Array) -> Array:
+    """Returns the correlation of each pair of persons (P, P) of their series (P, T).
+
+    It uses the bins where both have values. NaN for fewer than `LEAST_BINS` of them, without
+    variance, and for a person with herself.
+    """
+    known = np.isfinite(series)
+    count = known.sum(1, keepdims=True)  # (P, 1)
+    centres = np.where(known, series, 0.0).sum(1, keepdims=True) / count.clip(1)
+    centred = np.where(known, series - centres, 0.0)  # (P, T), near 0 for exact sums
+    weight = known.astype(float)
+
+    # sums over the bins that persons i and j share (P, P), of the values of i
+    bins = weight @ weight.T
+    sums = centred @ weight.T
+    squares = centred**2 @ weight.T
+    products = centred @ centred.T
+
+    enough = bins >= LEAST_BINS
+    np.fill_diagonal(enough, False)
+    shared = np.where(enough, bins, 1.0)
+    spread = squares - sums**2 / shared
+    norm = np.sqrt(spread.clip(0))
+    enough &= (norm > NO_VARIANCE) & (norm.T > NO_VARIANCE)
+    correlations = np.full(bins.shape, np.nan)
+    covariance = products - sums * sums.T / shared
+    np.divide(covariance, norm * norm.T, out=correlations, where=enough)
+    return correlations.clip(-1, 1)
+
+
 def synchrony(correlations: Array) -> Interval:
-    """Returns the mean of correlations (P,) by Fisher's z, with the bootstrap over persons."""
-    known = correlations[np.isfinite(correlations)]
-    if not len(known):
+    """Returns the mean of the correlations of pairs of persons (P, P), with its interval.
+
+    Pairs of one person are dependent, also where persons are not: the interval is by the jackknife
+    over persons (Arvesen 1969; Snijders and Borgatti 1999), with t quantiles. Its variance is not
+    below the one of independent pairs. Mean and interval are by Fisher's z; NaN do not count.
+    """
+    known = np.isfinite(correlations)
+    persons = int(known.any(1).sum())
+    if not persons:
         return interval(None, (np.nan, np.nan), 0)
-    z = np.arctanh(known.clip(-1 + 1e-12, 1 - 1e-12))
-    mean = float(np.tanh(z.mean()))
-    if len(known) < LEAST_PERSONS:
-        return interval(mean, (np.nan, np.nan), len(known))
-    draws = np.random.default_rng(0).integers(0, len(z), (RESAMPLES, len(z)))
-    means = np.tanh(z[draws].mean(1))  # (RESAMPLES,)
-    bounds = np.percentile(means, [2.5, 97.5])
-    return interval(mean, bounds, len(known))
+    z = np.arctanh(np.where(known, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE))  # (P, P)
+    pairs = z[np.triu(known)]  # (pairs,)
+    mean = pairs.mean()
+    if persons < LEAST_PERSONS or np.ptp(pairs) <= EQUAL:
+        return interval(float(np.tanh(mean)), (np.nan, np.nan), persons)
+
+    member = known.any(1)
+    remaining = len(pairs) - known.sum(1)[member]  # (persons,), pairs without each person
+    if not remaining.all():
+        return interval(float(np.tanh(mean)), (np.nan, np.nan), persons)
+    without = (pairs.sum() - z.sum(1)[member]) / remaining  # (persons,)
+    jackknife = (persons - 1) / persons * ((without - without.mean()) ** 2).sum()
+    independent = pairs.var(ddof=1) / len(pairs)
+    reach = stats.t.ppf(0.975, persons - 1) * np.sqrt(max(jackknife, independent))
+    return interval(float(np.tanh(mean)), np.tanh([mean - reach, mean + reach]), persons)

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,10 +32,10 @@ from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
-from fer_vit.geometry import LANDMARKS, Array, Image, Mask
+from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import merge_outputs, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
-from fer_vit.listing import counted, name_text
+from fer_vit.listing import name_text
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -69,7 +68,6 @@ class Manifest:
             ) from error
         manifest = cls(path, table, names)
         manifest._warn_of_unnamed_targets()
-        manifest._warn_of_repeated_rows()
         return manifest
 
     def _warn_of_unnamed_targets(self) -> None:
@@ -83,32 +81,6 @@ class Manifest:
                 f"{self.path}: {name_text(unnamed, most=6)} are no targets, because the metadata "
                 "does not name them. Prepare the data set with `--targets`."
             )
-
-    def _warn_of_repeated_rows(self) -> None:
-        """Warns of faces that are there several times: each row counts, also in other splits.
-
-        Images of the same name are compared by their content.
-        """
-        paths = pc.struct_field(self.table["image"], "path").to_pylist()
-        keys = list(zip(paths, self.column("source"), self.column("face"), strict=True))
-        numbers = Counter(keys)
-        splits: dict[Any, list[str]] = defaultdict(list)
-        for row, key in enumerate(keys):
-            if key[0] is not None and numbers[key] > 1:
-                content = self.table["image"][row]["bytes"].as_py()
-                splits[*key, content].append(self.table["split"][row].as_py())
-
-        repeated = {key: rows for key, rows in splits.items() if len(rows) > 1}
-        if not repeated:
-            return
-        more = sum(len(rows) - 1 for rows in repeated.values())
-        across = sum(len(set(rows)) > 1 for rows in repeated.values())
-        names = name_text(path for path, *_ in repeated)
-        LOGGER.warning(
-            f"{self.path}: {counted(len(repeated), 'face')} with {counted(more, 'further row')} "
-            f"({names}), {across:,} of them in several splits. Each row counts: remove those that "
-            "should not."
-        )
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
@@ -381,9 +353,9 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
 def in_fold(rows: Manifest, fold: str) -> Mask:
     """Returns a mask (M,) of the training faces in a fold such as "0/3", the first of three.
 
-    A model is trained without its fold. The CRC-32 of the person (column `person`), else of the
-    image's bytes decides: a person and equal files are in one fold in every manifest. A copy that
-    was encoded again may be in another (about 3% of FERPlus' training images have one).
+    A model is trained without its fold. The hash of `identity_hash` decides: a person and equal
+    files are in one fold in every manifest. A copy that was encoded again may be in another (about
+    3% of FERPlus' training images have one).
 
     Raises FerVitError when there is no such fold, or an image cannot be read.
     """
@@ -393,21 +365,33 @@ def in_fold(rows: Manifest, fold: str) -> Mask:
     index = int(match[1])
     count = int(match[2])
 
+    mask: Mask = rows.table["split"].to_numpy() == "train"
+    train = np.flatnonzero(mask)
+    mask[train] = identity_hash(rows, train) % count == index
+    return mask
+
+
+def identity_hash(rows: Manifest, chosen: IntArray) -> IntArray:
+    """Returns the CRC-32 of the person (column `person`), else of the image's bytes, of rows (K,).
+
+    It is equal for faces of a person, and for equal files. Raises FerVitError when an image cannot
+    be read.
+    """
     persons = [None] * len(rows)
     if "person" in rows.table.column_names:
         persons = rows.column("person")
 
-    mask: Mask = rows.table["split"].to_numpy() == "train"
-    train = np.flatnonzero(mask).tolist()
-    for row in tqdm(train, "folds", unit=" images", disable=None, leave=False, delay=1):
+    keys = []
+    progress = tqdm(chosen.tolist(), "folds", unit=" images", disable=None, leave=False, delay=1)
+    for row in progress:
         person = persons[row]
         if person:
             key = str(person).encode()
         else:
             with named_in_errors(rows.path, rows.name(row)):
                 key = rows.image_bytes(row)
-        mask[row] = crc32(key) % count == index
-    return mask
+        keys.append(crc32(key))
+    return np.array(keys, np.int64)
 
 
 @contextmanager

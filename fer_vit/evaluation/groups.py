@@ -100,6 +100,20 @@ def _count(cell: object) -> float:
     return count if count.is_integer() and count >= 0 else np.nan
 
 
+def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Any]]:
+    """Returns the number of faces and the results of `describe_results` of each value of a column.
+
+    The values are parts of one set, such as folds: no groups to compare.
+    """
+    votes = None if faces.targets is None else have_votes(faces.targets)
+    parts: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(faces.columns[column].tolist()):
+        part = faces.take(faces.columns[column] == name)
+        number = int(part.predicted.sum())
+        parts[str(name)] = {"faces": number, **describe_results(part, votes)}
+    return parts
+
+
 def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     """Describes the groups of a column and, with labels, compares their accuracy.
 

@@ -2,8 +2,9 @@
 
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
 2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
-Efron & Tibshirani (1993). Where all faces agree, all resamples do, so shares of 0 and 1, and shares
-minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
+Efron & Tibshirani (1993), expanded for few units (Hesterberg 2015, see `percentiles`). Where all
+faces agree, all resamples do, so shares of 0 and 1, and shares minus others that no face changes,
+have the bounds of Clopper & Pearson (1934) instead.
 
 Shapes: N faces, K columns, R resamples.
 """
@@ -50,6 +51,7 @@ def score_intervals(
     def unpack(sums: Array) -> Sums:
         return dict(zip(values, np.split(sums, ends[:-1], axis=-1), strict=True))
 
+    levels = percentiles(len(packed) if units is None else len(np.unique(units)))
     resamples = resample_sums(packed, units)
     drawn = None if resamples is None else score(unpack(resamples))
 
@@ -59,11 +61,26 @@ def score_intervals(
         if np.isfinite(value):
             interval["mean"] = float(value)
             if drawn is not None:
-                low, high = np.nanpercentile(drawn[name], [2.5, 97.5])
+                low, high = np.nanpercentile(drawn[name], levels)
                 interval["low"] = float(low)
                 interval["high"] = float(high)
         results[name] = interval
     return results
+
+
+def percentiles(units: int) -> tuple[float, float]:
+    """Returns the percentiles of the resamples of U units that bound a 95 % interval.
+
+    2.5 and 97.5 for many units. Few ones need wider bounds: resamples have the variance of a mean
+    times (U - 1) / U, and normal tails where a mean has t tails. The percentiles are such that the
+    interval of a mean has the width of its t interval: Hesterberg, "What teachers should know about
+    the bootstrap", 2015.
+    """
+    if units < 2:
+        return 100 * TAIL, 100 * (1 - TAIL)
+    quantile = np.sqrt(units / (units - 1)) * student.isf(TAIL, units - 1)
+    tail = float(norm.sf(quantile))
+    return 100 * tail, 100 * (1 - tail)
 
 
 def resample_sums(values: Array, units: IntArray | None) -> Array | None:
@@ -142,9 +159,8 @@ def has_no_width(interval: Interval) -> bool:
 def t_p(difference: Interval, units: int) -> float:
     """Returns the p-value of no difference by a t test; 1 without an interval.
 
-    The standard error is half of the 95 % bootstrap interval, divided by its normal quantile. The
-    bootstrap takes the variance of U units to be the mean square, so that it is multiplied by
-    U / (U - 1).
+    The standard error is half of the 95 % interval, divided by the t quantile, as `percentiles`
+    has it.
 
     Args:
         difference: The difference with its interval.
@@ -155,7 +171,7 @@ def t_p(difference: Interval, units: int) -> float:
     high = difference["high"]
     if mean is None or low is None or high is None:
         return 1.0
-    error = max((high - low) / (2 * norm.isf(TAIL)), EQUAL) * np.sqrt(units / (units - 1))
+    error = max((high - low) / (2 * student.isf(TAIL, units - 1)), EQUAL)
     return float(2 * student.sf(abs(mean) / error, units - 1))
 
 

@@ -10,7 +10,13 @@ import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.groups import FEW
-from fer_vit.evaluation.inference import draw_units, holm, mean_intervals, paired_p
+from fer_vit.evaluation.inference import (
+    draw_units,
+    holm,
+    mean_intervals,
+    paired_p,
+    percentiles,
+)
 from fer_vit.evaluation.join import align_outputs
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
@@ -76,15 +82,16 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     measured: Measured = {}
     for column, output in enumerate(first.names):
         faces = int(known[:, column].sum())
-        several = len(np.unique(units[known[:, column]])) > 1
+        count = len(np.unique(units[known[:, column]]))  # of persons or photos
+        levels = percentiles(count)
         measured[output] = {}
         for place, name in enumerate(names):
             estimate = estimates[0, column, place]
             interval = Interval(mean=None, low=None, high=None, faces=faces)
             if np.isfinite(estimate):
                 interval["mean"] = float(estimate)
-                if resamples is not None and several:
-                    low, high = np.nanpercentile(resamples[:, column, place], [2.5, 97.5])
+                if resamples is not None and count > 1:
+                    low, high = np.nanpercentile(resamples[:, column, place], levels)
                     interval["low"] = float(low)
                     interval["high"] = float(high)
             measured[output][name] = interval

@@ -25,7 +25,7 @@ from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
 
 
-def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
+def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
     """Returns the parts of an evaluation: results in words, scores, and scores by group."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     rows, text = _score_rows(results, len(np.unique(faces.units)))
@@ -52,8 +52,10 @@ def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> li
         class_section(results["all"], confusion, faces.labels),
         Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
-        *groups,
     ]
+    if folds := results.get("folds"):
+        parts.append(fold_section(folds))
+    parts += groups
     if votes := results.get("by votes"):
         numbers = Section("Table", rows=score_table("votes", votes))
         parts.append(
@@ -134,7 +136,7 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
         "or over photos where persons are unknown."
     )
     if units < FEW:
-        text += f" With fewer than {FEW} of these, here {units}, they are too narrow."
+        text += f" With fewer than {FEW} of these, here {units}, they are somewhat too narrow."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
@@ -163,6 +165,15 @@ def class_section(
     )
     table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
     return Section("By expression", text, intervals=interval_chart(recalls, ".1%"), more=[table])
+
+
+def fold_section(folds: Mapping[str, Mapping[str, Any]]) -> Section:
+    """Returns the table of the folds of a cross-validation."""
+    text = (
+        "Each fold is predicted by the model that was trained without it. Folds are random parts "
+        "of the same faces, which no test compares: they differ by chance, and by training."
+    )
+    return Section("By fold", text, score_table("fold", folds), intervals=chart(folds))
 
 
 def group_section(column: str, results: Mapping[str, Any]) -> Section:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fer_vit.conformal import fit_thresholds
-from fer_vit.data.manifest import Manifest
+from fer_vit.data.manifest import Manifest, identity_hash
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
 from fer_vit.evaluation.scores import score_once
+from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.train.task import log_prior
 
@@ -21,6 +22,9 @@ MIN_CALIBRATION_FACES = 100
 
 def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     """Stores training prior, logit adjustment, temperature and thresholds in a model.
+
+    One half of the val faces fits the temperature, the other half the thresholds, which need faces
+    on which nothing else was fitted. The best epoch was chosen on both.
 
     Args:
         model: Its network's settings are changed.
@@ -45,9 +49,10 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
         after = summary(model, logits, target)
         report += f"On {len(truth)} val faces: {after}; before {before}.\n"
 
-    net.settings.temperature = fit_temperature(logits, truth)
-    probabilities = net.probabilities(logits).double().numpy()  # (N, C)
-    net.settings.thresholds = fit_thresholds(probabilities, truth.numpy())
+    first, second = calibration_halves(manifest)
+    net.settings.temperature = fit_temperature(logits[first], truth[first])
+    probabilities = net.probabilities(logits[second]).double().numpy()  # (N / 2, C)
+    net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
 
     thresholds = [
         f"{least[0]:.3f} for {coverage} %" for coverage, least in net.settings.thresholds.items()
@@ -57,6 +62,18 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     if len(truth) < MIN_CALIBRATION_FACES:
         report += f" From only {len(truth)} faces: use at least {MIN_CALIBRATION_FACES}."
     return report
+
+
+def calibration_halves(manifest: Path) -> tuple[IntArray, IntArray]:
+    """Returns the indices of two halves of the N val faces with a label, by `identity_hash`.
+
+    The halves are the same in each calibration on these faces.
+    """
+    rows = Manifest.read(manifest, ["val"]).split("val")
+    rows = rows.select(rows.table["label"].is_valid())
+    order = np.argsort(identity_hash(rows, np.arange(len(rows))), kind="stable")
+    middle = (len(rows) + 1) // 2
+    return order[:middle], order[middle:]
 
 
 def training_prior(manifest: Path, strength: float) -> list[float]:

@@ -10,10 +10,11 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 import fer_vit.predict.photos as media
-from fer_vit.face.crop import CropSpec, crop_for
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
+from fer_vit.geometry import TEMPLATE
 from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader
 from fer_vit.processes import cores
 from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
@@ -91,5 +92,6 @@ def start_reading(
         return None
     settings = json.loads((folder / CONFIG).read_text("utf-8"))
     config = settings["config"]
-    spec = crop_for(config["img_size"], config["regions"], settings["align"], settings["template"])
+    template = tuple(map(tuple, settings["template"] or TEMPLATE))
+    spec = CropSpec(config["img_size"], tuple(config["regions"]), settings["align"], template)
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

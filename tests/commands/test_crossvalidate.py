@@ -45,13 +45,27 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
         held_out = in_fold(rows, f"{fold}/2")
         truth.append(targets.argmax(1)[held_out])
         guess.append(logits.argmax(1)[held_out])
-        score = results["by"]["fold"]["groups"][str(fold)]["accuracy"]
+        score = results["folds"][str(fold)]["accuracy"]
         assert score["mean"] == pytest.approx(accuracy_score(truth[-1], guess[-1]))
         assert score["faces"] == held_out.sum()
     every = confusion_matrix(np.concatenate(truth), np.concatenate(guess), labels=range(8))
     assert results["confusion"] == every.tolist()
     assert results["all"]["accuracy"]["mean"] == pytest.approx(every.trace() / len(rows))
     assert (output / "evaluation" / "index.html").exists()
+
+
+def test_folds_are_a_table_without_tests(whole: tuple[Path, dict[str, Any]]) -> None:
+    output, results = whole
+    assert "by" not in results
+    page = (output / "evaluation" / "results.md").read_text()
+    (section,) = [part for part in page.split("\n## ") if part.startswith("By fold")]
+    head, _, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    columns = [cell.strip() for cell in head.split("|")]
+    assert {"fold", "faces", "accuracy"} <= {*columns}
+    assert not {"p", "difference", "worst", "best", "gap"} & {*columns}
+    assert [row.split("|")[1].strip() for row in rows] == ["0", "1"]
+    for words in ("Fisher", "Worst", "gap"):
+        assert words not in section
 
 
 @pytest.mark.parametrize(
@@ -114,8 +128,7 @@ def test_options_of_fit_change_every_fold(
     for fold in range(2):
         (best,) = (tmp_path / "cv" / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         hyper = torch.load(best, weights_only=True)["hyper_parameters"]
-        assert hyper["lr"] == 0.02
-        assert hyper["region_dropout"] == 0.1
+        assert (hyper["lr"], hyper["region_dropout"]) == (0.02, 0.1)
     words[-1] = tmp_path / "other"
     assert "data.fold" in fails(capsys, *words, "--data.fold=0/3")
     assert "trainer.logger" in fails(capsys, *words, "--trainer.logger", "false")

@@ -1,5 +1,7 @@
 """Change from rest and the grid against pandas, synchrony against loops of numpy."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +11,13 @@ from fer_vit.comparison.series import (
     MOST_BINS,
     Rest,
     average_series,
-    bin_values,
     change_from_rest,
     check_grid,
     leave_one_out,
     mean_course,
+    pair_correlations,
     parse_rest,
+    resample,
     synchrony,
 )
 from fer_vit.errors import FerVitError
@@ -89,7 +92,7 @@ def test_change_from_rest_without_clips_and_times() -> None:
 @pytest.mark.parametrize("step", [0.2, 0.5, 3.0])
 def test_the_grid_equals_pandas(step: float, rng: np.random.Generator) -> None:
     table = clips(rng)
-    series = bin_values(*arrays(table), step)
+    series = resample(*arrays(table), step)
     bins = [*np.arange(series.shape[1] + 1) * step]
     for clip, rows in table.groupby("clip"):
         # Times and edges in steps of 0.02 s as integers, so that they compare exactly.
@@ -102,7 +105,7 @@ def test_the_grid_equals_pandas(step: float, rng: np.random.Generator) -> None:
 def test_times_on_an_edge_begin_a_bin() -> None:
     """0.6 / 0.2 and 1.4 / 0.2 are less than 3 and 7 in binary."""
     seconds = np.arange(50) / 5
-    series = bin_values(seconds[:, None], seconds, np.zeros(50, int), 0.2)
+    series = resample(seconds[:, None], seconds, np.zeros(50, int), 0.2)
     assert series[0, :, 0] == pytest.approx(seconds)
 
 
@@ -163,22 +166,78 @@ def test_synchrony_equals_loops(rng: np.random.Generator) -> None:
     assert np.isnan(correlations[6:]).all()
 
 
-def test_synchrony_of_equal_and_of_single_series(rng: np.random.Generator) -> None:
+def test_leave_one_out_of_equal_and_of_single_series(rng: np.random.Generator) -> None:
     assert leave_one_out(np.tile(rng.normal(size=10), (4, 1))) == pytest.approx(np.ones(4))
     assert np.isnan(leave_one_out(rng.normal(size=(1, 10)))).all()
-    assert synchrony(np.ones(8))["mean"] == pytest.approx(1)
-    assert synchrony(np.full(8, NAN)) == {"mean": None, "low": None, "high": None, "persons": 0}
 
 
-def test_the_interval_of_synchrony_equals_the_bootstrap_of_scipy(rng: np.random.Generator) -> None:
-    correlations = np.append(rng.uniform(0, 0.6, 20), NAN)
-    interval = synchrony(correlations)
-    z = np.arctanh(correlations[:20])
-    assert interval["mean"] == pytest.approx(np.tanh(z.mean()))
-    expected = stats.bootstrap(
-        (z,), np.mean, method="percentile", n_resamples=20_000
-    ).confidence_interval
-    bounds = [interval["low"], interval["high"]]
-    assert bounds == pytest.approx(np.tanh([expected.low, expected.high]), abs=0.01)
-    assert interval.get("persons") == 20
-    assert synchrony(correlations[:5])["low"] is None
+def test_correlations_of_pairs_equal_pandas(rng: np.random.Generator) -> None:
+    series = 1e3 + rng.normal(size=40) + rng.normal(size=(8, 40))
+    series[rng.uniform(size=series.shape) < 0.2] = NAN
+    series[6] = 0.5  # no variance
+    series[7, 2:] = NAN  # too few bins
+    found = pair_correlations(series)
+    expected = pd.DataFrame(series.T).corr(min_periods=3).to_numpy(copy=True)
+    np.fill_diagonal(expected, NAN)
+    assert found == pytest.approx(expected, nan_ok=True)
+    assert np.isfinite(found).sum() == 30
+
+
+def jackknife_by_loops(correlations: np.ndarray) -> tuple[float, float]:
+    """The mean z of pairs, and its standard error."""
+    persons = list(range(len(correlations)))
+
+    def mean_z(members: list[int]) -> float:
+        pairs = [correlations[pair] for pair in combinations(members, 2)]
+        return float(np.mean([np.arctanh(value) for value in pairs if not np.isnan(value)]))
+
+    without = [mean_z([other for other in persons if other != person]) for person in persons]
+    count = len(persons)
+    return mean_z(persons), float(np.sqrt((count - 1) * np.var(without)))
+
+
+def test_the_interval_of_synchrony_equals_the_jackknife_by_loops(rng: np.random.Generator) -> None:
+    series = rng.normal(size=50) + rng.normal(size=(9, 50))
+    series[:, 20:] += np.linspace(0, 2, 9)[:, None] * rng.normal(size=30)
+    series[3, 30:] = series[5, :30] = NAN  # these two share no bin
+    correlations = pair_correlations(series)
+    assert np.isnan(correlations[3, 5])
+    found = synchrony(correlations)
+    mean, error = jackknife_by_loops(correlations)
+    reach = stats.t.ppf(0.975, 8) * error
+    assert found["mean"] == pytest.approx(np.tanh(mean))
+    bounds = [found["low"], found["high"]]
+    assert bounds == pytest.approx(np.tanh([mean - reach, mean + reach]))
+    assert found.get("persons") == 9
+
+
+def test_synchrony_without_an_interval(rng: np.random.Generator) -> None:
+    series = rng.normal(size=(8, 30))
+    assert synchrony(pair_correlations(series[:5]))["low"] is None  # few persons
+    equal = synchrony(pair_correlations(np.tile(series[0], (8, 1))))
+    assert equal["mean"] == pytest.approx(1)
+    assert equal["low"] is None
+    none = synchrony(np.full((8, 8), NAN))
+    assert none == {"mean": None, "low": None, "high": None, "persons": 0}
+    star = np.full((8, 8), NAN)  # all pairs are of one person
+    star[0, 1:] = star[1:, 0] = np.linspace(0, 0.6, 7)
+    assert synchrony(star)["low"] is None
+
+
+def independent(persons: int, rng: np.random.Generator) -> np.ndarray:
+    """Series (persons, 60) that share nothing, each with autocorrelation."""
+    noise = rng.normal(size=(persons, 80))
+    return np.apply_along_axis(lambda row: np.convolve(row, np.ones(5), "valid"), 1, noise)[:, :60]
+
+
+@pytest.mark.parametrize("persons", [8, 15])
+def test_independent_series_have_no_synchrony(persons: int) -> None:
+    """Leave-one-out correlations resampled by person excluded 0 in a quarter of such studies."""
+    rng = np.random.default_rng(persons)
+    studies = 400
+    excluded = 0
+    for _ in range(studies):
+        result = synchrony(pair_correlations(independent(persons, rng)))
+        assert result["low"] is not None
+        excluded += result["low"] > 0 or result["high"] < 0
+    assert excluded <= 0.05 * studies

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, bootstrap, fisher_exact, ttest_1samp
+from scipy.stats import binomtest, bootstrap, fisher_exact, norm, t as student, ttest_1samp
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -25,9 +25,20 @@ from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.expression import compare_models, evaluate_faces
 from fer_vit.evaluation.groups import FEW, compare_groups, describe_results, group_tests
-from fer_vit.evaluation.inference import RESAMPLES, holm, mean_intervals, paired_p
-from fer_vit.evaluation.scores import confusion_matrix, score_faces, suspect_labels
-from fer_vit.evaluation.sections import evaluation_sections, group_section
+from fer_vit.evaluation.inference import (
+    RESAMPLES,
+    holm,
+    mean_intervals,
+    paired_p,
+    resample_sums,
+)
+from fer_vit.evaluation.scores import (
+    confusion_matrix,
+    contributions,
+    score_faces,
+    suspect_labels,
+)
+from fer_vit.evaluation.sections import group_section, sections
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.report.table import Interval
@@ -84,6 +95,26 @@ def test_calibration_error_equals_torchmetrics() -> None:
     )
 
 
+def test_the_calibration_error_has_no_interval() -> None:
+    """Of calibrated faces the true error is 0, and all resamples lie above the estimate."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(4, 0.3), 300)
+    label = (probabilities.cumsum(1) < rng.uniform(size=(300, 1))).sum(1)
+    targets = np.eye(4)[label]
+    bins = contributions(probabilities, targets)["bins"]
+    sums = resample_sums(bins, None)
+    assert sums is not None
+    drawn_errors = np.abs(sums).sum(1) / 300
+    estimate = score_faces(probabilities, targets, LABELS)["calibration error"]
+    assert np.percentile(drawn_errors, 2.5) > 0.02  # a bootstrap interval would exclude 0
+    assert drawn_errors.mean() > 1.2 * estimate["mean"]
+    second = np.roll(probabilities, 1, 1)
+    difference = score_faces(probabilities, targets, LABELS, minus=second)["calibration error"]
+    for result in (estimate, difference):
+        assert result["mean"] is not None
+        assert (result["low"], result["high"]) == (None, None)
+
+
 def test_annotators_are_drawn_by_the_votes() -> None:
     probabilities, _ = drawn()
     shares = np.random.default_rng(1).dirichlet(np.ones(4), 200)
@@ -130,8 +161,7 @@ def test_intervals_are_those_of_a_slow_bootstrap() -> None:
 def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool) -> None:
     truth = np.repeat([0, 1], [500, 2])
     shares = np.eye(2)[truth]
-    probabilities = shares if right else shares[:, ::-1]
-    scores = score_faces(probabilities, shares, LABELS[:2])
+    scores = score_faces(shares if right else shares[:, ::-1], shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
         assert of_rarest["faces"] == 2
@@ -151,7 +181,7 @@ def test_faces_of_one_person_are_drawn_together() -> None:
     for name in (
         "accuracy",
         "UAR",
-        "calibration error",
+        "cross-entropy",
     ):
         assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
         assert (apart[name]["low"], apart[name]["high"]) == pytest.approx(
@@ -235,8 +265,7 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
         assert result["recall of calm"]["mean"] == of_calm
         assert None not in result["recall of calm"].values()
     assert scores["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
-    assert apart["recall of bored"]["mean"] == 0.75
-    assert apart["recall of bored"]["low"] is None
+    assert (apart["recall of bored"]["mean"], apart["recall of bored"]["low"]) == (0.75, None)
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
     assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [
         False,
@@ -248,17 +277,37 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
 
 def test_means_and_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(1).gamma(1.0, size=(60, 3))
+    level = 1 - 2 * norm.sf(np.sqrt(60 / 59) * student.isf(0.025, 59))
     values[40:, 2] = np.nan  # faces without a value do not count
     for column, interval in zip(values.T, mean_intervals(values), strict=True):
         column = column[np.isfinite(column)]
         expected = bootstrap(
-            (column,), np.mean, n_resamples=20_000, method="percentile", rng=0
+            (column,),
+            np.mean,
+            n_resamples=20_000,
+            method="percentile",
+            confidence_level=level,
+            rng=0,
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
         assert interval["faces"] == len(column)
         assert interval["mean"] == pytest.approx(column.mean())
         assert interval["low"] == pytest.approx(expected.low, abs=0.1 * error)
         assert interval["high"] == pytest.approx(expected.high, abs=0.1 * error)
+
+
+@pytest.mark.parametrize("persons", [6, 12, 40])
+def test_intervals_of_few_persons_contain_the_truth(persons: int) -> None:
+    """They are as wide as t intervals. Percentiles 2.5 and 97.5 contain it in 84 % with 6."""
+    rng = np.random.default_rng(persons)
+    values = rng.normal(size=(persons, 300))  # as many studies
+    hits = 0
+    for column, result in zip(values.T, mean_intervals(values), strict=True):
+        hits += result["low"] <= 0 <= result["high"]
+        expected = ttest_1samp(column, 0).confidence_interval()
+        width = expected.high - expected.low
+        assert result["high"] - result["low"] == pytest.approx(width, rel=0.2)
+    assert 0.88 * 300 < hits < 0.98 * 300
 
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
@@ -374,13 +423,12 @@ def test_votes_may_be_numbers_of_any_size() -> None:
 def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
     """Faces of two classes that a model is right about or not, all of class 0."""
     count = len(right)
-    targets = np.tile([1.0, 0.0], (count, 1))
     return EvaluatedFaces(
         labels=["a", "b"],
         paths=as_objects([f"{row}.png" for row in range(count)]),
         probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),
         detected=np.ones(count, bool),
-        targets=targets if labelled else None,
+        targets=np.tile([1.0, 0.0], (count, 1)) if labelled else None,
         columns={name: as_objects(list(values)) for name, values in columns.items()},
         rows=np.arange(count),
         picture=lambda row: np.zeros((4, 4, 3), np.uint8),
@@ -454,14 +502,11 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
 def test_small_and_single_groups() -> None:
     right = np.ones(FEW + 1, bool)
     comparison = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
-    assert list(comparison["groups"]) == ["a"]
-    assert comparison["few"] == {"b": 1}
+    assert (list(comparison["groups"]), comparison["few"]) == (["a"], {"b": 1})
     assert "gap" not in comparison
     assert "p" not in comparison["groups"]["a"]
     none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
-    assert none["groups"] == {}
-    assert none["few"] == {}
-    assert none["unknown"] == FEW + 1
+    assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
     # As many faces, but of too few persons.
     persons = compare_groups(
         faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who"
@@ -498,8 +543,7 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     unlabelled.detected[0] = False
     group = compare_groups(unlabelled, "who")["groups"]["x"]
     assert group["face found"]["mean"] == pytest.approx(0.98)
-    assert group["a"]["mean"] == 1
-    assert group["b"]["mean"] == 0
+    assert (group["a"]["mean"], group["b"]["mean"]) == (1, 0)
     assert group["confidence"]["mean"] == pytest.approx(0.8)
     assert group["confidence"]["faces"] == 49
     assert "p" not in group
@@ -596,9 +640,7 @@ def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) 
     made = faces(np.ones(5, bool), person=persons)
     write_results(tmp_path / "both", {}, evaluate_faces(made), made)
     written = json.loads((tmp_path / "both" / "results.json").read_text())
-    assert written["faces"] == 5
-    assert written["persons"] == 2
-    assert written["photos"] == 2
+    assert (written["faces"], written["persons"], written["photos"]) == (5, 2, 2)
 
     alone = faces(np.ones(5, bool))
     write_results(tmp_path / "photos", {}, evaluate_faces(alone), alone)
@@ -626,9 +668,7 @@ def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     results = evaluate_faces(made)
     unknown = Interval(mean=None, low=None, high=None, faces=0)
     with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
-    text = {section.title: section.text for section in evaluation_sections(results, made)}
-    text_with_head = {
-        section.title: section.text for section in evaluation_sections(with_head, made)
-    }
+    text = {section.title: section.text for section in sections(results, made)}
+    text_with_head = {section.title: section.text for section in sections(with_head, made)}
     assert text_with_head["Scores"] == text["Scores"]
     assert "pose" in text_with_head["Heads without targets"]

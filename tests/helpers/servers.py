@@ -76,12 +76,16 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     """
     if models == ["dead"]:
         raise SystemExit
-    if models == ["gone"]:
-        pipe.send({"state": "failed", "message": "no such model"})
-    else:
-        memory = resident_memory(os.getpid())
-        columns = {"path": "string"}
-        pipe.send({"state": "ready", "columns": columns, "outputs": {}, "memory": memory})
+    pipe.send(
+        {"state": "failed", "message": "no such model"}
+        if models == ["gone"]
+        else {
+            "state": "ready",
+            "columns": {"path": "string"},
+            "outputs": {},
+            "memory": resident_memory(os.getpid()),
+        }
+    )
     while True:
         order = pipe.recv().model
         if order == "die":

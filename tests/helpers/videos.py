@@ -55,13 +55,10 @@ def write_video(
     with pixels `shape` times as wide as high.
     """
     with av.open(str(path), "w", options=container or {}) as file:
-        if codec != "libx264":
-            options = {}
-        stream = file.add_stream(codec, rate, options=options)
+        stream = file.add_stream(codec, rate, options=options if codec == "libx264" else {})
         for image, time in zip(images, times, strict=False):
             if not stream.codec_context.is_open:
-                stream.height, stream.width = image.shape[:2]
-                stream.pix_fmt = pixels
+                stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
                 stream.codec_context.time_base = tick
                 stream.codec_context.sample_aspect_ratio = shape
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")

@@ -1,0 +1,332 @@
+"""Simulates how often the 95 % intervals of `evaluate` and `compare` contain the truth, and how
+often their tests have p < 0.05 without an effect.
+
+python -m benchmarks.coverage
+
+The truth is the value in a large population that is drawn in the same way. An interval is right if
+it contains the truth in 95 % of studies, a test if it has p < 0.05 in at most 5 % of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.machine import machine, run_main
+from fer_vit.comparison.series import mean_course, pair_correlations, synchrony
+from fer_vit.comparison.statistics import (
+    Missing,
+    compare_pair,
+    intraclass_correlation,
+    person_mean,
+)
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.expression import compare_models
+from fer_vit.evaluation.groups import group_tests
+from fer_vit.evaluation.inference import paired_p
+from fer_vit.evaluation.outputs import score_head
+from fer_vit.evaluation.scores import contributions, score_faces, score_once
+from fer_vit.faces import as_objects
+from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import MOVEMENTS
+from fer_vit.measures import measure
+from fer_vit.report.table import Interval, markdown
+
+ALPHA = 0.05
+LABELS = ("neutral", "happiness", "sadness", "fear")
+FREQUENCIES = np.array([0.5, 0.3, 0.15, 0.05])
+FACES_OF_PERSON = 5
+POPULATION = 100_000  # persons or faces from which the truth is computed
+BINS = 100  # of series
+Outcomes = dict[str, list[bool]]
+"""By interval or test, whether each study's interval has the truth, or its p is below `ALPHA`."""
+
+
+def append_hit(outcomes: list[bool], result: Interval, truth: float) -> None:
+    """Appends whether an interval contains the truth; nothing for a result without an interval."""
+    low, high = result["low"], result["high"]
+    if low is not None and high is not None:
+        outcomes.append(low <= truth <= high)
+
+
+# ------------------------------------------------------------------------- expressions
+
+
+def draw_faces(
+    persons: int, of_person: int, rng: np.random.Generator
+) -> tuple[Array, Array, IntArray]:
+    """Draws probabilities (N, C), targets (N, C), and the person of each face (N,).
+
+    Persons differ in how well they are recognized, if they have several faces.
+    """
+    unit = np.repeat(np.arange(persons), of_person)
+    label = rng.choice(len(LABELS), len(unit), p=FREQUENCIES)
+    clarity = rng.normal(1.2, 1.0 if of_person > 1 else 0.0, persons)[unit]
+    logits = rng.normal(size=(len(unit), len(LABELS))) + np.log(FREQUENCIES)
+    logits[np.arange(len(unit)), label] += 1 + clarity
+    shares = np.exp(1.5 * logits)
+    return shares / shares.sum(1, keepdims=True), np.eye(len(LABELS))[label], unit
+
+
+def expression_scores(persons: int, of_person: int, studies: int) -> Outcomes:
+    """Simulates the intervals of the scores of `evaluate`."""
+    rng = np.random.default_rng([persons, of_person])
+    names = ("accuracy", "macro F1", "UAR", "cross-entropy", "recall of fear")
+    probabilities, targets, _ = draw_faces(POPULATION, of_person, rng)
+    truth = score_once(probabilities, targets, LABELS)
+    outcomes: Outcomes = defaultdict(list)
+    for _ in range(studies):
+        probabilities, targets, unit = draw_faces(persons, of_person, rng)
+        results = score_faces(probabilities, targets, LABELS, unit)
+        for name in names:
+            append_hit(outcomes[name], results[name], float(truth[name]))
+    return outcomes
+
+
+def model_differences(persons: int, of_person: int, studies: int) -> Outcomes:
+    """Simulates two models that are equally good, and differ in their errors."""
+    rng = np.random.default_rng([persons, of_person, 1])
+    names = ("accuracy", "macro F1", "UAR", "cross-entropy")
+    outcomes: Outcomes = defaultdict(list)
+    for _ in range(studies):
+        probabilities, targets, unit = draw_faces(persons, of_person, rng)
+        second = _second_model(probabilities, unit, of_person, rng)
+        first = _second_model(probabilities, unit, of_person, rng)
+        faces = evaluated(first, targets, unit)
+        results = compare_models(faces, second)
+        for name in names:
+            append_hit(outcomes[name], results["difference"][name], 0.0)
+        outcomes["p of McNemar or t"].append(results["McNemar"]["p"] < ALPHA)
+        losses = -np.log((first * targets).sum(1)) + np.log((second * targets).sum(1))
+        outcomes["p of a mean (paired t)"].append(paired_p(losses, unit) < ALPHA)
+    return outcomes
+
+
+def _second_model(
+    probabilities: Array, unit: IntArray, of_person: int, rng: np.random.Generator
+) -> Array:
+    """Returns probabilities (N, C) with other errors, which the faces of a person share in part."""
+    persons = int(unit.max()) + 1
+    noise = rng.normal(0, 0.8, probabilities.shape)
+    if of_person > 1:
+        noise += rng.normal(0, 0.8, (persons, probabilities.shape[1]))[unit]
+    shares = probabilities * np.exp(noise)
+    return np.asarray(shares / shares.sum(1, keepdims=True))
+
+
+def evaluated(probabilities: Array, targets: Array, unit: IntArray) -> EvaluatedFaces:
+    """Returns faces of persons as `evaluate` has them."""
+    count = len(unit)
+    picture = np.zeros((1, 1, 3), np.uint8)
+    return EvaluatedFaces(
+        labels=list(LABELS),
+        paths=as_objects([f"{index}.png" for index in range(count)]),
+        probabilities=probabilities,
+        detected=np.ones(count, bool),
+        targets=targets,
+        columns={"person": as_objects([f"p{index}" for index in unit.tolist()])},
+        rows=np.arange(count),
+        picture=lambda _: picture,
+    )
+
+
+def group_differences(persons: int, of_person: int, studies: int) -> Outcomes:
+    """Simulates two groups of persons, a third and two thirds, with equal accuracy."""
+    rng = np.random.default_rng([persons, of_person, 2])
+    outcomes: Outcomes = defaultdict(list)
+    for _ in range(studies):
+        probabilities, targets, unit = draw_faces(persons, of_person, rng)
+        member = np.column_stack([unit % 3 == 0, unit % 3 > 0]).astype(float)
+        intervals, p_values = group_tests(evaluated(probabilities, targets, unit), member)
+        append_hit(outcomes["difference of accuracy"], intervals[0], 0.0)
+        outcomes["p of Fisher or t"].append(p_values[0] < ALPHA)
+    return outcomes
+
+
+def calibration_errors(faces: int, studies: int) -> tuple[float, float]:
+    """Returns the mean calibration error of calibrated faces, whose true error is 0, and how often
+    the percentile bootstrap would contain 0.
+    """
+    rng = np.random.default_rng([faces, 3])
+    errors = []
+    contained = 0
+    for _ in range(studies):
+        confidence = 1 - 0.75 * rng.beta(0.6, 1.6, faces)
+        correct = rng.uniform(size=faces) < confidence
+        probabilities = np.column_stack([confidence, 1 - confidence])
+        order = confidence < 0.5  # the larger probability first
+        probabilities[order] = probabilities[order][:, ::-1]
+        correct[order] = ~correct[order]
+        targets = np.eye(2)[np.where(correct, 0, 1)]
+        bins = contributions(probabilities, targets)["bins"]
+        errors.append(np.abs(bins.sum(0)).sum() / faces)
+        draws = rng.multinomial(faces, np.full(faces, 1 / faces), 500).astype(float)
+        contained += np.percentile(np.abs(draws @ bins).sum(1), 2.5) <= 0
+    return float(np.mean(errors)), contained / studies
+
+
+# ------------------------------------------------------------------------- further heads
+
+
+def head_measures(persons: int, of_person: int, studies: int) -> Outcomes:
+    """Simulates the intervals of measures of further heads, of numbers and of binary targets."""
+    rng = np.random.default_rng([persons, of_person, 4])
+    truth = {}
+    for _, is_binary, names in MEASURED:
+        values, targets, _ = draw_output(POPULATION, of_person, is_binary, rng)
+        for name in names:
+            truth[name] = measure(name, values, targets)
+
+    outcomes: Outcomes = defaultdict(list)
+    for _ in range(studies):
+        for head, is_binary, names in MEASURED:
+            values, targets, unit = draw_output(persons, of_person, is_binary, rng)
+            outputs = HeadOutputs(head, ["x"], values[:, None], targets[:, None])
+            results = score_head(head, outputs, unit)["x"]
+            for name in names:
+                append_hit(outcomes[name], results[name], truth[name])
+    return outcomes
+
+
+MEASURED = (
+    (MOVEMENTS, False, ("r", "MAE")),
+    ("affect", False, ("CCC", "RMSE")),
+    (MOVEMENTS, True, ("F1", "AUROC")),
+)
+"""Heads, whether their targets are binary, and measures."""
+
+
+def draw_output(
+    persons: int, of_person: int, is_binary: bool, rng: np.random.Generator
+) -> tuple[Array, Array, IntArray]:
+    """Draws values and targets (N,) of an output, and the person of each face (N,)."""
+    unit = np.repeat(np.arange(persons), of_person)
+    common = 0.5 if of_person > 1 else 0.0
+    target = rng.normal(size=len(unit)) + common * rng.normal(size=persons)[unit]
+    error = rng.normal(size=len(unit)) + common * rng.normal(size=persons)[unit]
+    value = 0.6 * target + 0.6 * error
+    if is_binary:
+        return stats.norm.cdf(value), (target > 0.8).astype(float), unit
+    return np.tanh(value / 2), np.tanh(target / 2), unit
+
+
+# ------------------------------------------------------------------------- compare
+
+
+def draw_shares(persons: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Draws two measures of persons (P,): normal means, and shares of a rare label."""
+    rate = rng.beta(0.5, 6, persons)
+    return {"normal": rng.normal(0.3, 0.1, persons), "rare shares": rng.binomial(20, rate) / 20}
+
+
+def means_of_persons(persons: int, studies: int) -> Outcomes:
+    """Simulates means, differences and tests of `compare`, without a difference."""
+    rng = np.random.default_rng([persons, 5])
+    truth = {"normal": 0.3, "rare shares": 0.5 / 6.5}
+    outcomes: Outcomes = defaultdict(list)
+    for _ in range(studies):
+        first = draw_shares(persons, rng)
+        second = draw_shares(persons, rng)
+        for name, values in first.items():
+            append_hit(outcomes[f"mean, {name}"], person_mean(values, 0, 1), truth[name])
+            for design, paired in (("paired", True), ("Welch", False)):
+                test = compare_pair(values, second[name], paired)
+                if isinstance(test, Missing):
+                    continue
+                append_hit(outcomes[f"{design}, {name}"], test["difference"], 0.0)
+                outcomes[f"p by t, {design}, {name}"].append(test["p"] < ALPHA)
+                outcomes[f"p by ranks, {design}, {name}"].append(test["p by ranks"] < ALPHA)
+        series = rng.normal(size=(persons, 1)) + rng.normal(size=(persons, 2))
+        _, low, high, _ = mean_course(series)
+        outcomes["mean over time"].append(bool(low[0] <= 0 <= high[0]))
+        photos = rng.normal(size=(persons, 1)) + rng.normal(size=(persons, 3))
+        owner = np.repeat(np.arange(persons), 3)
+        append_hit(outcomes["ICC(1)"], intraclass_correlation(photos.ravel(), owner), 0.5)
+    return outcomes
+
+
+def draw_series(persons: int, response: Array, stimulus: Array, rng: np.random.Generator) -> Array:
+    """Draws series (P, T): a response (P,) to a stimulus (T,), and noise with autocorrelation."""
+    noise = rng.normal(size=(persons, len(stimulus) + 20))
+    for time in range(1, noise.shape[1]):
+        noise[:, time] = 0.8 * noise[:, time - 1] + 0.6 * noise[:, time]
+    return np.asarray(response[:, None] * stimulus + noise[:, 20:])
+
+
+RESPONSES: Mapping[str, Callable[[int, np.random.Generator], Array]] = {
+    "independent": lambda persons, _: np.zeros(persons),
+    "weak": lambda persons, _: np.full(persons, 0.4),
+    "strong": lambda persons, _: np.ones(persons),
+    "half of the persons respond": lambda persons, rng: rng.choice([0.0, 1.5], persons),
+    "half respond in the opposite way": lambda persons, rng: rng.choice([-1.0, 1.0], persons),
+}
+"""How strongly each person (P,) responds to what all see."""
+
+
+def synchronies(persons: int, studies: int) -> Outcomes:
+    """Simulates the interval of synchrony; all persons see the same stimulus."""
+    outcomes: Outcomes = defaultdict(list)
+    for index, (name, draw) in enumerate(RESPONSES.items()):
+        rng = np.random.default_rng([persons, index, 6])
+        stimulus = np.sin(np.arange(BINS) / 5) + 0.5 * rng.normal(size=BINS)
+        stimulus = (stimulus - stimulus.mean()) / stimulus.std()
+        truth = 0.0
+        if name != "independent":
+            many = draw_series(2000, draw(2000, rng), stimulus, rng)
+            truth = float(synchrony(pair_correlations(many))["mean"] or 0)
+        for _ in range(studies):
+            series = draw_series(persons, draw(persons, rng), stimulus, rng)
+            append_hit(outcomes[name], synchrony(pair_correlations(series)), truth)
+    return outcomes
+
+
+# ------------------------------------------------------------------------- report
+
+
+def table(columns: Mapping[str, Outcomes]) -> str:
+    """Returns a row for each interval and test, a column for each size of a study."""
+    names = list(dict.fromkeys(name for outcomes in columns.values() for name in outcomes))
+    rows = [["", *columns]]
+    for name in names:
+        cells = []
+        for outcomes in columns.values():
+            hits = outcomes.get(name, [])
+            cells.append(f"{np.mean(hits):.1%}" if hits else "-")
+        rows.append([name, *cells])
+    return markdown(rows)
+
+
+def main(studies: int = 1000) -> None:
+    """Runs the simulations."""
+    print(machine(), flush=True)
+    error = 1.96 * np.sqrt(0.95 * 0.05 / studies)
+    print(f"{studies:,} studies each: 95 % is 95 % +- {error:.1%}\n", flush=True)
+    sizes = {"100 faces": (100, 1), "300 faces": (300, 1)}
+    for persons in (8, 15, 30, 100):
+        sizes[f"{persons} persons of {FACES_OF_PERSON}"] = (persons, FACES_OF_PERSON)
+    simulations = {
+        "Scores": expression_scores,
+        "Difference of two models": model_differences,
+        "Difference of groups": group_differences,
+        "Further heads": head_measures,
+    }
+    for title, simulate in simulations.items():
+        columns = {}
+        for name, (persons, of_person) in sizes.items():
+            columns[name] = simulate(persons, of_person, studies)
+        print(f"{title}\n\n{table(columns)}", flush=True)
+
+    for title, of_persons in {"Compare": means_of_persons, "Synchrony": synchronies}.items():
+        by_persons = {f"{count} persons": of_persons(count, studies) for count in (6, 8, 15, 30)}
+        print(f"{title}\n\n{table(by_persons)}", flush=True)
+
+    rows = [["faces", "mean calibration error", "bootstrap contains 0"]]
+    for count in (100, 300, 1000, 3500):
+        mean, contained = calibration_errors(count, studies)
+        rows.append([f"{count:,}", f"{mean:.3f}", f"{contained:.1%}"])
+    print(f"Calibration error of calibrated faces\n\n{markdown(rows)}", flush=True)
+
+
+if __name__ == "__main__":
+    run_main(main)
