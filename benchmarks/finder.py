@@ -347,13 +347,11 @@ def recall_by_size(results: list[Outcome], score: float) -> dict[str, tuple[int,
     """Returns found and all true faces by size class, over composed pictures."""
     counts = {}
     for low, high in pairwise(SIZES):
-        hits = [
-            hit
-            for result in results
-            if result.score == score
-            for size, hit in zip(result.sizes, result.hits, strict=True)
-            if low <= size < high
-        ]
+        hits = []
+        for result in results:
+            if result.score == score:
+                pairs = zip(result.sizes, result.hits, strict=True)
+                hits += [hit for size, hit in pairs if low <= size < high]
         counts[f"{low} to {high} px"] = sum(hits), len(hits)
     return counts
 

@@ -49,9 +49,9 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
             .permutation(np.flatnonzero(labels == label))[:count]
             .tolist()
         )
-        rows += as_rows(
-            faces, mine, ["val" if number % 10 == 9 else "train" for number in range(len(mine))]
-        )
+        splits = ["train"] * len(mine)
+        splits[9::10] = ["val"] * len(splits[9::10])
+        rows += as_rows(faces, mine, splits)
     return Reading(tuple(f"my {name}" for name in faces.names), rows)
 
 

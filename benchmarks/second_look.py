@@ -85,7 +85,8 @@ class Features:
 def degrade(rng: Generator, picture: Picture) -> Picture:
     """Returns a picture that is shrunk, blurred, darkened or brightened, and compressed."""
     assert picture.boxes is not None
-    scale = rng.uniform(0.6 if picture.kind == "groups" else 0.3, 1)
+    least = 0.6 if picture.kind == "groups" else 0.3
+    scale = rng.uniform(least, 1)
     image = cv2.resize(picture.image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     if rng.random() < 0.5:
         image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.3, 1.3))

@@ -47,7 +47,9 @@ class Stage(NamedTuple):
     @property
     def done(self) -> bool:
         """Whether the product exists; for a training, the evaluation of its last epoch."""
-        return (results_file(self.product) if self.words[0] == "fit" else self.product).exists()
+        if self.words[0] == "fit":
+            return results_file(self.product).exists()
+        return self.product.exists()
 
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:

@@ -56,6 +56,10 @@ class Pose(NamedTuple):
     roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
 
+NOT_FOUND = 0.0
+"""The score of an image that is taken as one face because a detector found none in it."""
+
+
 class Origin(NamedTuple):
     """What made a prediction."""
 
@@ -147,8 +151,8 @@ class Faces(Sequence["Face"]):
         face: The index of each face in its photo (N,).
         box: (N, 4) in pixels of the photo; NaN for a crop that was not searched.
         landmarks: (N, 5, 2), in the order of `geometry.LANDMARKS`; NaN like `box`.
-        score: The detector's, in [0, 1] (N,); 0: no face was found, so the full image is used;
-            NaN: no detector.
+        score: The detector's, in [0, 1] (N,); `NOT_FOUND`: the full image is used; NaN: no
+            detector.
         track: The number of the person in the video (N,); None in a photo.
         probabilities: (N, C).
         outputs: Of further heads (N, K), in the unit of the head.
@@ -317,6 +321,14 @@ class Faces(Sequence["Face"]):
         """The entropy of the probabilities in nats (N,), between 0 and log C."""
         shares = np.where(self.probabilities > 0, self.probabilities, 1.0)
         return np.asarray(-(shares * np.log(shares)).sum(1))
+
+    @property
+    def not_found(self) -> Mask:
+        """Where a detector found no face, so that the full image is taken as one (N,).
+
+        Its landmarks are a guess: they have no pose.
+        """
+        return np.asarray(self.score == NOT_FOUND)
 
     @property
     def size(self) -> Array:
@@ -792,12 +804,12 @@ def are_uncertain(score: Array, sure_score: float | None) -> Mask:
     """Returns where a detector found a face, but may be wrong (N,).
 
     Args:
-        score: The detector's (N,); 0 where it found no face, NaN without a detector: not uncertain.
+        score: The detector's (N,); `NOT_FOUND`, and NaN without a detector, are not uncertain.
         sure_score: The detector's `sure_score`; None: no face is uncertain.
     """
     if sure_score is None:
         return np.zeros(len(score), bool)
-    return np.asarray((score > 0) & (score < sure_score))
+    return np.asarray((score > NOT_FOUND) & (score < sure_score))
 
 
 def as_objects(values: Sequence[object]) -> Objects:

@@ -417,7 +417,9 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
     for field in PEOPLE:
         if field.name == "mean_*":
             for index, name in enumerate(outputs):
-                fields.append(field.named(name, index)._replace(head=output_field(name).head))
+                output = output_field(name)
+                mean = field.named(name, index)
+                fields.append(mean._replace(head=output.head, unit=output.unit))
         else:
             fields += _expand([field], labels)
     return fields

@@ -166,6 +166,24 @@ def check_permission(path: str | Path, error: BaseException) -> None:
         ) from error
 
 
+def user_text(path: str | Path, remedy: str = "Make it readable, or name another.") -> str:
+    """Returns the text of a file that a user has written.
+
+    Raises:
+        FerVitError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise FerVitError(f"Cannot read {path} ({reason}). {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise FerVitError(
+            f"Expected text in UTF-8, but {path} has other bytes. Save it as UTF-8, or name "
+            "another."
+        ) from error
+
+
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 

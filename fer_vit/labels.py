@@ -10,6 +10,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.files import user_text
 from fer_vit.geometry import Array
 
 EXPRESSIONS = (
@@ -104,12 +105,14 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
     """
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
+    remedy = "Expected a prior that is `even` or a readable JSON file."
     try:
-        shares = prior if isinstance(prior, Mapping) else json.loads(Path(prior).read_text("utf-8"))
+        shares = prior if isinstance(prior, Mapping) else json.loads(user_text(prior, remedy))
         fits = set(shares) == set(classes) and all(0 < shares[name] < math.inf for name in classes)
-    except (OSError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise FerVitError(
-            f"Expected a prior that is `even` or a JSON file, but got {prior} ({error})."
+            "Expected a prior that is `even` or a JSON file with a number for each expression, but "
+            f"got {short(prior)} ({error})."
         ) from error
     if not fits:
         raise FerVitError(

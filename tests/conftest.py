@@ -147,6 +147,18 @@ def never_flushed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def made_for_all_runs() -> Iterator[None]:
+    """Makes parsers and pictures of training runs once; they are half of a run of two steps."""
+    if "fer_vit.train.cli" not in sys.modules:  # no test here can train
+        yield
+        return
+    from tests.helpers.reused import reused_parts
+
+    with reused_parts():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Draws the same random numbers after any earlier tests.

@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -103,6 +104,22 @@ def test_commands_accept_text_for_paths() -> None:
     )
 
 
+def test_commands_accept_text_also_if_their_annotations_are_text() -> None:
+    code = """
+from __future__ import annotations
+from collections.abc import Sequence
+from pathlib import Path
+
+def command(images: list[Path], output: Path | None = None, by: Sequence[str] = ()):
+    return images, output, by
+"""
+    names: dict[str, Any] = {"__name__": "module_of_a_command"}
+    exec(code, names)
+    assert isinstance(names["command"].__annotations__["output"], str)
+    command = accept_text(names["command"])
+    assert command("x.jpg", output="b", by="age") == ([Path("x.jpg")], Path("b"), ["age"])
+
+
 def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     model = fer_vit.export(str(tmp_path / "model"), checkpoint=str(checkpoint))
     results = fer_vit.evaluate(
@@ -168,7 +185,8 @@ def test_features_are_what_the_classifier_takes(
     words = ("predict", photos, *CROPS, "--checkpoint", checkpoint, "--features")
     for output in (tmp_path / "t.csv", tmp_path / "folder"):
         run(*words, "--output", output)
-        table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
+        file = output if output.is_file() else output / "part-00000-of-00001.parquet"
+        table = read_table(file)
         written = np.stack([read_numbers(table[f"feature_{index}"]) for index in range(32)], axis=1)
         assert np.allclose(written, features, atol=1e-5)
     assert model.features(np.zeros((60, 60, 3), np.uint8), detector="yunet").shape == (0, 32)

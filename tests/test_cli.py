@@ -55,7 +55,7 @@ def test_heavy_modules_are_imported_where_they_are_needed() -> None:
     [
         ("predikt photos", "Did you mean `predict`?"),
         ("predict clip.mp4 --chekpoint x", "Did you mean `--checkpoint`?"),
-        ("predict https://example.com/a.jpg", "got https://example.com/a.jpg. Download it first."),
+        ("predict https://example.com/a.jpg", "https://example.com/a.jpg."),
         ("fit --model.lrr 0.1 --data.manifest x.parquet", "Did you mean `--model.lr`?"),
         ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
         ("predict ", '""'),  # no word, instead of the current folder
@@ -139,9 +139,9 @@ def test_ctrl_c_and_a_full_gpu_are_one_line(
 @pytest.mark.parametrize(
     ("number", "file", "expected"),
     [
-        (errno.ENOSPC, None, "No space left on device. Free some space, or choose another disk."),
-        (errno.EACCES, "a/b", "Permission denied (a/b). Choose files that you may read"),
-        (errno.EACCES, None, "Permission denied.\n"),
+        (errno.ENOSPC, None, f"{os.strerror(errno.ENOSPC)}. Free some space"),
+        (errno.EACCES, "a/b", f"{os.strerror(errno.EACCES)} (a/b). Choose files"),
+        (errno.EACCES, None, f"{os.strerror(errno.EACCES)}.\n"),
     ],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -241,7 +241,7 @@ def test_the_users_word_wins(
     checkpoint: Path, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     line = fails(capsys, "test", "--ckpt_path", checkpoint, *data, "--model.network.img_size=64")
-    assert "another architecture: `net.vit.pos_embed` is float (1, 17, 32) in it" in line
+    assert "`net.vit.pos_embed` is float (1, 17, 32)" in line
     assert list(tmp_path.iterdir()) == []
     main(
         [

@@ -21,8 +21,6 @@ def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
 def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> list[float]:
     """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when
     there are fewer.
-
-    A class needs 19 faces for sets by class.
     """
     thresholds = []
     for label in (None, *range(probabilities.shape[1])):
@@ -30,7 +28,10 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
             1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)
         ]
         rank = math.ceil((len(scores) + 1) * coverage / 100)
-        thresholds.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
+        if rank <= len(scores):
+            thresholds.append(sorted(scores)[rank - 1])
+        else:
+            thresholds.append(math.inf)
     return thresholds
 
 

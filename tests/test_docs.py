@@ -171,13 +171,18 @@ def test_commands_of_the_documentation_run(
     # tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
-    lines = dict.fromkeys(
-        tuple(words) for page in pages for words in commands(page) if words[0] in RUN
-    )
-    for words in (words for words in lines if not any(word.startswith("/") for word in words)):
+    lines: dict[tuple[str, ...], None] = {}
+    for page in pages:
+        lines |= dict.fromkeys(tuple(words) for words in commands(page) if words[0] in RUN)
+    for words in lines:
+        if any(word.startswith("/") for word in words):
+            continue
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
-        main([*words, "--overwrite", *(["--max_faces", "1"] if words[0] == "faithfulness" else [])])
+        command = [*words, "--overwrite"]
+        if words[0] == "faithfulness":
+            command += ["--max_faces", "1"]
+        main(command)
     (block,) = re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/explaining.md").read_text(), re.M | re.S
     )
@@ -230,7 +235,7 @@ def test_commands_of_the_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for words in commands(DOCS / "tutorials/two_conditions.md"):
         main(words)
     results = Path("comparison/results.md").read_text(encoding="utf-8")
-    assert re.search(r"happiness is [\d.]+ higher in joke than in rest", results)
+    assert re.search(r"happiness is [\d.]+ higher in joke", results)
     assert Path("comparison/index.html").is_file()
 
 

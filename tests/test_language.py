@@ -1,5 +1,6 @@
-"""Prose uses plain English and the standard terms."""
+"""Prose uses plain English and the standard terms, and variables name what they are."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -38,6 +39,8 @@ CODE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """Front matter, code and the targets of links."""
+NAMELESS = {"one", "found", "other", "there", "some", "own"}
+"""Names of variables that a reader has to look up."""
 
 
 def prose() -> list[Path]:
@@ -101,3 +104,49 @@ def test_words_are_rejected_in_prose_and_not_in_code() -> None:
         "The page tells\n`tells`\n\n    tells\n\n[a](tells.md) a twin of its own\n```\nsays\n```\n"
     )
     assert rejected(without_code(page)) == ["1: tells", "6: twin", "6: of its own"]
+
+
+def nameless(source: str) -> list[str]:
+    """Variables and arguments that have no name of their thing, with their lines.
+
+    Left out are the arguments of Python's operators and the fields of classes: names of results.
+    """
+    tree = ast.parse(source)
+    allowed: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("__"):
+            allowed.update(node.args.args)
+        elif isinstance(node, ast.ClassDef):
+            allowed.update(part.target for part in node.body if isinstance(part, ast.AnnAssign))
+
+    names = []
+    for node in ast.walk(tree):
+        if node in allowed:
+            continue
+        if isinstance(node, ast.arg):
+            names.append((node.lineno, node.col_offset, node.arg))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append((node.lineno, node.col_offset, node.id))
+    return [f"{line}: {name}" for line, _, name in sorted(names) if name in NAMELESS]
+
+
+def test_variables_name_what_they_are() -> None:
+    lines = []
+    for folder in ("benchmarks", "docs", "fer_vit", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            lines += [f"{path.relative_to(ROOT)}:{line}" for line in nameless(text(path))]
+    assert lines == []
+
+
+def test_nameless_variables_are_rejected_everywhere_but_in_operators_and_fields() -> None:
+    source = """
+class Pair:
+    other: float
+
+    def __eq__(self, other): ...
+    def add(self, other): ...
+
+for one, found in pairs:
+    taken = lambda some: [there for there in found]
+"""
+    assert nameless(source) == ["6: other", "8: one", "8: found", "9: some", "9: there"]

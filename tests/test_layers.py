@@ -8,9 +8,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"heads"},
+    {"files", "heads"},
     {
-        *("conformal", "fields", "files", "imports", "labels", "listing", "losses"),
+        *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),
     },
     {"faces"},

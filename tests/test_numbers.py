@@ -29,9 +29,8 @@ BALANCED = ["--data.balanced=true"]
 
 def face(label: str, seed: int, split: Split, landmarks: bool = True) -> Row:
     image, points = draw_face(label, seed, 48)
-    return Row(
-        encode_png(image), f"{label}-{seed}", split, label, landmarks=points if landmarks else None
-    )
+    known = points if landmarks else None
+    return Row(encode_png(image), f"{label}-{seed}", split, label, landmarks=known)
 
 
 def faces(
@@ -118,9 +117,9 @@ def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
         assert sum(row[f"p_{name}"] for name in names) == pytest.approx(1, abs=1e-6)
     main(["visualize", *words, f"--output={tmp_path / 'report'}"])
     shown = pq.read_table(tmp_path / "report" / "faces.parquet").to_pylist()
-    assert all(
-        math.isfinite(value) for row in shown for value in row.values() if isinstance(value, float)
-    )
+    for row in shown:
+        numbers = [value for value in row.values() if isinstance(value, float)]
+        assert all(math.isfinite(number) for number in numbers)
     assert "NaN" not in (tmp_path / "report" / "index.html").read_text()
 
 

@@ -52,7 +52,8 @@ SLURM = "SLURM_PROCID={} SLURM_STEP_NUM_TASKS={} SLURM_LOCALID={} SLURM_STEP_TAS
 def test_the_rank_is_torchs_or_slurms(
     variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, _, value in (variable.partition("=") for variable in variables.split()):
+    for variable in variables.split():
+        name, _, value = variable.partition("=")
         monkeypatch.setenv(name, value)
     assert process_rank() == expected
 

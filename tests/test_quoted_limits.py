@@ -9,9 +9,9 @@ from fer_vit.app import guard, jobs, server, tasks, uploads
 from fer_vit.commands import predict
 from fer_vit.comparison import statistics
 from fer_vit.data import schema
-from fer_vit.evaluation import join, read
+from fer_vit.evaluation import join, shape, workbook
 from fer_vit.exporting import calibration
-from fer_vit.face import detectors, image, landmarks
+from fer_vit.face import detectors, headers, image, landmarks
 from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
@@ -24,7 +24,7 @@ MEGA = 1_000_000
 
 def megapixels(suffix: str) -> int:
     """Returns the most pixels of a format of images, in millions."""
-    return next(known.most for known in image.IMAGE_FORMATS if known.suffix == suffix) // MEGA
+    return next(known.most for known in headers.IMAGE_FORMATS if known.suffix == suffix) // MEGA
 
 
 QUOTES = {
@@ -56,7 +56,7 @@ QUOTES = {
         f"{megapixels('.jpeg')} megapixels (16,384 x 12,288) for JPEG, PNG and BMP",
         f"{megapixels('.webp')} for WebP, {megapixels('.gif')} for GIF",
         f"{megapixels('.tiff')} for TIFF, {megapixels('.avif')} for AVIF",
-        f"more than {image.MAX_SCANS} scans (10 are usual) or {image.MAX_SEGMENTS:,} segments",
+        f"more than {image.MAX_SCANS} scans (10 are usual) or {headers.MAX_SEGMENTS:,} segments",
         f"more than {image.MAX_TEXTS} compressed texts",
         f"at most {archive.MAX_LIST // MEGA} MB, about half a million photos",
         f"after {guard.CLIENT_PATIENCE:.0f} to {2 * guard.CLIENT_PATIENCE:.0f} s without",
@@ -67,9 +67,9 @@ QUOTES = {
         ", ".join(sorted(suffix.removeprefix(".") for suffix in listing.VIDEO_SUFFIXES)),
     ],
     "docs/reference/tables.md": [
-        f"{read.MOST_COLUMNS:,} columns and {read.MOST_CELLS // MEGA} million cells",
+        f"{shape.MOST_COLUMNS:,} columns and {shape.MOST_CELLS // MEGA} million cells",
         f"{join.LONGEST} characters",
-        f"{read.MOST_BYTES >> 30} GB when unpacked",
+        f"{workbook.MOST_BYTES >> 30} GB when unpacked",
     ],
     "docs/how-to/predict.md": [
         f"a sheet ends after {table.SHEET_ROWS:,} rows",

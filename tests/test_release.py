@@ -63,7 +63,8 @@ def test_the_version_is_read_from_the_package() -> None:
 def test_workflows_are_pinned_and_may_do_little(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
-    assert set(workflow["permissions"].values() if workflow["permissions"] else []) <= {"read"}
+    permissions = workflow["permissions"] or {}
+    assert set(permissions.values()) <= {"read"}
 
     for job in workflow["jobs"].values():
         writes = {name for name, right in job.get("permissions", {}).items() if right == "write"}

@@ -67,9 +67,7 @@ def test_a_checkpoint_with_code_is_refused(
         f"--model.network.pretrained={tmp_path / 'bad.pth'}",
         "--model.network.backbone=vit_tiny_patch16_224",
     ]
-    assert "bad.pth (`--model.network.pretrained`) cannot be read safely" in fails(
-        capsys, "fit", *words, faces
-    )
+    assert "bad.pth (`--model.network.pretrained`)" in fails(capsys, "fit", *words, faces)
     assert not harm.exists()
     pickle.loads(pickle.dumps(Payload(harm)))
     assert harm.is_dir()  # it would have worked
@@ -306,15 +304,13 @@ def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
         Requirement(line)
         for line in sum(project["optional-dependencies"].values(), project["dependencies"])
     ]
-    for requirement in (
-        requirement for requirement in needed if requirement.name != project["name"]
-    ):
-        assert {"<", ">="} <= {part.operator for part in requirement.specifier} or "==" in str(
-            requirement.specifier
-        ), requirement
-        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
-            requirement
-        )
+    for requirement in needed:
+        if requirement.name == project["name"]:
+            continue
+        operators = {part.operator for part in requirement.specifier}
+        assert operators >= {"<", ">="} or "==" in operators, requirement
+        pin = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), requirement
     for requirement in needed:
         for release in KNOWN_PROBLEMS.get(requirement.name, ()):
             assert not requirement.specifier.contains(release), requirement

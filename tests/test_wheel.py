@@ -32,7 +32,8 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     python = sys.executable
     call(python, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT, cwd=tmp_path)
     source, wheel = sorted((tmp_path / "dist").iterdir(), key=lambda path: path.suffix)
-    assert (source.suffix, wheel.suffix) == (".gz", ".whl")
+    assert source.suffix == ".gz"
+    assert wheel.suffix == ".whl"
     call(python, "-m", "twine", "check", "--strict", source, wheel, cwd=tmp_path)
     call(python, "-m", "check_wheel_contents", wheel, cwd=tmp_path)
 

@@ -117,8 +117,9 @@ class Guard:
         name = HOST.fullmatch(host)
         if name is None or name[1] not in {*self.hosts, address}:
             return (
-                f"The host name {_quoted(host)} is not known here. Start the server with it after "
-                "`--host`, or behind a reverse proxy with `--public` and the address of the page."
+                f"The host name {_quoted(host)} is not known here. Start the server with it in "
+                "`--hostnames`, or behind a reverse proxy with `--public` and the address of the "
+                "page."
             )
         if scope["method"] in READING:
             return None

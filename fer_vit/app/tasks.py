@@ -70,7 +70,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
         return pipe.send({"state": "failed", "message": str(error)})
     sys.addaudithook(refuse_network)
     memory = resident_memory(os.getpid())
-    ready = {"columns": column_types(), "outputs": outputs, "memory": memory}
+    ready = {"columns": json_types(), "outputs": outputs, "memory": memory}
     pipe.send({"state": "ready", **ready})
     while True:
         task = pipe.recv()
@@ -101,7 +101,7 @@ def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:
     return outputs
 
 
-def column_types() -> dict[str, str]:
+def json_types() -> dict[str, str]:
     """Returns the types of a table's columns by name, as JSON calls them.
 
     A name with an asterisk stands for several columns.

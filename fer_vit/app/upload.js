@@ -75,8 +75,8 @@ async function* lines(response) {
 function follow(event) {
   job = event.id ?? job;  // known before the result, which may come just when the page leaves
   const waiting = event.position === 1 ? 'One job is' : `${event.position} jobs are`;
-  if (event.state === 'waiting') status.value = `${waiting} before yours …`;
-  if (event.state === 'running') status.value = 'Looking for faces …';
+  if (event.state === 'waiting') status.value = `${waiting} before yours\u00a0…`;
+  if (event.state === 'running') status.value = 'Looking for faces\u00a0…';
   if (event.state === 'found') found(event);
   if (event.state === 'explaining') explaining(event);
   if (event.state === 'failed') throw new Error(event.message);
@@ -86,7 +86,7 @@ function follow(event) {
 function found(event) {
   tell(event);
   began = performance.now();
-  status.value = form.explain.checked ? 'Finding out which parts of the face count …' : 'Drawing …';
+  status.value = form.explain.checked ? 'Finding out which parts of the face count\u00a0…' : 'Drawing\u00a0…';
 }
 
 let began = 0;  // when explaining began, in milliseconds
@@ -97,7 +97,7 @@ function explaining({faces, of}) {
   bar.max = of;
   bar.value = faces;
   $('.skip').hidden = false;
-  status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'}${timeLeft(faces, of)} …`;
+  status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'}${timeLeft(faces, of)}\u00a0…`;
 }
 
 /* By the mean time of a face so far. Faces are explained several at a time, and then reported at once. */
@@ -160,7 +160,7 @@ async function start() {
   if (columns.length < offered.length) columns.forEach(name => body.append('outputs', name));
   running = new AbortController();
   toggle(true);
-  status.value = 'Sending …';
+  status.value = 'Sending\u00a0…';
   status.classList.remove('wrong');
   try {
     const response = await fetch('api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});

@@ -277,13 +277,13 @@ class JsonReader:
         self._body.unlink()
         names: list[str] = []
         for number, file in enumerate(upload.files):
-            content = decode(file.data, f"{FILES_FIELD}.{number}.data")
+            content = decode_base64(file.data, f"{FILES_FIELD}.{number}.data")
             names.append(safe_name(file.name, names))
             (self._folder / names[-1]).write_bytes(content)
         return Upload(names, upload)
 
 
-def decode(text: str, field: str) -> bytes:
+def decode_base64(text: str, field: str) -> bytes:
     """Decodes base64, or a data URL with it. Raises HTTPException that names the field."""
     try:
         return base64.b64decode(text.rpartition(";base64,")[2], validate=True)

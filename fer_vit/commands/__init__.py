@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from fer_vit.errors import FerVitError
 
@@ -24,8 +24,9 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(command)
     def call(*args: Any, **options: Any) -> Result:
         given = signature(command).bind(*args, **options)
+        types = get_type_hints(command)  # also of a module whose annotations are text
         for name, value in given.arguments.items():
-            kind = command.__annotations__.get(name)
+            kind = types.get(name)
             if isinstance(value, str) and kind in (Path, Path | None):
                 given.arguments[name] = Path(value)
             elif isinstance(value, str | int) and kind in SEVERAL:

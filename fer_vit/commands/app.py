@@ -17,6 +17,7 @@ def app(
     *,
     checkpoint: str | None = None,
     host: Sequence[str] = (),
+    hostnames: Sequence[str] = (),
     port: int = 7860,
     public: str | None = None,
 ) -> None:
@@ -32,15 +33,17 @@ def app(
 
         fer-vit app --checkpoint best.ckpt --port 8000
 
-        fer-vit app --host 0.0.0.0 lab.example.org
+        fer-vit app --host 0.0.0.0 --hostnames lab.example.org
 
         fer-vit app --public https://lab.example.org/fer/
 
     Args:
         checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of
             `fer-vit fit`, a folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address to serve (default: localhost), then host names that clients may use. With
-            "0.0.0.0", every machine that reaches this one can use the page.
+        host: The address to serve (default: localhost). With "0.0.0.0", every machine that reaches
+            this one can use the page. Further values are `hostnames`, as in 0.1.
+        hostnames: Names of this machine by which clients may request the page, besides localhost
+            and its IP address. Requests by other names are refused.
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it: its browsers
             may send photos.
@@ -52,6 +55,7 @@ def app(
     from fer_vit.app.server import create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
+    names = [*host, *hostnames]
     models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
     private = Path(tempfile.gettempdir()) / "fer-vit-app"
     remove_stale(private)  # of servers that were killed
@@ -65,7 +69,7 @@ def app(
             ready = worker.wait()
             print(f"Open {address} (Ctrl-C ends it)", flush=True)
             sys.addaudithook(refuse_network)
-            page = create_app(Jobs(folder, models, worker, ready), host, behind_proxy)
+            page = create_app(Jobs(folder, models, worker, ready), names, behind_proxy)
             with suppress(KeyboardInterrupt), serving(page, server) as thread:
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit

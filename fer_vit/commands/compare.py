@@ -8,6 +8,7 @@ from fer_vit.comparison.page import COMPARISON_FILES, write_comparison
 from fer_vit.comparison.results import compute_results
 from fer_vit.comparison.series import parse_rest
 from fer_vit.comparison.study import make_study
+from fer_vit.errors import FerVitError
 from fer_vit.evaluation.inputs import check_options
 from fer_vit.evaluation.join import add_columns
 from fer_vit.evaluation.predictions import leave_out_uncertain, read_predictions
@@ -65,6 +66,11 @@ def compare(
         overwrite: Whether existing results may be replaced.
     """
     check_output(output, overwrite, COMPARISON_FILES)
+    if by == person:
+        raise FerVitError(
+            f"Expected different columns in `--by` and `--person`, but both are {by}. "
+            "Name the column of the persons."
+        )
     resting = None if rest is None else parse_rest(rest)
 
     faces = read_predictions(data, videos=True)

@@ -30,7 +30,7 @@ def evaluate(
     checkpoint: str | None = None,
     model: str | None = None,
     labels: Path | None = None,
-    split: Split = "val",
+    split: Split | None = None,
     merge: Merge | None = None,
     prior: str | None = None,
     classes: Sequence[str] = (),
@@ -73,7 +73,7 @@ def evaluate(
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
             faces, the most confident face is used.
-        split: The split of a manifest.
+        split: The split of a manifest, also of `--labels`. Default: val.
         merge: For a manifest: new label of each old label. Votes and probabilities of merged labels
             add up; null leaves out the faces of a label. The model may have the old or the new
             labels.

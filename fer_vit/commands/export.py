@@ -8,7 +8,7 @@ from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import atomic_write, check_output, user_text
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
 from fer_vit.store.hub import DEFAULT
@@ -122,12 +122,12 @@ def read_faithfulness(path: Path) -> dict[str, list[float]]:
     """
     gains: dict[str, list[float]] = {}
     try:
-        differences = json.loads(path.read_text("utf-8"))["differences"]
+        differences = json.loads(user_text(path))["differences"]
         for method, measures in differences.items():
             interval = measures[GAIN]
             ends = [interval["mean"], interval["low"], interval["high"]]
             gains[method] = [round(end, 3) for end in ends if end is not None]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise FerVitError(
             f"Expected a faithfulness.json of `fer-vit faithfulness`, but got {path}."
         ) from error

@@ -171,7 +171,7 @@ def score_methods(
 
     differences = [subtract_random(batch) for batch in measured]
     terms = {head: score_terms(model, head, effects) for head in model.net.heads if effects}
-    return summarize(measured), summarize(differences), summarize(shuffled), terms
+    return average_batches(measured), average_batches(differences), average_batches(shuffled), terms
 
 
 def score_terms(
@@ -235,7 +235,7 @@ def subtract_random(measured: MethodValues) -> MethodValues:
     return differences
 
 
-def summarize(batches: list[MethodValues]) -> MethodTable:
+def average_batches(batches: list[MethodValues]) -> MethodTable:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
     table: MethodTable = {}
     if not batches:

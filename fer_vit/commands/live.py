@@ -15,8 +15,9 @@ from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import format_counts, write_faces
+from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import mark, probability_text
+from fer_vit.report.table import write_fields
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -28,6 +29,7 @@ def live(
     checkpoint: str | None = None,
     output: Path | None = None,
     host: Sequence[str] = (),
+    hostnames: Sequence[str] = (),
     port: int = 8000,
     public: str | None = None,
     overwrite: bool = False,
@@ -53,8 +55,10 @@ def live(
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to serve (default: localhost), then host names that browsers may use.
-            Everyone who reaches this address can watch and stop the program.
+        host: The address to serve (default: localhost). Everyone who reaches this address can watch
+            and stop the program. Further values are `hostnames`, as in 0.1.
+        hostnames: Names of this machine by which browsers may request the page, besides localhost
+            and its IP address. Requests by other names are refused.
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.
@@ -67,6 +71,7 @@ def live(
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
+    names = [*host, *hostnames]
     model = load(checkpoint)
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
@@ -76,11 +81,11 @@ def live(
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
         stack.enter_context(server)
-        stack.enter_context(serving(create_app(page, host, behind_proxy), server))
+        stack.enter_context(serving(create_app(page, names, behind_proxy), server))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)
-        table = stack.enter_context(write_faces(output, chosen, live=True)) if output else None
+        table = stack.enter_context(write_fields(output, chosen, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
@@ -89,13 +94,13 @@ def live(
                 if table:
                     table.write(seen.faces.rows(fields))
                 page.show(seen)
-                line.set_description_str(f"{page.speed}; {describe_faces(seen.faces)}")
+                line.set_description_str(f"{page.speed}; {list_faces(seen.faces)}")
                 if page.stopped:
                     break
         page.stopped = True  # viewers who wait for the next picture
 
 
-def describe_faces(faces: Faces) -> str:
+def list_faces(faces: Faces) -> str:
     """Returns track, label and probability of each face as text."""
     people = []
     for face in faces:

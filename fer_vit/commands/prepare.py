@@ -17,6 +17,7 @@ from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.data.shards import parse_shard_name
 from fer_vit.errors import FerVitError, check_number, check_whole, printable, suggest
 from fer_vit.face.detectors import DETECTORS, DetectorName
+from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
 from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
@@ -111,7 +112,7 @@ def prepare(
             tables = [manifest.table for manifest in added]
             schema.write_manifest(out, reading, source, embed, more=tables)
 
-    LOGGER.info(summarize(reading, out).replace(str(base), str(root)))
+    LOGGER.info(describe_reading(reading, out).replace(str(base), str(root)))
     if added:
         rows = sum(len(manifest) for manifest in added)
         LOGGER.info(f"added: {rows:,} rows of {', '.join(map(str, add))}")
@@ -253,14 +254,14 @@ def _with_landmarks(
     return reading
 
 
-def summarize(reading: Reading, out: Path) -> str:
+def describe_reading(reading: Reading, out: Path) -> str:
     """Returns what was written as lines of text.
 
     These are images by split and class, faces found, images left out and the size of the files.
     """
     rows = len(reading.rows)
-    detected = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
-    whole = sum(row.score == 0 for row in reading.rows)
+    detected = sum(row.landmarks is not None and row.score != NOT_FOUND for row in reading.rows)
+    whole = sum(row.score == NOT_FOUND for row in reading.rows)
     faces = f"faces found: {detected:,} of {rows:,} ({detected / max(rows, 1):.2%})"
     if whole:
         faces += f"; taken whole as a face: {whole:,}"

@@ -59,7 +59,7 @@ def repeat(
         The rows of the table: `mean`, `sd` and `values` of each score.
     """
     check_number("seeds", seeds, 1, 1000)
-    check_folder(output)
+    check_runs(output)
     recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]
     rows = Manifest.read(manifest).split(split)
     if not len(rows):
@@ -92,13 +92,13 @@ def repeat(
                 file.write_text(json_text(run), "utf-8")
 
     runs = read_runs(output)
-    results = summarize(runs)
-    write_tables(output, runs, results)
+    results = summarize_runs(runs)
+    write_runs(output, runs, results)
     LOGGER.info(f"{align_columns(table_rows(results))}\nWritten to {output}: results.md, runs.csv")
     return results
 
 
-def check_folder(output: Path) -> None:
+def check_runs(output: Path) -> None:
     """Raises FerVitError when a folder has other content than the runs of this command."""
     if output.is_file():
         raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
@@ -125,7 +125,7 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (*(run[name] for name in GROUP_COLUMNS), run["seed"]))
 
 
-def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summarize_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns mean, standard deviation (over n - 1) and values of each score, for each group.
 
     A score that is infinite in a run has neither.
@@ -172,7 +172,7 @@ def score_text(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
-def write_tables(
+def write_runs(
     output: Path, runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> None:
     """Writes OUTPUT/runs.csv and OUTPUT/results.md."""

@@ -67,12 +67,12 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         generator="fer-vit compare",
         facts=facts,
         note=MEASURES_NOTE,
-        sections=sections(study, shown, lines),
+        sections=study_sections(study, shown, lines),
     )
     return "\n".join([*lines, *map(printable, missing), written])
 
 
-def sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
+def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
     """Returns the parts of the page: a section for each kind of measures, and the methods."""
     parts = [outcome_section(study, outcome) for outcome in results.outcomes]
     if results.courses:

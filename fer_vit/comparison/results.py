@@ -10,11 +10,11 @@ import numpy as np
 from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.series import (
     average_series,
+    bin_values,
     check_grid,
     leave_one_out,
     mean_course,
     pair_correlations,
-    resample,
     synchrony,
 )
 from fer_vit.comparison.statistics import (
@@ -187,7 +187,7 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
             )
         return None
     check_grid(study.seconds, len(study.paths), grid)
-    series = resample(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
+    series = bin_values(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
     persons = {}
     several = {}
     for name, rows in study.conditions.items():

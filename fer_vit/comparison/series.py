@@ -98,7 +98,7 @@ def check_grid(seconds: Array, clips: int, step: float) -> int:
     return bins
 
 
-def resample(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
+def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
     """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
 
     Bin t has the values from `t * step` up to `(t + 1) * step`, the first one those before 0 as

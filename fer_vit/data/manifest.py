@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import merge_outputs, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
-from fer_vit.listing import name_text
+from fer_vit.listing import counted, name_text
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -68,6 +69,7 @@ class Manifest:
             ) from error
         manifest = cls(path, table, names)
         manifest._warn_of_unnamed_targets()
+        manifest._warn_of_repeated_rows()
         return manifest
 
     def _warn_of_unnamed_targets(self) -> None:
@@ -81,6 +83,32 @@ class Manifest:
                 f"{self.path}: {name_text(unnamed, most=6)} are no targets, because the metadata "
                 "does not name them. Prepare the data set with `--targets`."
             )
+
+    def _warn_of_repeated_rows(self) -> None:
+        """Warns of faces that are there several times: each row counts, also in other splits.
+
+        Images of the same name are compared by their content.
+        """
+        paths = pc.struct_field(self.table["image"], "path").to_pylist()
+        keys = list(zip(paths, self.column("source"), self.column("face"), strict=True))
+        numbers = Counter(keys)
+        splits: dict[Any, list[str]] = defaultdict(list)
+        for row, key in enumerate(keys):
+            if key[0] is not None and numbers[key] > 1:
+                content = self.table["image"][row]["bytes"].as_py()
+                splits[*key, content].append(self.table["split"][row].as_py())
+
+        repeated = {key: rows for key, rows in splits.items() if len(rows) > 1}
+        if not repeated:
+            return
+        more = sum(len(rows) - 1 for rows in repeated.values())
+        across = sum(len(set(rows)) > 1 for rows in repeated.values())
+        names = name_text(path for path, *_ in repeated)
+        LOGGER.warning(
+            f"{self.path}: {counted(len(repeated), 'face')} with {counted(more, 'further row')} "
+            f"({names}), {across:,} of them in several splits. Each row counts: remove those that "
+            "should not."
+        )
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":

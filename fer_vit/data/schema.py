@@ -50,6 +50,7 @@ Embed = Literal["auto", "always"]
 # by default, images smaller than this many bytes are stored inside the manifest
 EMBED_BELOW = 32 * 1024
 ROW_GROUP = 2000  # rows that are written at once
+FARTHEST = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
 ARROW = {
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
@@ -254,8 +255,13 @@ def _find_wrong(
     rows = pc.list_parent_indices(landmarks).filter(no_pair)
     yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
     coordinates = read_lists(landmarks, count, 2)  # (M, 5, 2)
-    wrong = ~np.isfinite(coordinates).all((1, 2))
-    yield "landmarks", expected, pc.and_(landmarks.is_valid(), pa.array(wrong))
+    wrong = ~(np.abs(coordinates) <= FARTHEST).all((1, 2))  # or NaN
+    within = f"{expected} in pixels, at most {FARTHEST:,} from 0"
+    yield "landmarks", within, pc.and_(landmarks.is_valid(), pa.array(wrong))
+    same = (coordinates == coordinates[:, :1]).all((1, 2))
+    yield "landmarks", f"{expected} at different places", pa.array(same)
+
+    yield "score", "a finite score", pc.is_inf(table["score"])
 
 
 def write_manifest(

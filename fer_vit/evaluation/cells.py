@@ -102,7 +102,7 @@ def text_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
-def encode(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
+def encode_cells(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
     """Returns the distinct cells of a column, the last is None, and an index for each cell (N,)."""
     text = text_column(cells)
     if not pa.types.is_dictionary(text.type):
@@ -119,7 +119,7 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
 
     Also returns how often each word for a missing value occurs; empty cells are not counted.
     """
-    distinct, index = encode(cells)
+    distinct, index = encode_cells(cells)
     counts = np.bincount(index, minlength=len(distinct))
     names: list[str | None] = []
     words: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
 
 def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     """Returns a column of paths (N,), None where empty; a file may be called NA or - as well."""
-    distinct, index = encode(cells)
+    distinct, index = encode_cells(cells)
     paths: list[str | None] = []
     for cell in distinct:
         empty = cell is None or not cell.strip(SPACES)
@@ -291,7 +291,7 @@ def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
     return None
 
 
-def check_whole(values: Array) -> None:
+def check_whole_cells(values: Array) -> None:
     """Raises BadCellError when a number (N,) is not whole; NaN is missing."""
     known = ~np.isnan(values)
     wrong = known & ((values != np.floor(values)) | (np.abs(values) > SAFE))

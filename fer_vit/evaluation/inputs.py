@@ -21,9 +21,12 @@ from fer_vit.store.hub import DEFAULT
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a manifest is read and predicted; see the options of `fer-vit evaluate`."""
+    """How a manifest is read and predicted; see the options of `fer-vit evaluate`.
 
-    split: Split = "val"
+    `split` is the option: None if it was not given.
+    """
+
+    split: Split | None = None
     merge: Merge | None = None
     prior: str | None = None
     classes: Sequence[str] = ()
@@ -35,9 +38,14 @@ class Conditions:
                 "class."
             )
 
+    @property
+    def chosen_split(self) -> Split:
+        """The split of a manifest that is read."""
+        return self.split or "val"
+
     def read(self, path: Path) -> Manifest:
         """Reads the split of a manifest, with merged labels, without faces of other classes."""
-        rows = Manifest.read(path, [self.split]).split(self.split)
+        rows = Manifest.read(path, [self.chosen_split]).split(self.chosen_split)
         if self.merge:
             return rows.merge_labels(self.merge)
         if self.classes:
@@ -50,8 +58,8 @@ class Conditions:
     ) -> tuple[EvaluatedFaces, Recognizer]:
         """Predicts a manifest; probabilities are merged as `merge_for` returns it."""
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
-        faces = predict_manifest(model, rows, self.split, self.merge_for(model, rows))
-        facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
+        faces = predict_manifest(model, rows, self.chosen_split, self.merge_for(model, rows))
+        facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
             if old != new:
@@ -88,13 +96,13 @@ def read_faces(
                 "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
             )
         is_split = labels is not None and not is_table(labels)
-        if conditions.split != "val" and not is_split:
+        if conditions.split is not None and not is_split:
             raise FerVitError(
                 "`--split` is a split of a manifest, but there are only tables. Leave it out."
             )
         faces = read_predictions(data)
         if labels:
-            faces = add_labels(faces, labels, conditions.split)
+            faces = add_labels(faces, labels, conditions.chosen_split)
         return faces, None, None
     if labels is not None:
         raise FerVitError(

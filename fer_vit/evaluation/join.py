@@ -240,7 +240,17 @@ def refuse_twice(table: Table, paths: Sequence[str]) -> None:
 
 
 def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:
-    """Returns a second model's probabilities of the same faces and labels (N, C)."""
+    """Returns a second model's probabilities (N, C), in the order of `faces` and their labels.
+
+    Args:
+        faces: N faces with C labels.
+        second: The faces as the second model has predicted them; those without a face have NaN.
+        path: The second model or its table, for messages.
+
+    Raises:
+        FerVitError: A path or label of `faces` is not among the second model's, or no photo has a
+            face for both models.
+    """
     order = [find_label(label, second.labels, "The first model") for label in faces.labels]
     rows = match_paths(faces.paths, second.paths, path)
     probabilities = second.probabilities[rows][:, order]

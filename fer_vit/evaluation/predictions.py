@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.cells import (
     BadCellError,
     check_magnitude,
-    check_whole,
+    check_whole_cells,
     normal_path,
     objects,
     read_names,
@@ -37,7 +37,7 @@ from fer_vit.evaluation.read import Table, is_table, read_table
 from fer_vit.evaluation.shape import PATH
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import SEPARATOR, UNCERTAIN, are_uncertain
+from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain
 from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.predict.tables import find_tables, format_counts
@@ -105,7 +105,7 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
         labels=labels,
         paths=columns[PATH],
         probabilities=probabilities,
-        detected=predicted & (score != 0),
+        detected=predicted & (score != NOT_FOUND),
         targets=None,
         columns=columns,
         rows=np.arange(len(predicted)),
@@ -180,7 +180,7 @@ def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
         values = read_numbers(table[name], mark)
         check_magnitude(values, LARGEST)
         if kind is int:
-            check_whole(values)
+            check_whole_cells(values)
     except BadCellError as error:
         raise _bad_cell(table, name, error) from error
     return values

@@ -101,7 +101,12 @@ def _row_name(path: Path, row: int) -> str:
 def read_table(*paths: Path) -> Table:
     """Reads a table, or several of a folder as one; raises FerVitError if one is not readable."""
     first = paths[0]
-    read = READERS[first.suffix.lower()]
+    check_regular(first)
+    read = READERS.get(first.suffix.lower())
+    if read is None:
+        raise TableError(
+            f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
+        )
     tables = []
     rows = {}
     for path in paths:

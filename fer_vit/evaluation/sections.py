@@ -25,7 +25,7 @@ from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
 
 
-def sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
+def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
     """Returns the parts of an evaluation: results in words, scores, and scores by group."""
     groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     rows, text = _score_rows(results, len(np.unique(faces.units)))

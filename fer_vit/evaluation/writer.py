@@ -10,7 +10,7 @@ from fer_vit.evaluation.cards import choose_cards
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.page import write_files
 from fer_vit.evaluation.scores import suspect_labels
-from fer_vit.evaluation.sections import sections
+from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array
 
 LABELS_NOTE = (
@@ -43,7 +43,7 @@ def write_results(
         "title": "How good the predictions are",
         "generator": "fer-vit evaluate",
         "facts": shown_facts,
-        "sections": sections(results, faces),
+        "sections": evaluation_sections(results, faces),
     }
     if faces.targets is not None:
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())

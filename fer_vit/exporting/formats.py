@@ -160,7 +160,7 @@ def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
         graph = torch.onnx.export(
             program,
             dynamic_shapes=any_number(inputs),
-            output_names=output_names(model),
+            output_names=graph_outputs(model),
             verbose=False,
         )
     assert graph is not None
@@ -214,7 +214,7 @@ class AllHeads(nn.Module):
         return (probabilities, *values)
 
 
-def output_names(model: Recognizer) -> list[str]:
+def graph_outputs(model: Recognizer) -> list[str]:
     """Returns the names of what a graph returns, in order: the probabilities, and further heads."""
     return ["probabilities", *model.net.heads]
 
@@ -222,7 +222,7 @@ def output_names(model: Recognizer) -> list[str]:
 def trace_program(model: Recognizer, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     """Returns the graph of a model, which takes any number of faces.
 
-    It returns the probabilities, or a tuple of the outputs of `output_names` if the model has
+    It returns the probabilities, or a tuple of the outputs of `graph_outputs` if the model has
     further heads.
     """
     graph: nn.Module = AllHeads(model) if len(model.net.heads) else model

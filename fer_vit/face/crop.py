@@ -5,7 +5,7 @@ eye distance and eye-to-mouth distance, which is stable for turned and nodding h
 parallel and perpendicular to the line through the eyes. Left and right are the person's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -115,6 +115,21 @@ class CropSpec:
     align: Align = "landmarks"
     # the landmarks (5, 2) as fractions of the side
     template: tuple[tuple[float, float], ...] = geometry.TEMPLATE
+
+
+def crop_for(
+    img_size: int, regions: Iterable[str], align: Align, template: Iterable[Sequence[float]]
+) -> CropSpec:
+    """Returns how faces are cropped for a model, by the settings of its file.
+
+    Args:
+        img_size: The side of the crop.
+        regions: The names of the regions.
+        align: As in `CropSpec`.
+        template: Five points; none: the default ones.
+    """
+    points = tuple((x, y) for x, y in template)
+    return CropSpec(img_size, tuple(regions), align, points or geometry.TEMPLATE)
 
 
 UNCHANGED = np.eye(2, 3)

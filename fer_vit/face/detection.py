@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.faces import Faces, PhotoInfo, found_faces
+from fer_vit.faces import NOT_FOUND, Faces, PhotoInfo, found_faces
 from fer_vit.geometry import Array
 
 
@@ -17,7 +17,12 @@ class Detection(NamedTuple):
 
     box: Array  # xyxy (4,); may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
-    score: float  # in [0, 1]; 0 for a full-image face because none was found, NaN without detection
+    score: float  # in [0, 1]; `NOT_FOUND` for a full image, NaN without a detector
+
+    @property
+    def not_found(self) -> bool:
+        """Whether a detector found no face, so that the full image is taken as one."""
+        return self.score == NOT_FOUND
 
     @property
     def side(self) -> float:

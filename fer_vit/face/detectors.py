@@ -18,6 +18,7 @@ from fer_vit.face.landmarks import (
     refine_points,
 )
 from fer_vit.face.yunet import find_by_network, yunet_path
+from fer_vit.faces import NOT_FOUND
 from fer_vit.geometry import Array, Image, full_box
 
 MIN_SIDE, MAX_SIDE = 224, 1280
@@ -257,7 +258,7 @@ def detect_in_crop(detector: Detector, image: Image) -> Detection:
     if face and box_iou(face, face._replace(box=full_box(image))) < 0.5:
         return refine_landmarks(grey, [face])[0]
     full = full_image_face(grey)
-    return face._replace(landmarks=full.landmarks) if face else full._replace(score=0.0)
+    return face._replace(landmarks=full.landmarks) if face else full._replace(score=NOT_FOUND)
 
 
 def grey_copy(image: Image) -> Image:

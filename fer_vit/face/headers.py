@@ -49,7 +49,7 @@ def image_size(data: bytes) -> Size | None:
     None for an unknown format or a truncated header. Raises ImageError for a JPEG with too many
     segments.
     """
-    known = find_format(data)
+    known = find_image_format(data)
     if known is None:
         return None
     try:
@@ -60,7 +60,7 @@ def image_size(data: bytes) -> Size | None:
 
 def image_suffix(data: bytes) -> str | None:
     """Returns a suffix for an encoded image by its content; None for other content."""
-    known = find_format(data)
+    known = find_image_format(data)
     if known is None or is_clip(data):
         return None
     return known.suffix
@@ -280,7 +280,7 @@ IMAGE_FORMATS = (
 )
 
 
-def find_format(data: bytes) -> ImageFormat | None:
+def find_image_format(data: bytes) -> ImageFormat | None:
     """Returns the format of an encoded image by how it begins; None for others."""
     for known in IMAGE_FORMATS:
         if known.signature.match(data):

@@ -29,7 +29,7 @@ from fer_vit.face.headers import (
     Size,
     brands,
     count_scans,
-    find_format,
+    find_image_format,
     image_size,
     is_clip,
 )
@@ -186,7 +186,7 @@ def check_cost(data: bytes) -> None:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
-    known = find_format(data)
+    known = find_image_format(data)
     size = image_size(data)
     if known is None:
         raise ImageError(_reason_unread(data))

@@ -39,8 +39,8 @@ def head_angles(faces: Faces) -> Array:
     by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
     if by_landmarks:
         for row, points in enumerate(faces.landmarks):
-            pose = None if faces.score[row] == 0 else head_pose(points)
-            if pose is not None:
+            pose = head_pose(points)
+            if pose is not None and not faces.not_found[row]:
                 angles[row] = pose
     for index, name in enumerate(Pose._fields):
         if name in faces.scheme.outputs:

@@ -10,7 +10,7 @@ from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
-from fer_vit.report.table import TableWriter
+from fer_vit.report.table import write_fields
 
 MOVE = HEADS[MOVEMENTS].prefix
 SHORTEST = 1e-6
@@ -289,8 +289,7 @@ class People:
         """
         self.end()
         fields = choose_fields(people_fields(labels, self._outputs), heads)
-        columns = {field.name: field.kind for field in fields}
-        with TableWriter(path, columns, overwrite=overwrite) as table:
+        with write_fields(path, fields, overwrite=overwrite) as table:
             for person in self._persons.values():
                 lengths = [run.end - run.start for run in person.intervals]
                 row: dict[str, Any] = {
@@ -360,8 +359,7 @@ def write_intervals(
         with atomic_write(path, overwrite=overwrite) as file:
             file.write_text(format_textgrid(intervals, end), encoding="utf-8")
         return
-    columns = {field.name: field.kind for field in INTERVALS}
-    with TableWriter(path, columns, overwrite=overwrite) as table:
+    with write_fields(path, INTERVALS, overwrite=overwrite) as table:
         table.write([vars(interval) for interval in intervals])
 
 

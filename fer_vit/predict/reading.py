@@ -10,11 +10,10 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 import fer_vit.predict.photos as media
-from fer_vit.face.crop import CropSpec
+from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
-from fer_vit.geometry import TEMPLATE
 from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader
 from fer_vit.processes import cores
 from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
@@ -92,6 +91,5 @@ def start_reading(
         return None
     settings = json.loads((folder / CONFIG).read_text("utf-8"))
     config = settings["config"]
-    template = tuple(map(tuple, settings["template"] or TEMPLATE))
-    spec = CropSpec(config["img_size"], tuple(config["regions"]), settings["align"], template)
+    spec = crop_for(config["img_size"], config["regions"], settings["align"], settings["template"])
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

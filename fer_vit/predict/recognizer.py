@@ -26,7 +26,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.explain.trace import attention_views, trace
-from fer_vit.face.crop import CropSpec, check_regions, warp
+from fer_vit.face.crop import check_regions, crop_for, warp
 from fer_vit.face.detectors import ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
@@ -42,7 +42,7 @@ from fer_vit.faces import (
     join_faces,
     no_faces,
 )
-from fer_vit.geometry import TEMPLATE, Array, Float32Array, Image, rotation
+from fer_vit.geometry import Array, Float32Array, Image, rotation
 from fer_vit.heads import EXPRESSION, in_picture, target_column
 from fer_vit.labels import read_prior
 from fer_vit.losses import decode
@@ -132,9 +132,8 @@ class Recognizer(nn.Module):
         self.eval()
         self.labels = net.settings.labels  # the C expressions in the order of the probabilities
         self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
-        template = net.settings.template or TEMPLATE
-        self.crop_spec = CropSpec(
-            net.config.img_size, tuple(net.config.regions), net.settings.align, template
+        self.crop_spec = crop_for(
+            net.config.img_size, net.config.regions, net.settings.align, net.settings.template
         )
 
     def train(self, mode: bool = True) -> Self:

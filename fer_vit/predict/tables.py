@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +23,7 @@ from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
-from fer_vit.fields import Cell, Field, choose_fields, face_fields
+from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
 from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
@@ -32,7 +32,7 @@ from fer_vit.predict.reading import Started
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
-from fer_vit.report.table import FACTS, TableWriter
+from fer_vit.report.table import FACTS, write_fields
 from fer_vit.version import __version__
 
 PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
@@ -303,7 +303,7 @@ def _write_tables(
     by_source = groupby(photos, lambda faces: faces.infos[0].index)
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
-        with write_faces(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
+        with write_fields(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
             parts = (part for _, part in islice(by_source, len(chunk)))
             for faces in chain.from_iterable(parts):
                 rows = faces.rows(fields, min_confidence=outputs.min_confidence)
@@ -336,13 +336,6 @@ def recognize_others(
         for faces in parts:
             infos = tuple(replace(info, index=index) for info in faces.infos)
             yield replace(faces, infos=infos)
-
-
-def write_faces(path: Path, fields: Sequence[Field], **options: Any) -> TableWriter:
-    """Returns the writer of a table of faces with some columns; options as for `TableWriter`."""
-    types = {field.name: field.kind for field in fields}
-    formats = {field.name: field.format for field in fields}
-    return TableWriter(path, types, formats=formats, **options)
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
-from fer_vit.fields import NUMBER, Cell
+from fer_vit.fields import NUMBER, Cell, Field
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
@@ -278,6 +278,16 @@ class TableWriter:
         self._open.callback(self._file.close, complete=error[0] is None)
         with self._errors_with_path():
             self._open.__exit__(*error)
+
+
+def write_fields(path: Path, fields: Sequence[Field], **options: Any) -> TableWriter:
+    """Returns the writer of a table with described columns; options as for `TableWriter`.
+
+    In text, numbers have the digits of their unit.
+    """
+    types = {field.name: field.kind for field in fields}
+    formats = {field.name: field.format for field in fields}
+    return TableWriter(path, types, formats=formats, **options)
 
 
 class CompleteWrites(io.FileIO):

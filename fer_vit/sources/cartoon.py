@@ -21,7 +21,7 @@ from fer_vit.sources.movements import (
     MOVEMENT_RANGES,
     OPENED_LIPS,
     SNEERING_LIPS,
-    Look,
+    Appearance,
     Parameters,
     draw_targets,
     expression_values,
@@ -167,7 +167,7 @@ def _blend(colour: Array, towards: Array, share: float) -> Array:
     return colour + min(max(share, 0.0), 1.0) * (towards - colour)
 
 
-def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
+def _head(fill: Fill, look: Appearance, skin: Array, hair: Array) -> None:
     x = 0.5 - look["yaw"]
     ears_y = 0.47
     width = look["head_width"]
@@ -191,7 +191,9 @@ def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
     fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
 
 
-def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris: Array) -> Point:
+def _eye(
+    fill: Fill, look: Appearance, moved: Parameters, side: int, skin: Array, iris: Array
+) -> Point:
     x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
     y = TEMPLATE[0][1]
     width = look["eye_width"]
@@ -215,7 +217,7 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
     return x, y
 
 
-def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
+def _brows(fill: Fill, look: Appearance, moved: Parameters, colour: Array) -> None:
     x = 0.5 + 0.8 * look["yaw"]
     # STROKE runs from the inner end to the outer.
     away = (
@@ -230,7 +232,7 @@ def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
         fill(_stroke(x + side * away, y, look["brow_width"]), colour)
 
 
-def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
+def _nose(fill: Fill, look: Appearance, moved: Parameters, skin: Array) -> Point:
     x = 0.5 + 1.4 * look["yaw"]
     y = look["nose_y"]
     wrinkle = moved.nose_wrinkle
@@ -254,7 +256,7 @@ def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
     return x, y
 
 
-def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Point, Point]:
+def _mouth(fill: Fill, look: Appearance, moved: Parameters, skin: Array) -> tuple[Point, Point]:
     t = -COS[:25]  # from the right corner, -1, to the left
     bow = SIN[:25]  # 0 at the corners, 1 in the middle
     x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t

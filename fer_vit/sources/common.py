@@ -187,7 +187,7 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
         face = detector.find_in_crop(image)
         if face is None:
             return row
-        if cut and not face.score:
+        if cut and face.not_found:
             return "no face found"
         row.close_up = close_up(image, face.box)
         row.landmarks = face.landmarks

@@ -13,7 +13,7 @@ from fer_vit.face.crop import REGIONS
 from fer_vit.geometry import Array
 from fer_vit.heads import target_column
 
-Look = dict[str, float]
+Appearance = dict[str, float]
 
 
 class Parameters(NamedTuple):
@@ -150,7 +150,7 @@ DRAWN_OUTPUTS = {
 }
 
 
-def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
+def draw_targets(look: Appearance, moved: Parameters) -> dict[str, float]:
     """Returns the targets of a drawn face by column.
 
     They are the parameters of the drawing, as a picture shows them.
@@ -184,7 +184,7 @@ def draw_targets(look: Look, moved: Parameters) -> dict[str, float]:
     return targets
 
 
-def shown_movements(look: Look, moved: Parameters) -> Parameters:
+def shown_movements(look: Appearance, moved: Parameters) -> Parameters:
     """Returns the movements that a picture shows.
 
     It does not show how high the brows of a person are at rest, and how open the eyes: both are

@@ -22,7 +22,7 @@ from fer_vit.files import check_permission, json_text
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
-from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_model_folder, find_folder
 from fer_vit.store.settings import check_settings
 
 LOGGER = logging.getLogger("fer_vit")
@@ -144,7 +144,7 @@ def read_model(
             raise no_expressions(name)
         return settings, state
     folder = find_folder(name, **hub)
-    check_folder(folder, name)
+    check_model_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
             raise ModelError(

@@ -83,7 +83,7 @@ def shipped_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
 
 
-def check_folder(folder: Path, name: str | Path) -> None:
+def check_model_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
@@ -107,7 +107,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     Raises:
         FerVitError: The folder is not a model, or the hub cannot be reached or rejects it.
     """
-    check_folder(Path(folder), folder)
+    check_model_folder(Path(folder), folder)
     _check_endpoint()
     api = HfApi(token=token)
     try:

@@ -12,7 +12,9 @@ from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
 from fer_vit.train.outputs import Shared
 
 
-def check_targets(manifest: Manifest, trained: Mapping[str, Shared], *, has_teachers: bool) -> None:
+def check_learnable(
+    manifest: Manifest, trained: Mapping[str, Shared], *, has_teachers: bool
+) -> None:
     """Raises FerVitError when a head or the expression cannot learn.
 
     Args:

@@ -262,6 +262,8 @@ def train(args: list[str]) -> str:
         best = best_checkpoint(cli.trainer)
         if best:
             log_once(next_command(cli, best))
+        else:
+            log_once("No best checkpoint was written: without a validation there is none.")
         return best
     except (
         ArgumentError,

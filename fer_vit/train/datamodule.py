@@ -111,8 +111,21 @@ class FaceDataModule(L.LightningDataModule):
                 f"The task has the labels {', '.join(labels)}, but {self.manifest.path} has "
                 f"{', '.join(self.labels)}. Give the task `labels=data.labels`."
             )
+        if stage == "fit":
+            self._report_one_class()
         if stage == "fit" and self.augment.mirror > 0:
             self._report_one_sided()
+
+    def _report_one_class(self) -> None:
+        """Logs if all training faces have the same label."""
+        if self.streamed or self.unlabelled or not self.manifest.split("train").has_labels:
+            return
+        (seen,) = torch.nonzero(self.class_counts(), as_tuple=True)
+        if len(seen) == 1:
+            log_once(
+                f"All training faces have the label {self.labels[int(seen)]}: the model learns to "
+                "predict nothing else. Add faces of other classes."
+            )
 
     def _report_one_sided(self) -> None:
         """Logs which outputs have no target in mirrored faces."""

@@ -61,7 +61,7 @@ def take_weights(
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    state, resampled = resample(net, settings["config"], state)
+    state, resampled = fit_sizes(net, settings["config"], state)
     match = _compare_encoders(net, settings, state)
     if len(match.fitting) < 0.9 * match.total:
         raise FerVitError(
@@ -86,7 +86,7 @@ def take_weights(
     return f"Started from {name}: {encoder}; {classes}{sizes}{match.differences}."
 
 
-def resample(
+def fit_sizes(
     net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Fits another network's learned positions and patch kernels to the sizes of this one.

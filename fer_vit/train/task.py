@@ -33,7 +33,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import read_model
-from fer_vit.train.checks import check_monitored, check_targets
+from fer_vit.train.checks import check_learnable, check_monitored
 from fer_vit.train.log import log_once
 from fer_vit.train.metrics import (
     class_recall,
@@ -196,7 +196,7 @@ class FERTask(RegionViTModule):
         if manifest is not None:
             if not data.streamed:
                 trained = {head: self.shared[head] for head in self.head_weights}
-                check_targets(manifest, trained, has_teachers=bool(self.teachers.names))
+                check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
             callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
             monitored = {callback.monitor for callback in callbacks if callback.monitor}
             check_monitored(manifest, monitored, [*self.head_weights])

@@ -151,7 +151,7 @@ def mean_face(label: str, crop_size: int) -> Face:
     return replace(faces, probabilities=np.ones((1, 1)), to_crop=to_crop[None])[0]
 
 
-def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
+def write_averages(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
     """Writes `shares.csv` and `relations.csv`: means by predicted expression with their intervals.
 
     Values that no face has are left out.

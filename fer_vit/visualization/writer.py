@@ -26,7 +26,7 @@ from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
 from fer_vit.report.html import render
 from fer_vit.report.table import TableWriter
-from fer_vit.visualization.averages import Average, list_heads, write_heads, write_tables
+from fer_vit.visualization.averages import Average, list_heads, write_averages, write_heads
 from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import (
     ExplainOptions,
@@ -273,7 +273,7 @@ def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[d
     """Writes the tables of means; returns the mean faces for the page, in the order of labels."""
     predicted = [label for label in model.labels if label in saver.by_label]
     averages = {label: saver.by_label[label] for label in predicted}
-    write_tables(folder, averages, saver.regions)
+    write_averages(folder, averages, saver.regions)
     if saver.records:
         write_heads(folder, saver.every, len(model.net.vit.blocks))
     shown = []

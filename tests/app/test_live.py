@@ -3,6 +3,7 @@
 import io
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,9 +36,8 @@ def seen(level: int, number: int = 0) -> ClassifiedFrame:
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn = []
-    draw = server.draw_faces
-    monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
+    drawing = Mock(side_effect=server.draw_faces)
+    monkeypatch.setattr(server, "draw_faces", drawing)
     page = LivePage("live.csv")
     with (
         TestClient(create_app(page), base_url="http://localhost") as client,
@@ -46,9 +46,9 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
         assert "fer-vit live" in client.get("/").text
         for number in range(100):
             page.show(seen(number, 1))
-        assert not drawn
+        assert not drawing.called
         states = [*pool.map(lambda _: client.get("/live/newest").json(), range(8))]
-    assert drawn == [1]
+    assert drawing.call_count == 1
     assert {state["number"] for state in states} == {100}
     state = states[0]
     assert (state["status"], state["recording"], state["stopped"]) == (
@@ -86,7 +86,7 @@ def test_a_viewer_stops_it() -> None:
 
 
 @pytest.mark.slow
-def test_in_a_browser() -> None:
+def test_the_page_of_live_in_a_browser() -> None:
     page = LivePage("live.csv")
     sock, address = listen(["127.0.0.1"], 0)
     with chromium() as browser:

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +24,7 @@ from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
-    column_types,
+    json_types,
     named_by_content,
     outputs_of_models,
     refuse_large,
@@ -33,22 +35,35 @@ from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization import writer
+from fer_vit.visualization.evidence import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.servers import obey
 from tests.helpers.videos import write_video
 
 
+def fill_uploads(folder: Path) -> Path:
+    """Returns a folder of uploads in the folder of a job."""
+    uploads = folder / "job" / "uploads"
+    uploads.mkdir(parents=True)
+    Image.fromarray(astronaut()).save(uploads / "group.jpg")
+    Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(uploads / "empty.png")
+    (uploads / "text.jpg").write_text("Hello")
+    return uploads
+
+
 @pytest.fixture
 def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of uploads, which is the working directory."""
-    folder = tmp_path / "job" / "uploads"
-    folder.mkdir(parents=True)
-    Image.fromarray(astronaut()).save(folder / "group.jpg")
-    Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(folder / "empty.png")
-    (folder / "text.jpg").write_text("Hello")
+    folder = fill_uploads(tmp_path)
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports explain by the method that takes a tenth of the time."""
+    monkeypatch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
 
 
 def run(
@@ -87,28 +102,55 @@ def test_outputs_of_models_are_those_of_their_tables() -> None:
     assert outputs[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
 
 
-def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
+class Report(NamedTuple):
+    """What the job of a report yields and writes."""
+
+    folder: Path
+    events: list[Event]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Of a photo of a face, one without a face, a text, and a clip."""
+    uploads = fill_uploads(tmp_path_factory.mktemp("report"))
     write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
-    found_faces, *explaining, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
-    assert found_faces["messages"] == [
-        "group.jpg: 1 face (1 happiness).",
-        "clip.mp4: person 1 mostly happiness.",
-    ]
-    assert found_faces["warnings"] == [
-        "No face found in empty.png.",
-        f"text.jpg cannot be read: {image_file.UNREADABLE}.",
-    ]
-    assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(uploads)
+        events = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
+    return Report(uploads.parent, events)
+
+
+def test_a_report_has_a_message_for_each_file(report: Report) -> None:
+    group, clip = report.events[0]["messages"]
+    assert re.findall(r"group\.jpg|happiness|\d+ ", group) == ["group.jpg", "1 ", "1 ", "happiness"]
+    assert re.findall(r"clip\.mp4|happiness|\d+ ", clip) == ["clip.mp4", "1 ", "happiness"]
+    empty, text = report.events[0]["warnings"]
+    assert "empty.png" in empty
+    assert text.startswith("text.jpg")
+    assert image_file.UNREADABLE in text
+
+
+def test_a_report_counts_the_faces_that_it_explains(report: Report) -> None:
+    _, *explaining, _ = report.events
+    assert explaining == [{"state": "explaining", "faces": n, "of": 3} for n in (1, 2, 3)]
+
+
+def test_a_report_shows_photos_with_their_faces(report: Report) -> None:
+    done = report.events[-1]
     assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
-    marked = np.asarray(Image.open(uploads.parent / "photos" / "0.jpg")).astype(int)
+    marked = np.asarray(Image.open(report.folder / "photos" / "0.jpg")).astype(int)
     changed = np.abs(marked - astronaut()).max(2) > 100
     assert changed[60:180, 170:275].mean() > 0.02
     assert changed[250:].mean() < 0.001
-    assert explaining == [{"state": "explaining", "faces": n, "of": 3} for n in (1, 2, 3)]
-    files = {path.name for path in uploads.parent.iterdir()}
+
+
+def test_a_report_writes_its_files_without_paths_of_the_server(report: Report) -> None:
+    assert [row["frame"] for row in read(report.folder / "faces.csv")][3:] == [2, 6]
+    files = {path.name for path in report.folder.iterdir()}
     assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= files
-    assert str(uploads) not in (uploads.parent / "report" / "index.html").read_text()
+    page = (report.folder / "report" / "index.html").read_text()
+    assert str(report.folder / "uploads") not in page
 
 
 def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:
@@ -120,6 +162,7 @@ def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> 
     assert files == {"uploads", "faces.csv", "photos"}
 
 
+@pytest.mark.usefixtures("quick_explanations")
 @pytest.mark.parametrize("explain", [True, False])
 def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
     explain: bool, uploads: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +183,7 @@ def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
     assert [decoded[Path(name).read_bytes()] for name in names] == [2, 1]
 
 
+@pytest.mark.usefixtures("quick_explanations")
 def test_a_clip_is_searched_once(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_video(uploads / "clip.mp4", [astronaut()] * 2, [0, 0.1])
     searched: list[object] = []
@@ -174,7 +218,7 @@ def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:
 def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
     types = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
     run(uploads, ["group.jpg", "empty.png"], "faces.json")
-    columns = column_types()
+    columns = json_types()
     for row in json.loads((uploads.parent / "faces.json").read_text()):
         for name, cell in row.items():
             prefix = name.partition("_")[0]
@@ -193,7 +237,11 @@ def test_files_without_suffix_are_named_by_their_content(
     (uploads / f"blob{suffix}").write_bytes(b"another")
     names = named_by_content(["blob", f"blob{suffix}", "notes.txt"])
     assert names == [f"blob (1){suffix}", f"blob{suffix}", f"notes.txt{suffix}"]
-    assert run(uploads, names[:1]) == [{"state": "done"}]
+
+
+def test_a_photo_without_suffix_is_read(uploads: Path) -> None:
+    Image.fromarray(astronaut()).save(uploads / "blob", "WEBP")
+    assert run(uploads, ["blob"]) == [{"state": "done"}]
     assert [row["label"] for row in read(uploads.parent / "faces.csv")] == ["happiness"]
 
 
@@ -249,6 +297,7 @@ def test_clips_have_a_limit_of_pixels_together(
     assert frames == {"a.mp4": 10, "group.jpg": 1, "b.mp4": 10}
 
 
+@pytest.mark.usefixtures("quick_explanations")
 def test_a_report_names_refused_files_and_explains_the_others(
     uploads: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -913,7 +913,7 @@ MUTATIONS = [
         "fer_vit/app/uploads.py",
         "        if self._size > MAX_JSON:",
         "        if False:",
-        "tests/app/test_server.py::test_wrong_json",
+        "tests/app/test_server.py::test_wrong_json_is_refused",
     ),
     Mutation(
         "a request has at most 200 MB",
@@ -991,7 +991,7 @@ MUTATIONS = [
         "fer_vit/app/uploads.py",
         "        raise HTTPException(422, problems(error.errors())) from error\n",
         "        raise HTTPException(422, str(error.errors())) from error\n",
-        "tests/app/test_server.py::test_wrong_json",
+        "tests/app/test_server.py::test_wrong_json_is_refused",
     ),
     Mutation(
         "a file that crashes a decoder restarts the worker",

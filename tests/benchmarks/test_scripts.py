@@ -63,8 +63,9 @@ def test_the_stages_of_the_shipped_model_are_commands(tmp_path: Path) -> None:
         == len({stage.name for stage in stages})
         == len(stages)
     )
-    for words in (stage.words for stage in stages if stage.words[0] != "-m"):
-        parse(*words)
+    for stage in stages:
+        if stage.words[0] != "-m":
+            parse(*stage.words)
 
 
 def test_a_fine_tuning_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_the_clients_of_the_documentation(
 
 
 @pytest.mark.slow
-def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
+def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
     Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
     with chromium(
         "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
@@ -99,10 +99,8 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         )
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.set_default_timeout(BROWSER_PATIENCE)
-        files, find = (
-            page.locator("input[type=file]"),
-            page.get_by_role("button", name="Find faces"),
-        )
+        files = page.locator("input[type=file]")
+        find = page.get_by_role("button", name="Find faces")
         files.set_input_files([photo, tmp_path / "empty.png"])
         find.click()
         expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(

@@ -128,7 +128,8 @@ def test_options_of_fit_change_every_fold(
     for fold in range(2):
         (best,) = (tmp_path / "cv" / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         hyper = torch.load(best, weights_only=True)["hyper_parameters"]
-        assert (hyper["lr"], hyper["region_dropout"]) == (0.02, 0.1)
+        assert hyper["lr"] == 0.02
+        assert hyper["region_dropout"] == 0.1
     words[-1] = tmp_path / "other"
     assert "data.fold" in fails(capsys, *words, "--data.fold=0/3")
     assert "trainer.logger" in fails(capsys, *words, "--trainer.logger", "false")

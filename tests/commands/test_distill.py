@@ -172,7 +172,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_unlabelled_faces(
+def test_distill_adds_unlabelled_faces(
     faces: Path, photos: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = [
@@ -228,7 +228,7 @@ def test_the_most_common_are_cut(
     assert f"  {common}: 2 of {labels.count(common)} faces" in capsys.readouterr().out
 
 
-def test_wrong_arguments(
+def test_distill_refuses_wrong_arguments(
     faces: Path, photos: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out.parquet"

@@ -60,7 +60,7 @@ def run_evaluate(output: Path, *words: object) -> dict[str, Any]:
     return json.loads((output / "results.json").read_text())
 
 
-def test_a_folder(
+def test_evaluate_reads_a_folder_of_tables(
     drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     parts = tmp_path / "parts"
@@ -172,7 +172,7 @@ def test_another_split_is_another_result_of_evaluate(
     assert {path.name for path in (tmp_path / "t").iterdir()} == set(EVALUATION_FILES)
 
 
-def test_a_table_beside_labels(
+def test_evaluate_scores_a_table_beside_labels(
     drawn: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside_labels = run_evaluate(tmp_path / "a", tables / "p.csv", "--labels", tables / "truth.csv")
@@ -183,7 +183,8 @@ def test_a_table_beside_labels(
     again = run_evaluate(
         tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source"
     )
-    assert (again["all"], again["confusion"]) == (beside_labels["all"], beside_labels["confusion"])
+    assert again["all"] == beside_labels["all"]
+    assert again["confusion"] == beside_labels["confusion"]
     wrong, others = (
         sorted(face["path"] for face in results["likely wrong labels"])
         for results in (beside_labels, again)
@@ -195,10 +196,10 @@ def test_a_table_beside_labels(
     run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3
-    assert re.search(r"\d+ more are not shown", page)
+    assert re.search(r"\b\d+ more\b", page)
 
 
-def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
+def test_evaluate_describes_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     results = run_evaluate(
         tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status"
     )
@@ -209,7 +210,7 @@ def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
 
 
-def test_a_model_against_another_and_itself(
+def test_evaluate_compares_a_model_with_another_and_itself(
     drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path
 ) -> None:
     data = drawn / "faces.parquet"
@@ -242,7 +243,7 @@ def test_a_model_against_another_and_itself(
     assert first["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
 
 
-def test_errors(
+def test_evaluate_refuses_what_it_cannot_score(
     drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "old").mkdir()
@@ -274,7 +275,7 @@ def test_errors(
     assert {path.name for path in (tmp_path / "old").iterdir()} == {"results.md"}
 
 
-def test_merged_labels(
+def test_evaluate_merges_labels(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = [drawn / "faces.parquet", "--checkpoint", checkpoint]

@@ -1,6 +1,7 @@
 """From photos to a model: outputs, resuming and errors of `finetune`."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -113,7 +114,8 @@ def test_the_manifest_of_finetune_has_cuts_with_landmarks_in_three_splits(made: 
 
 def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
     results = json.loads((made.folder / "evaluation" / "results.json").read_text())
-    assert (results["split"], results["faces"]) == ("test", 2)
+    assert results["split"] == "test"
+    assert results["faces"] == 2
     assert results["model"] == str(made.folder / "model")
     assert "comparison" not in results  # the included model has no class `stirred`
 
@@ -121,10 +123,8 @@ def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
 def test_the_model_of_finetune_is_a_folder_whose_card_has_its_results(made: Made) -> None:
     model = made.folder / "model"
     assert {path.name for path in model.iterdir()} == {CARD_FILE, CONFIG, WEIGHTS, *FACE_FILES}
-    assert (
-        "Results on 2 held-out photos:\n\n- This model: accuracy "
-        in (model / CARD_FILE).read_text()
-    )
+    card = (model / CARD_FILE).read_text()
+    assert re.search(r"Results on 2 .*\n\n.*accuracy \d", card)
 
 
 def test_finetune_again_changes_no_file(
@@ -151,7 +151,8 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     calls["count_photos"].return_value = Counter()
     monkeypatch.setattr(verb, "Manifest", MagicMock())
     for name, mock in calls.items():
-        monkeypatch.setattr(recipe if name == "fit" else verb, name, mock)
+        module = recipe if name == "fit" else verb
+        monkeypatch.setattr(module, name, mock)
     (tmp_path / "photos").mkdir()
     manifest = tmp_path / "faces.parquet"
     manifest.touch()
@@ -208,7 +209,7 @@ def test_a_model_card_is_complete_or_as_before(
     assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
     verb.complete_card(card, ["happiness"], results, 9)
     whole = card.read_text()
-    assert "Results on 9 held-out photos" in whole
+    assert "Results on 9 " in whole
     card.write_text("")  # as version 0.1 left it on a full disk
     verb.complete_card(card, ["happiness"], results, 9)
     assert card.read_text() == whole
@@ -220,11 +221,13 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     rows = []
     for name, seed in product(names, range(10)):
         drawn = encode_png(draw_face(name, seed, 48)[0])
-        rows.append(Row(drawn, f"{name}-{seed}", "val" if seed < 2 else "train", name))
+        split = "val" if seed < 2 else "train"
+        rows.append(Row(drawn, f"{name}-{seed}", split, name))
     write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
     results = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
-    assert (results["split"], results["comparison"]["faces"]) == ("val", 4)
+    assert results["split"] == "val"
+    assert results["comparison"]["faces"] == 4
     held_out = [row for row in rows if row.split == "val"]
     guesses = load(device="cpu").predict(
         [decode_image(row.image) for row in held_out], face="crop", detector="none"
@@ -236,7 +239,9 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
-def test_too_few_photos(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_finetune_refuses_too_few_photos(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     for number in range(5):
         (tmp_path / "photos" / "stirred" / f"{number}.jpg").unlink()

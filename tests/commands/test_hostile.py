@@ -2,6 +2,7 @@
 and nothing ends a run.
 """
 
+import errno
 import os
 import re
 import signal
@@ -61,8 +62,8 @@ def test_predict_has_a_row_for_each(
     twice = [path for path, number in Counter(row["path"] for row in rows).items() if number > 1]
     assert {*twice} <= {*texts([file for file in files if is_video(file)])}  # GIFs that move
     by_name = {Path(row["path"]).name: row["status"] for row in rows}
-    assert by_name["dangling.png"] == "No such file or directory"
-    assert by_name["round.png"] == "Too many levels of symbolic links"
+    assert by_name["dangling.png"] == os.strerror(errno.ENOENT)
+    assert by_name["round.png"] == os.strerror(errno.ELOOP)
     assert by_name["pipe.png"] == "not a regular file"
     assert all((row["label"] is None) or row["status"] in (OK, FIRST_FRAME) for row in rows)
     assert all((row["label"] is not None) or row["status"] != OK for row in rows)
@@ -81,7 +82,7 @@ def test_prepare_counts_each(
     }
     rows = pq.read_table(out).to_pylist()
     assert len(rows) + sum(left_out.values()) == count + 3
-    assert left_out["not a regular file"] == left_out["Too many levels of symbolic links"] == 1
+    assert left_out["not a regular file"] == left_out[os.strerror(errno.ELOOP)] == 1
     assert all(row["image"]["bytes"] for row in rows)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.app.server import LivePage
+from fer_vit.app import server
+from fer_vit.app.server import LivePage, create_app
 from fer_vit.commands import live as command
 from fer_vit.face.detectors import DETECTORS
 from fer_vit.fields import table_columns
@@ -36,7 +37,7 @@ def rows(table: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_file_to_its_end(
+def test_live_watches_a_file_to_its_end(
     clip: Path,
     checkpoint: Path,
     tmp_path: Path,
@@ -45,9 +46,12 @@ def test_a_file_to_its_end(
 ) -> None:
     shown = []
     show = LivePage.show
-    monkeypatch.setattr(
-        LivePage, "show", lambda page, seen: shown.append(seen.faces[0]) or show(page, seen)
-    )
+
+    def record(page: LivePage, seen: ClassifiedFrame) -> None:
+        shown.append(seen.faces[0])
+        show(page, seen)
+
+    monkeypatch.setattr(LivePage, "show", record)
     table = tmp_path / "live.csv"
     main(
         ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
@@ -60,7 +64,8 @@ def test_a_file_to_its_end(
     assert {row["path"] for row in written} == {str(clip)}
     assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in written]
     assert lines[0].startswith(f"{clip}: open http://localhost:")
-    assert (lines[1], lines[4]) == (f"{len(written)} frames", f"Table: {table}")
+    assert lines[1] == f"{len(written)} frames"
+    assert lines[4] == f"Table: {table}"
     assert f"{10 - len(written)} skipped" in lines[3]
     assert "ms (95 %: " in lines[3]
     assert err == ""  # no line that is updated outside a terminal
@@ -72,7 +77,7 @@ def interrupted(frames: Iterator[ClassifiedFrame]) -> Iterator[ClassifiedFrame]:
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["by a viewer", "by Ctrl-C"])
-def test_it_is_ended(
+def test_live_is_ended_by_its_page_and_by_ctrl_c(
     stopped: bool,
     clip: Path,
     checkpoint: Path,
@@ -81,10 +86,13 @@ def test_it_is_ended(
 ) -> None:
     show = LivePage.show
     watch = command.watch
+
+    def show_and_stop(page: LivePage, seen: ClassifiedFrame) -> None:
+        page.stopped = True
+        show(page, seen)
+
     if stopped:
-        monkeypatch.setattr(
-            LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen)
-        )
+        monkeypatch.setattr(LivePage, "show", show_and_stop)
     else:
         monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
     words = [
@@ -97,11 +105,19 @@ def test_it_is_ended(
         "--port",
         0,
     ]
-    run(*words, "--host", "0.0.0.0")
+    known = []
+
+    def record(page: object, hosts: list[str], public: object) -> object:
+        known.append(hosts)
+        return create_app(page, hosts, public)
+
+    monkeypatch.setattr(server, "create_app", record)
+    run(*words, "--host", "0.0.0.0", "as-in-0.1", "--hostnames", "lab", "lab.example")
+    assert known == [["0.0.0.0", "as-in-0.1", "lab", "lab.example"]]
     out, err = capsys.readouterr()
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
-    assert "warning: anyone who reaches http://0.0.0.0:" in err
+    assert "http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
     assert ".jsonl" in fails(capsys, *words, "--output", clip.parent / "live.parquet")
     assert "nothing" in fails(capsys, "live", "nothing")

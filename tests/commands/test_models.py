@@ -122,7 +122,7 @@ def test_it_is_small_and_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_astronaut_smiles(name: str) -> None:
+def test_models_predict_that_an_astronaut_smiles(name: str) -> None:
     (face,) = load(name).predict(astronaut())
     assert face.label == "happiness"
     assert face.confidence > 0.9

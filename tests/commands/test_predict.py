@@ -4,6 +4,7 @@ and marked copies.
 
 import errno
 import os
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -59,7 +60,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_predict_writes_columns_of_confidence(
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = (*CROPS, "--workers=0", "--min-confidence=0.5")
     rows = predict(drawn / "faces" / "val", DEFAULT, tmp_path / "t.parquet", *words)
     least = load(DEFAULT, "cpu").net.settings.thresholds["90"][0]
@@ -330,10 +333,8 @@ def test_a_rerun_resumes_videos(
         (Path(row["path"]).name, row["track"], row["last_seen"])
         for row in read(tmp_path / "p.jsonl")
     ]
-    assert (people[0], [name for name, *_ in people]) == (
-        ("b.mp4", 1, 0.5),
-        ["b.mp4", "c.mkv", "f.mov"],
-    )
+    assert people[0] == ("b.mp4", 1, 0.5)
+    assert [name for name, *_ in people] == ["b.mp4", "c.mkv", "f.mov"]
     parts = sorted(output.glob("part-*"))
     names = [
         {Path(path).name for path in pq.read_table(part)["path"].to_pylist()} for part in parts
@@ -345,11 +346,11 @@ def test_a_rerun_resumes_videos(
     assert_same(predict(folder, checkpoint, output, *more), expected)
     out = capsys.readouterr().out
     assert "6 frames: 6 ok" in out
-    assert "all 6 tables, all 6 files exactly once" in out
+    assert re.search(r"\b6 tables.*\b6 files", out)
     assert parts[2].stat().st_mtime_ns == before
 
 
-def test_wrong_arguments(
+def test_predict_refuses_wrong_arguments(
     folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     mine = tmp_path / "mine.csv"
@@ -381,7 +382,8 @@ def test_wrong_arguments(
         (".", ["--annotate", tmp_path / "a.mp4"], "t.csv` and 4 videos"),
     ):
         assert expected in fails(capsys, "predict", folder / images, *options, *words)
-    assert (list(tmp_path.iterdir()), mine.read_text()) == ([mine], "mine")
+    assert list(tmp_path.iterdir()) == [mine]
+    assert mine.read_text() == "mine"
     assert predict(folder / "a.png", checkpoint, mine, *CROPS, "--overwrite")[0]["status"] == "ok"
 
 
@@ -433,7 +435,7 @@ def test_a_marked_copy_of_a_moving_face(
     assert not (tmp_path / "new.mp4").exists()
 
 
-def test_in_python(walk: Path, folder: Path) -> None:
+def test_predict_in_python(walk: Path, folder: Path) -> None:
     model = load(device="cpu")
     faces = model.predict(str(walk), every=2)
     assert [(face.frame, face.track, face.face) for face in faces] == [

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score
 import fer_vit
 from fer_vit import load
 from fer_vit.cli import split_options
-from fer_vit.commands.repeat import SCORES, summarize, table_rows
+from fer_vit.commands.repeat import SCORES, summarize_runs, table_rows
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import fails, read, run
@@ -79,11 +79,11 @@ def test_summarize_has_the_sample_deviation() -> None:
     for seed, value in enumerate((0.5, 0.6, 0.7)):
         run = {"folder": "a-1", "config": "a", "data": "d", "split": "val", "seed": seed}
         runs.append(run | dict.fromkeys(SCORES, value))
-    (row,) = summarize(runs)
+    (row,) = summarize_runs(runs)
     assert row["accuracy"]["mean"] == pytest.approx(0.6)
     assert row["accuracy"]["sd"] == pytest.approx(0.1)
     assert table_rows([row])[1][-1] == "0.500 0.600 0.700"
-    (alone,) = summarize(runs[:1])
+    (alone,) = summarize_runs(runs[:1])
     assert alone["accuracy"]["sd"] is None
 
 

@@ -11,13 +11,13 @@ from fer_vit.comparison.series import (
     MOST_BINS,
     Rest,
     average_series,
+    bin_values,
     change_from_rest,
     check_grid,
     leave_one_out,
     mean_course,
     pair_correlations,
     parse_rest,
-    resample,
     synchrony,
 )
 from fer_vit.errors import FerVitError
@@ -92,7 +92,7 @@ def test_change_from_rest_without_clips_and_times() -> None:
 @pytest.mark.parametrize("step", [0.2, 0.5, 3.0])
 def test_the_grid_equals_pandas(step: float, rng: np.random.Generator) -> None:
     table = clips(rng)
-    series = resample(*arrays(table), step)
+    series = bin_values(*arrays(table), step)
     bins = [*np.arange(series.shape[1] + 1) * step]
     for clip, rows in table.groupby("clip"):
         # Times and edges in steps of 0.02 s as integers, so that they compare exactly.
@@ -105,7 +105,7 @@ def test_the_grid_equals_pandas(step: float, rng: np.random.Generator) -> None:
 def test_times_on_an_edge_begin_a_bin() -> None:
     """0.6 / 0.2 and 1.4 / 0.2 are less than 3 and 7 in binary."""
     seconds = np.arange(50) / 5
-    series = resample(seconds[:, None], seconds, np.zeros(50, int), 0.2)
+    series = bin_values(seconds[:, None], seconds, np.zeros(50, int), 0.2)
     assert series[0, :, 0] == pytest.approx(seconds)
 
 

@@ -69,7 +69,7 @@ def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
     reasons["in both conditions (5)"] = compare_pair(many, gaps, paired=True)
     for reason, test in reasons.items():
         assert isinstance(test, Missing)
-        assert test.reason.endswith(reason) or reason in test.reason
+        assert reason in test.reason
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -124,13 +124,15 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     paired: bool, rng: np.random.Generator
 ) -> None:
     first = rng.gamma(2, size=15)
-    second = rng.gamma(3, size=15 if paired else 22)
+    size = 15 if paired else 22
+    second = rng.gamma(3, size=size)
     apart = (
         [np.append(first, [NAN, 0.5]), np.append(second, [0.5, NAN])] if paired else [first, second]
     )
     comparison = known(compare_pair(*apart, paired=paired))
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
-    ranks = (pg.wilcoxon if paired else pg.mwu)(second, first).iloc[0]
+    test_ranks = pg.wilcoxon if paired else pg.mwu
+    ranks = test_ranks(second, first).iloc[0]
     assert comparison["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()

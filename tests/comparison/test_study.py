@@ -12,7 +12,7 @@ from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE, Kind
 from fer_vit.comparison.prose import methods, sentences, size_text
 from fer_vit.comparison.results import compare_kind, compute_results
-from fer_vit.comparison.series import Rest, resample
+from fer_vit.comparison.series import Rest, bin_values
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
@@ -72,7 +72,7 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
     rows = []
     for frame, letter in enumerate(labels):
         happy = 0.9 if letter == "h" else 0.1
-        label = None if letter == "-" else "happy" if letter == "h" else "calm"
+        label = {"-": None, "h": "happy"}.get(letter, "calm")
         face = {
             "path": path,
             "frame": frame,
@@ -82,7 +82,9 @@ def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
         }
         cells = {"face": 0, "track": 1, "p_calm": 1 - happy, "p_happy": happy, "label": label}
         cells |= {"label_smoothed": label, "smoothed_calm": 1 - happy, "smoothed_happy": happy}
-        rows.append(face | (dict.fromkeys(cells) if letter == "-" else cells))
+        if letter == "-":
+            cells = dict.fromkeys(cells)
+        rows.append(face | cells)
     return pd.DataFrame(rows)
 
 
@@ -337,7 +339,7 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     assert kind.values["valence"] == pytest.approx([0.5, 0.5])
 
     whole = make_study(faces, "condition", "subject")
-    series = resample(whole.probabilities, whole.seconds, whole.observation, 0.5)
+    series = bin_values(whole.probabilities, whole.seconds, whole.observation, 0.5)
     expected = table["p_happy"].to_numpy()[:3].mean()
     assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
 

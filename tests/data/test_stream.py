@@ -155,7 +155,7 @@ def copied(shards: Path, tmp_path: Path) -> Path:
 
 def test_shards_of_another_prepare(copied: Path, tmp_path: Path) -> None:
     other_shards = tmp_path / "other"
-    words = ["--count=150", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
+    words = ["--count=40", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
     main(["prepare", "drawn", str(tmp_path / "faces"), str(other_shards), *words])
     copy(other_shards / "train-00001-of-00005.parquet", copied)
     with pytest.raises(FerVitError, match=r"more than one `prepare`"):

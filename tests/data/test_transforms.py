@@ -60,16 +60,16 @@ def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
         # In a mirrored picture the person's right eye is what was drawn as the left one.
         mirrored = abs(int(row) - GREYS[0]) >= 15
         assert flipped == mirrored
-        for point, grey in zip(
-            points, [GREYS[i] for i in MIRRORED] if mirrored else GREYS, strict=True
-        ):
+        greys = [GREYS[i] for i in MIRRORED] if mirrored else GREYS
+        for point, grey in zip(points, greys, strict=True):
             assert np.abs(centroid(image, point) - point).max() < 0.25
             value = image[int(point[1]), int(point[0]), 0]
             assert abs(int(value) - grey) < 15  # the dot of this very row
         before = apply(to_crop, POINTS)
-        assert np.allclose(
-            points, (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]] if mirrored else before
-        )
+        expected = before
+        if mirrored:
+            expected = (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]]
+        assert np.allclose(points, expected)
     assert np.ptp(moved, axis=0).max() > 1 or change == {"mirror": 1.0}
 
 
@@ -89,7 +89,8 @@ def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
 def test_no_change_leaves_the_plain_crop(align: Align) -> None:
     image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
     spec = CropSpec(48, align=align)
-    near, blind = POINTS / 2 + [3, 8], only(blind=1.0)  # landmarks count as unknown
+    near = POINTS / 2 + [3, 8]
+    blind = only(blind=1.0)  # landmarks count as unknown
     for augment, points, same in (
         (only(), near, near),
         (only(), None, None),

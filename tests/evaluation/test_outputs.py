@@ -1,6 +1,7 @@
 """Evaluation of further heads: of a manifest that a model predicts, and of tables with truth."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference, outputs
+from fer_vit.evaluation import inference, outputs, robustness
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import (
     EvaluatedFaces,
@@ -127,7 +128,7 @@ def evaluate(output: Path, *words: object) -> dict[str, Any]:
     return json.loads((output / "results.json").read_text())
 
 
-def test_a_manifest(folder: Path, tmp_path: Path) -> None:
+def test_outputs_of_a_manifest_are_scored(folder: Path, tmp_path: Path) -> None:
     results = evaluate(
         tmp_path / "e", folder / "faces.parquet", "--checkpoint", folder / "model", "--split=train"
     )
@@ -377,7 +378,10 @@ def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutput
     assert altered.scored["errors"][UNALTERED]["p"] == 1
 
 
-def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
+def test_robustness_serves_every_head(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robustness, "cores", lambda: 1)  # no process for each alteration
     manifest = write_some(folder, tmp_path / "some.parquet", every=3)
     words = ["--checkpoint", folder / "model", "--split=test", "--robustness"]
     results = evaluate(tmp_path / "e", manifest, *words, "--against", folder / "model")
@@ -395,7 +399,7 @@ def test_robustness_serves_every_head(folder: Path, tmp_path: Path) -> None:
                 assert row["faces"] == faces
     text = (tmp_path / "e" / "results.md").read_text()
     assert f"## {HEADS['pose'].title}: robustness" in text
-    assert f"### {HEADS['affect'].title} on altered images: CCC" in text
+    assert re.search(rf"### {HEADS['affect'].title} .*: CCC\n", text)
 
 
 def test_altered_images_need_labels_or_targets(

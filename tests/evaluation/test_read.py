@@ -129,7 +129,7 @@ def test_what_is_no_table_is_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_workbook(tmp_path: Path) -> None:
+def test_read_table_reads_a_workbook(tmp_path: Path) -> None:
     day = pd.Timestamp("2026-01-02")
     moment = pd.Timestamp("2026-01-02 03:04")
     path = book(

@@ -215,7 +215,7 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
     assert torch.allclose(result.scores[0], expected / expected.abs().sum(), atol=1e-5)
 
 
-def test_controls() -> None:
+def test_controls_of_methods_are_fixed_random_or_rollout() -> None:
     net = build()
     batch = faces()
     centre = net.layout.patch_map(explain(net, *batch, "centre").scores)[0]
@@ -230,7 +230,7 @@ def test_controls() -> None:
     )
 
 
-def test_refusals() -> None:
+def test_explain_refuses_unknown_methods_and_inference_mode() -> None:
     with pytest.raises(FerVitError, match=r"method .* pixels"):
         explain(build(), *faces(), "Relevance")
     with torch.inference_mode(), pytest.raises(FerVitError, match="outside torch"):

@@ -68,9 +68,10 @@ def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
             across = (right - left) / 2
             down = (bottom - top) / 2
             inside = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
-            depth.append(
-                min(min(inside[0]) / across, min(inside[1]) / down) if across and down else -1.0
-            )
+            if across and down:
+                depth.append(min(min(inside[0]) / across, min(inside[1]) / down))
+            else:
+                depth.append(-1.0)
         deepest = [
             number
             for number, pixel_depth in enumerate(depth)

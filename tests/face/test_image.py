@@ -80,7 +80,8 @@ def test_heic_is_named_but_an_avif_may_have_its_brands() -> None:
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "gif", "webp"])
 def test_channels_are_rgb(kind: str) -> None:
     solid = np.full((16, 16, 3), (200, 100, 30), np.uint8)
-    data = encoded(Image.fromarray(solid), kind, **({"lossless": True} if kind == "webp" else {}))
+    options = {"lossless": True} if kind == "webp" else {}
+    data = encoded(Image.fromarray(solid), kind, **options)
     np.testing.assert_array_equal(decode_image(data), solid)
 
 
@@ -140,7 +141,7 @@ def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(encoded(PLAIN, "JPEG"))
         file.truncate(3_221_225_472)
-    with pytest.raises(ImageError, match=r"^too large: 3,221 MB.* 256 MB$"):
+    with pytest.raises(ImageError, match=r"3,221 MB.* 256 MB$"):
         read_bytes(path)
 
 
@@ -278,17 +279,16 @@ def test_a_bomb_is_an_image_error(name: str) -> None:
         if name == "scans"
         else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels"
     )
+    # Reduced, these two pass OpenCV's own limit
+    reduction = 8 if name in ("jpeg", "progressive") else 1
     with pytest.raises(ImageError, match=f"^{words}, the limit is "):
-        # Reduced, these two pass OpenCV's own limit
-        decode_image(bomb(name), 8 if name in ("jpeg", "progressive") else 1)
+        decode_image(bomb(name), reduction)
 
 
 def test_the_largest_photos_of_phones_pass() -> None:
     assert headers.MAX_PIXELS >= 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
-    with pytest.raises(
-        ImageError, match=r"^too large: 16,385 x 12,288 pixels, the limit is 201 megapixels$"
-    ):
+    with pytest.raises(ImageError, match=r"16,385 x 12,288 .*201 megapixels$"):
         decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 12_288))
 
 
@@ -371,7 +371,7 @@ def test_headers_of_many_parts_are_refused() -> None:
     assert image_size(avif[:start] + boxes * 10_000 + avif[start:]) is None
 
 
-def test_scans() -> None:
+def test_count_scans_counts_those_of_the_photo_alone() -> None:
     assert count_scans(encoded(PLAIN, "PNG")) == 0
     # a film may follow a photo
     assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1

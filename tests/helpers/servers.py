@@ -76,16 +76,12 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     """
     if models == ["dead"]:
         raise SystemExit
-    pipe.send(
-        {"state": "failed", "message": "no such model"}
-        if models == ["gone"]
-        else {
-            "state": "ready",
-            "columns": {"path": "string"},
-            "outputs": {},
-            "memory": resident_memory(os.getpid()),
-        }
-    )
+    if models == ["gone"]:
+        pipe.send({"state": "failed", "message": "no such model"})
+    else:
+        memory = resident_memory(os.getpid())
+        columns = {"path": "string"}
+        pipe.send({"state": "ready", "columns": columns, "outputs": {}, "memory": memory})
     while True:
         order = pipe.recv().model
         if order == "die":

@@ -55,10 +55,13 @@ def write_video(
     with pixels `shape` times as wide as high.
     """
     with av.open(str(path), "w", options=container or {}) as file:
-        stream = file.add_stream(codec, rate, options=options if codec == "libx264" else {})
+        if codec != "libx264":
+            options = {}
+        stream = file.add_stream(codec, rate, options=options)
         for image, time in zip(images, times, strict=False):
             if not stream.codec_context.is_open:
-                stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
+                stream.height, stream.width = image.shape[:2]
+                stream.pix_fmt = pixels
                 stream.codec_context.time_base = tick
                 stream.codec_context.sample_aspect_ratio = shape
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")

@@ -144,7 +144,8 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
     layer.norm1 = block.norm1
     layer.norm2 = block.norm2
     batch = tokens(valid)
-    expected = layer(batch.x, src_key_padding_mask=None if valid is None else ~valid)
+    absent = None if valid is None else ~valid
+    expected = layer(batch.x, src_key_padding_mask=absent)
     present = torch.ones_like(MASK) if valid is None else valid  # torch may leave the others at 0
     output = block(batch.x, attn_mask=DotAttention.relation(batch))
     assert torch.allclose(output[present], expected[present], atol=1e-5)

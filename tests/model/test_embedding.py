@@ -176,7 +176,8 @@ def test_crops_of_features_and_their_gradients_are_torchvisions() -> None:
 @pytest.mark.parametrize("autocast", [False, True])
 def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: bool) -> None:
     source = torch.rand(2, 3, 12, 12).to(rounded)
-    boxes = torch.tensor([[[1.3, 2.1, 7.9, 8.7]]] * 2).to(torch.float32 if autocast else rounded)
+    dtype = torch.float32 if autocast else rounded
+    boxes = torch.tensor([[[1.3, 2.1, 7.9, 8.7]]] * 2, dtype=dtype)
     embed = build(2, 3, "nose")
     with torch.autocast("cpu", rounded, enabled=autocast):
         embed(source, boxes)

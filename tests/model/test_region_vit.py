@@ -380,12 +380,12 @@ def test_the_encoder_of_attention_is_all_you_need() -> None:
     ]
     net = build(**words)
     block = net.vit.blocks[0]
-    assert (type(block), len(net.vit.blocks), type(net.vit.norm)) == (
-        PostNormBlock,
-        6,
-        torch.nn.Identity,
-    )
-    assert (net.vit.embed_dim, block.attn.num_heads, block.mlp.fc1.out_features) == (512, 8, 2048)
+    assert type(block) is PostNormBlock
+    assert len(net.vit.blocks) == 6
+    assert type(net.vit.norm) is torch.nn.Identity
+    assert net.vit.embed_dim == 512
+    assert block.attn.num_heads == 8
+    assert block.mlp.fc1.out_features == 2048
     assert {
         d.p for d in (net.vit.pos_drop, block.attn.attn_drop, block.attn.proj_drop, block.mlp.drop2)
     } == {0.1}

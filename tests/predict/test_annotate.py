@@ -136,11 +136,11 @@ def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
             wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[
                 None
             ]
-            sound = av.AudioFrame.from_ndarray(
-                wave if codec == "aac" else (wave * 9999).astype(np.int16),
-                format="fltp" if codec == "aac" else "s16",
-                layout="mono",
-            )
+            if codec == "aac":
+                sound = av.AudioFrame.from_ndarray(wave, format="fltp", layout="mono")
+            else:
+                samples = (wave * 9999).astype(np.int16)
+                sound = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
             sound.sample_rate = 48000
             sound.pts = number * 1920
             sound.time_base = Fraction(1, 48000)
@@ -202,12 +202,10 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
     with av.open(str(tmp_path / "a.mp4")) as source, av.open(str(tmp_path / "b.mp4")) as copy:
         before, after = (next(file.decode(video=0)) for file in (source, copy))
     tag = usual if code == 2 else code
-    assert (after.colorspace, after.color_primaries, after.color_trc, after.color_range) == (
-        usual,
-        tag,
-        tag,
-        1,
-    )
+    assert after.colorspace == usual
+    assert after.color_primaries == tag
+    assert after.color_trc == tag
+    assert after.color_range == 1
     before.colorspace = tag
     expected, written = (
         frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int)
@@ -227,7 +225,7 @@ def test_sound_that_mp4_cannot_contain_is_left_out(
 def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_numbered(tmp_path / "a.mp4", EVEN[:3])
     copy = tmp_path / "b.mp4"
-    with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
+    with pytest.raises(FerVitError, match=r"a\.mp4 \(.*\bstart\b"):
         annotate_video(source, copy, [], PhotoOptions(start=50.0))
     monkeypatch.setattr(
         annotate,
@@ -248,7 +246,7 @@ def test_times_that_mp4_cannot_contain_are_one_error(tmp_path: Path) -> None:
     source = tmp_path / "far.mkv"
     source.write_bytes(matroska(times, pictures, (160, 120), 120))
     assert len([*read_frames(source)]) == 3
-    with pytest.raises(FerVitError, match=r"^Cannot write .*MP4 cannot contain"):
+    with pytest.raises(FerVitError, match=r"b\.mp4.*\bMP4\b"):
         annotate_all(source, tmp_path / "b.mp4")
     assert not (tmp_path / "b.mp4").exists()
 

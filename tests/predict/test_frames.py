@@ -1,7 +1,9 @@
 """Videos as frames with their times, and the files that are not videos."""
 
+import errno
 import gc
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -205,10 +207,9 @@ def test_pixels_of_absurd_shapes_take_no_memory(tmp_path: Path) -> None:
     data = write_numbered(tmp_path / "a.mp4", EVEN[:2], shape=Fraction(4, 3)).read_bytes()
     old, new = (b"pasp" + struct.pack(">II", *shape) for shape in ((4, 3), (60_000, 1)))
     (tmp_path / "b.mp4").write_bytes(data.replace(old, new))
-    assert read(tmp_path / "b.mp4") == (
-        [],
-        "too large: 9,600,000 x 120 pixels, the limit is 36 megapixels",
-    )
+    frames, end = read(tmp_path / "b.mp4")
+    assert frames == []
+    assert re.search(r"9,600,000 x 120 .*\b36 megapixels", end)
 
 
 def test_frames_of_many_bytes_are_not_decoded(
@@ -219,13 +220,14 @@ def test_frames_of_many_bytes_are_not_decoded(
     monkeypatch.setattr(video, "MAX_FRAME_BYTES", 160 * 120 * 6 - 1)
     frames, end = read(path)
     assert frames == []
-    assert end.startswith("too large: 160 x 120 pixels (yuv444p10le)")
+    assert "160 x 120 " in end
+    assert "yuv444p10le" in end
 
 
 def test_the_size_of_a_frame_is_limited() -> None:
     check_frame((7680, 4320), None)
     for size in ((6001, 6000), (36_000_001, 1)):
-        with pytest.raises(ImageError, match="the limit is 36 megapixels"):
+        with pytest.raises(ImageError, match="36 megapixels"):
             check_frame(size, None)
 
 
@@ -507,7 +509,7 @@ def concatenation(path: Path) -> None:
             video.UNREADABLE_VIDEO,
         ),
         (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE_VIDEO),
-        (lambda path: None, "No such file or directory"),
+        (lambda path: None, os.strerror(errno.ENOENT)),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (only_sound, video.NO_VIDEO),

@@ -1,5 +1,7 @@
 """Tables of people and intervals, from frames with faces."""
 
+import csv
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,14 +70,15 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     times = [0.0, 0.1, 0.2, 1.2, 1.3, 1.4]  # one frame is shown for a second
     words = {0: "nnhnhh", 3: ".hh.hh"}
     first, second = table([frames("a.mp4", times, words)], tmp_path)
-    assert (first["path"], first["track"], first["frames"]) == ("a.mp4", 0, 6)
-    assert (first["first_seen"], first["last_seen"]) == (0.0, 1.4)
+    assert first["path"] == "a.mp4"
+    assert first["track"] == 0
+    assert first["frames"] == 6
+    assert first["first_seen"] == 0.0
+    assert first["last_seen"] == 1.4
     for person, shares, longest in ((first, (0.3, 1.2), 1.0), (second, (0.0, 1.3), 1.1)):
         assert [person[f"time_{name}"] * sum(shares) for name in LABELS] == pytest.approx(shares)
-        assert (person["longest_run"], person["longest_run_seconds"]) == (
-            "happiness",
-            pytest.approx(longest),
-        )
+        assert person["longest_run"] == "happiness"
+        assert person["longest_run_seconds"] == pytest.approx(longest)
 
 
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
@@ -168,10 +171,14 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     assert intervals == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
-    assert (first["frames"], first["last_seen"]) == (10, 0.9)
+    assert first["frames"] == 10
+    assert first["last_seen"] == 0.9
     assert first["time_happiness"] == pytest.approx(5 / 8)
-    assert (first["longest_run"], first["longest_run_seconds"]) == ("happiness", pytest.approx(0.5))
-    assert (low["frames"], low["longest_run"], low["time_neutral"]) == (5, None, None)
+    assert first["longest_run"] == "happiness"
+    assert first["longest_run_seconds"] == pytest.approx(0.5)
+    assert low["frames"] == 5
+    assert low["longest_run"] is None
+    assert low["time_neutral"] is None
 
 
 def moving(values: list[float | None], threshold: float | None) -> People:
@@ -311,9 +318,22 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
     for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
         by_faces.add(faces)
         by_rows.add_rows(faces.rows(fields, min_confidence=0.65))
-    found = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
-    assert found == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
+    intervals = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
+    assert intervals == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
     assert by_faces.intervals() == by_rows.intervals()
+
+
+def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
+    people = People(outputs=["move_jawOpen", "yaw"])
+    for frame, share in enumerate((1 / 3, 2 / 3, 1 / 7)):
+        face = {"path": "a.mp4", "frame": frame, "seconds": frame / 3, "face": 0, "track": 1}
+        cells = {"label_smoothed": "anger", "smoothed_anger": 1 - share, "smoothed_neutral": share}
+        cells |= {"smoothed_move_jawOpen": share, "smoothed_yaw": 100 * share}
+        people.add_rows([face | cells])
+    people.write(tmp_path / "people.csv", ["anger", "neutral"], overwrite=True)
+    (row,) = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
+    assert re.fullmatch(r"0\.\d{1,4}", row["mean_move_jawOpen"])
+    assert re.fullmatch(r"\d+\.\d", row["mean_yaw"])
 
 
 def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> None:

@@ -68,26 +68,26 @@ def detect_squares(image: Image) -> list[Detection]:
         ),
         ({"detector": "landmarks"}, "landmarks"),
         ({"min_score": 1.1}, "`min_score`.* 0 to 1"),
-        ({"min_score": "high"}, "`min_score` to be a number"),
+        ({"min_score": "high"}, "`min_score`.* number"),
         ({"min_score": 0.5, "face": "crop"}, "`min_score`"),
-        ({"batch_size": 1.5}, "`batch_size` to be a whole number"),
-        ({"every": 2.5}, "`every` to be a whole number"),
-        ({"workers": "two"}, "`workers` to be a whole number"),
-        ({"fps": "five"}, "`fps` to be a number"),
-        ({"start": -1.0}, "`start` to be 0 or more"),
+        ({"batch_size": 1.5}, "`batch_size`.* whole number"),
+        ({"every": 2.5}, "`every`.* whole number"),
+        ({"workers": "two"}, "`workers`.* whole number"),
+        ({"fps": "five"}, "`fps`.* number"),
+        ({"start": -1.0}, "`start`.* 0 or more"),
         ({"min_score": float("nan")}, "`min_score`.* 0 to 1"),
-        ({"batch_size": 0}, "`batch_size` to be 1 or more"),
-        ({"every": 0}, "`every` to be 1 or more"),
-        ({"fps": 5.0, "every": 2}, "either `fps` or `every`, but got 5 and 2"),
-        ({"fps": float("inf")}, "`fps` to be a number above 0, but got inf"),
-        ({"fps": 0.0}, "`fps` to be a number above 0, but got 0.$"),
-        ({"fps": -5.0}, "`fps` to be a number above 0, but got -5.$"),
-        ({"start": 5.0, "end": 4.0}, "`end` to be 5 or more"),
+        ({"batch_size": 0}, "`batch_size`.* 1 or more"),
+        ({"every": 0}, "`every`.* 1 or more"),
+        ({"fps": 5.0, "every": 2}, "`fps` or `every`.* 5 and 2"),
+        ({"fps": float("inf")}, "`fps` .* above 0,.* inf"),
+        ({"fps": 0.0}, "`fps` .* above 0,.* 0.$"),
+        ({"fps": -5.0}, "`fps` .* above 0,.* -5.$"),
+        ({"start": 5.0, "end": 4.0}, "`end`.* 5 or more"),
         ({"smooth": -1.0}, "smooth"),
         ({"detect_every": 0}, "detect_every"),
     ],
 )
-def test_errors(options: dict[str, Any], message: str) -> None:
+def test_photo_options_refuse_wrong_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FerVitError, match=message):
         PhotoOptions(**options)
 
@@ -222,7 +222,7 @@ def detect_corner(image: Image) -> list[Detection]:
 
 
 @squares
-def test_crops(photos: Path) -> None:
+def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> None:
     image = np.zeros((96, 96, 3), np.uint8)
     image[48:, 48:] = 255
     (photos / "one.png").write_bytes(encode_png(image))

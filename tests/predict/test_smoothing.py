@@ -51,7 +51,8 @@ def smooth_by_loops(
                 and (then <= now or not causal)
             ):
                 age = (now - then) / constant
-                weight = math.exp(-age if causal else -(age**2) / 2)
+                exponent = -age if causal else -(age**2) / 2
+                weight = math.exp(exponent)
                 logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
                 total += weight
         powers = [math.exp(log / total) for log in logs]
@@ -114,8 +115,8 @@ def test_photos_and_other_videos_stay_apart() -> None:
 def test_labels_that_are_excluded_stay_at_zero(causal: bool) -> None:
     """`classes` sets their probability to 0; others of 0 in one frame alone count as 1e-6."""
     values = np.array([[0.7, 0.3, 0], [1, 0, 0], [0.6, 0.4, 0]])
-    found = list(smooth_faces(clip([0.0, 0.1, 0.2], values, [0, 0, 0]), 0.2, causal))
-    smoothed = np.concatenate([faces.smoothed for faces in found])
+    smoothed_frames = list(smooth_faces(clip([0.0, 0.1, 0.2], values, [0, 0, 0]), 0.2, causal))
+    smoothed = np.concatenate([faces.smoothed for faces in smoothed_frames])
     assert (smoothed[:, 2] == 0).all()
     assert (smoothed[:, :2] > 0).all()
     expected = smooth_by_loops([0.0, 0.1, 0.2], values.clip(1e-6), [0, 0, 0], 0.2, causal)

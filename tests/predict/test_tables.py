@@ -51,7 +51,8 @@ def test_images_by_table(tmp_path: Path) -> None:
         f"part-0000{number}-of-00004.parquet" for number in range(4)
     ]
     assert [*plan.values()] == [NAMES[:3], NAMES[3:4], [clip], NAMES[4:]]
-    assert (check(plan), find_tables(tmp_path)) == ({}, ([], 0))
+    assert check(plan) == {}
+    assert find_tables(tmp_path) == ([], 0)
     for table in [*plan][2:0:-1]:
         write(table, [])
     assert find_tables(tmp_path) == ([*plan][1:3], 2)
@@ -127,7 +128,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE[:3],
             {},
-            "3 images from photos/0.jpg .*part-00000-",
+            r"\b3 .*photos/0\.jpg .*part-00000-",
         ),
         ([*ONCE, ("2", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
@@ -147,11 +148,11 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (
             ONCE,
             {"detector": "builtin", "model": "xyz"},
-            r"with model abc \(now xyz\), detector yunet \(now builtin\)\. ",
+            r"model abc \(now xyz\), detector yunet \(now builtin\)\. ",
         ),
     ],
 )
-def test_other_tables(
+def test_tables_of_other_predictions_are_refused(
     rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     (table,) = plan = plan_tables(tmp_path, NAMES[:3], 3)
@@ -166,7 +167,7 @@ def test_other_tables(
         (
             "thesis.txt",
             Path.touch,
-            "Expected only part-00000-of-00003.parquet to part-00002-of-.* got thesis.txt",
+            r"part-00000-of-00003\.parquet .*part-00002-of-.* thesis\.txt",
         ),
         (
             "part-00000-of-00004.parquet",
@@ -185,7 +186,7 @@ def test_other_tables(
         ),
     ],
 )
-def test_other_and_damaged_files(
+def test_other_and_damaged_files_among_tables_are_refused(
     name: str, write: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     write(tmp_path / name)

@@ -119,7 +119,9 @@ def test_every_search_finds_small_faces() -> None:
 @pytest.mark.parametrize("rate", [10, 25])
 @pytest.mark.parametrize("entry", [1, 4, 5, 7, 11])
 def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) -> None:
-    images = [stage((50 + n, 100), *[(400 - 3 * n, 200)] * (n >= entry)) for n in range(12)]
+    alone = [stage((50 + n, 100)) for n in range(entry)]
+    together = [stage((50 + n, 100), (400 - 3 * n, 200)) for n in range(entry, 12)]
+    images = [*alone, *together]
     frames = (Frame(image, number, number / rate) for number, image in enumerate(images))
     tracks = list(tracked(Blobs(), frames, 5, fill=True))
     assert [faces.infos[0].frame for faces in tracks] == [*range(12)]
@@ -134,7 +136,8 @@ def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) ->
 def test_a_face_that_appears_after_the_last_search_has_rows(damaged: bool) -> None:
     def frames() -> Iterator[Frame]:
         for number in range(9):
-            yield Frame(stage(*[(50, 100)] * (number >= 6)), number, number / 25)
+            image = stage((50, 100)) if number >= 6 else stage()
+            yield Frame(image, number, number / 25)
         if damaged:
             raise ImageError("damaged")
 

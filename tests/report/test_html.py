@@ -26,6 +26,7 @@ from fer_vit.report.table import Interval
 from fer_vit.visualization.averages import mean_face
 from tests.helpers.browser import SCREENS, assert_accessible, loaded, on_screen, opened
 from tests.helpers.faces import make_face
+from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
 from tests.helpers.reports import (
     ATTENTION,
@@ -305,9 +306,7 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(
     page, wrong = browser
     means = page.locator("#averages")
     assert means.locator("figcaption").all_text_contents() == ['"><i>x 40 faces']
-    assert "Too few faces for an average (below 30): neutral 1, happiness 2." in (
-        means.text_content() or ""
-    )
+    assert re.search(r"\b30\b.*: neutral 1, happiness 2\.", means.text_content() or "")
     assert not means.locator("table").first.is_visible()
     means.get_by_text("numbers, 95% intervals").click()
     assert means.locator("tbody").first.inner_text().split() == [
@@ -532,8 +531,15 @@ def overlap(first: Sequence[float], second: Sequence[float]) -> bool:
     return across and first[1] < second[3] - 0.1 and second[1] < first[3] - 0.1
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("label", ["happiness", "سعادة غامرة جدا", "とても幸せそうな表情"])
+CROWDS = [
+    ("happiness", 1280),
+    ("سعادة غامرة جدا", 390),
+    ("とても幸せそうな表情", 1280),
+    *slow(("happiness", 390), ("سعادة غامرة جدا", 1280), ("とても幸せそうな表情", 390)),
+]
+
+
+@pytest.mark.parametrize(("label", "width"), CROWDS)
 def test_names_in_a_crowd_cover_no_name_and_no_face(
     label: str, width: int, chrome: Browser, tmp_path: Path
 ) -> None:

@@ -98,7 +98,8 @@ def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -
     assert "right" in dials[0]
     assert [row[-1] for row in cells(page, ".affect .bars")] == ["+0.50", "-0.25"]
     dot = page.locator(".square circle")
-    assert (dot.get_attribute("cx"), dot.get_attribute("cy")) == ("0.5", "0.25")
+    assert dot.get_attribute("cx") == "0.5"
+    assert dot.get_attribute("cy") == "0.25"
     assert wrong == []
 
 

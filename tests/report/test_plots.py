@@ -96,7 +96,8 @@ def test_series_of_all_conditions_lie_on_one_scale() -> None:
     assert [curve.colour for curve in plots[1].curves] == [0, 1]
     many = series_plots(times, {"a": dict.fromkeys(map(str, range(8)), course)}, ".3f")
     last = many[0].curves[-1]
-    assert (last.colour, last.dashes) == (7 - CURVE_COLOURS, 1)
+    assert last.colour == 7 - CURVE_COLOURS
+    assert last.dashes == 1
 
 
 def test_names_in_any_script_are_text_in_the_browser(chrome: Browser, tmp_path: Path) -> None:

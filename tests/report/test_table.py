@@ -53,7 +53,7 @@ def test_a_live_table_can_be_read_before_its_end(tmp_path: Path, suffix: str) ->
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_a_table_in_csv(tmp_path: Path) -> None:
     with write(tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert rows == [
@@ -65,7 +65,7 @@ def test_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 2, 10_000])
-def test_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_in_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.report.table.ROW_GROUP", group)
     table = pq.read_table(write(tmp_path / "t.parquet"))
     assert table.column_names == list(COLUMNS)

@@ -113,7 +113,7 @@ def test_a_list_of_entries_that_takes_much_memory_is_refused(
         assert len(list(folder.iterdir())) == 1000
     path.write_bytes(many_entries(2000))
     with (
-        pytest.raises(FerVitError, match=r"at most 100,000 bytes .* got 120,000\. Unpack it"),
+        pytest.raises(FerVitError, match=r"\b100,000 bytes .* 120,000\."),
         unpacked(path, tmp_path / "out"),
     ):
         pass
@@ -169,7 +169,8 @@ def test_photos_in_an_old_code_page_are_read(tmp_path: Path) -> None:
 
 
 def tarred(path: Path, names: list[str], extra: list[tarfile.TarInfo] = []) -> Path:  # noqa: B006
-    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as file:
+    mode = "w:gz" if path.name.endswith("gz") else "w"
+    with tarfile.open(path, mode) as file:
         for name in names:
             info = tarfile.TarInfo(name)
             info.size = len(FACE)

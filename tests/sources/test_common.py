@@ -1,5 +1,6 @@
 """Held-out splits, tables, errors, workers and notes about classes, which all sources share."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -158,7 +159,8 @@ def test_classes_without_training_images_are_named() -> None:
     notes = class_notes(Reading(("fear", "awe", "joy"), rows))
     none, few = notes
     assert "awe, joy" in none
-    assert "one training image of fear" in few
+    assert "fear" in few
+    assert not re.search("awe|joy", few)
     assert class_notes(Reading(("awe",), rows[1:])) == [], "a data set to test on"
 
 

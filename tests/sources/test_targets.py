@@ -175,19 +175,19 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        (["path,AU1,AU01", "a.jpg,1,1"], "`AU1` and `AU01` are both move_AU01"),
+        (["path,AU1,AU01", "a.jpg,1,1"], "`AU1` and `AU01` .*move_AU01"),
         (["path,AU1_r,AU01_c", "a.jpg,1,1"], "`AU1_r` and `AU01_c`"),
         (["path,Valence,valence", "a.jpg,1,1"], "`Valence` and `valence`"),
         (["path,move_jawOpen,move_JawOpen", "a.jpg,1,1"], "both move_JawOpen"),
-        (["path,AU1", "a.jpg,1", "b.jpg,7"], "row 2 .*from 0 to 5 in `AU1`, but got `7"),
-        (["path,AU1", "a.jpg,1", "b.jpg,-0.5"], "row 2 .*from 0 to 1 in `AU1`"),
-        (["path,move_jawOpen", "a.jpg,-1"], "row 1 .*from 0 to 1 in `move_jawOpen`"),
-        (["path,move_jawOpen", "a.jpg,9"], "row 1 .*from 0 to 1 in `move_jawOpen`"),
-        (["path,valence", "a.jpg,0.1", "b.jpg,1.2"], "row 2 .*from -1 to 1 in `valence`"),
-        (["path,yaw", "a.jpg,270"], "row 1 .*from -180 to 180 in `yaw`"),
-        (["path,yaw", "a.jpg,left"], "row 1 .*a number in `yaw`, but got `left`"),
+        (["path,AU1", "a.jpg,1", "b.jpg,7"], "row 2 .* 0 to 5 .*`AU1`.*`7"),
+        (["path,AU1", "a.jpg,1", "b.jpg,-0.5"], "row 2 .* 0 to 1 .*`AU1`"),
+        (["path,move_jawOpen", "a.jpg,-1"], "row 1 .* 0 to 1 .*`move_jawOpen`"),
+        (["path,move_jawOpen", "a.jpg,9"], "row 1 .* 0 to 1 .*`move_jawOpen`"),
+        (["path,valence", "a.jpg,0.1", "b.jpg,1.2"], "row 2 .* -1 to 1 .*`valence`"),
+        (["path,yaw", "a.jpg,270"], "row 1 .* -180 to 180 .*`yaw`"),
+        (["path,yaw", "a.jpg,left"], "row 1 .*number .*`yaw`.*`left`"),
         (["path,yaw", "a.jpg,inf"], "row 1 .*finite.*`yaw`"),
-        (["path,age", "a.jpg,3"], "columns of targets.*but got path, age"),
+        (["path,age", "a.jpg,3"], "targets.* path, age"),
         (["path,yaw", "a.jpg,"], "none of their cells"),
         (["image,yaw", "a.jpg,3"], "column path"),
         (["path,yaw", "a.jpg,3", ",4"], "row 2 .*path.*empty"),
@@ -208,7 +208,7 @@ def test_a_missing_table_and_other_photos(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match="there is none at"):
         folder.read(tmp_path / "photos", targets=tmp_path / "none.csv")
     table = write(tmp_path / "t.csv", "path,yaw", "z.jpg,3")
-    with pytest.raises(FerVitError, match=r"Expected all images in .*t\.csv"):
+    with pytest.raises(FerVitError, match=r"images .*t\.csv"):
         folder.read(tmp_path / "photos", targets=table)
 
 
@@ -250,7 +250,7 @@ def test_affectnet_without_valence_has_no_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["1.5", np.nan, "-3", "much", [0.1, 0.2], np.inf])
 def test_affectnet_wrong_valence(value: object, tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", exp=["0", "1"], val=["0", value])
-    with pytest.raises(FerVitError, match=r"1_val\.npy: expected an array .* from -1 to 1"):
+    with pytest.raises(FerVitError, match=r"1_val\.npy: .* -1 to 1"):
         affectnet.read(tmp_path)
 
 

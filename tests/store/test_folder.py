@@ -24,7 +24,7 @@ from fer_vit.store.average import average_networks
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.configs import find_config, shipped_configs
 from fer_vit.store.folder import load_network, read_model, save_network
-from fer_vit.store.hub import push
+from fer_vit.store.hub import DEFAULT, push
 
 NETWORK = RegionViTConfig(
     img_size=32,
@@ -62,7 +62,8 @@ def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) ->
     save_network(net, tmp_path / "model")
     again = load_network(tmp_path / "model")
     assert not again.training
-    assert (again.config, again.settings) == (NETWORK, net.settings)
+    assert again.config == NETWORK
+    assert again.settings == net.settings
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
 
@@ -97,9 +98,10 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
         network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
         part = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in part.state_dict().values():
-            value.copy_(
-                torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed)
-            )
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value))
+            else:
+                value.fill_(7 + seed)
         save_network(part, Path(name))
     soup = average_networks(names)
     states = [load_file(f"{name}/model.safetensors") for name in names]
@@ -163,7 +165,8 @@ def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, hub: Mock) -> Non
         "somebody/model", private=True, exist_ok=True
     )
     sent = hub.return_value.upload_folder.call_args.kwargs
-    assert (sent["repo_id"], Path(sent["folder_path"])) == ("somebody/model", tmp_path / "model")
+    assert sent["repo_id"] == "somebody/model"
+    assert Path(sent["folder_path"]) == tmp_path / "model"
     (tmp_path / "model" / "notes.txt").write_text("mine")
     files = {path.name for path in (tmp_path / "model").iterdir()}
     pushed = set(filter_repo_objects(files, allow_patterns=sent["allow_patterns"]))
@@ -187,7 +190,8 @@ def test_hub_models_come_out_of_its_cache(
     monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
     again = load_network("somebody/model", revision="v1")
     assert torch.equal(logits(again), logits(net))
-    assert (sent["repo"], sent["revision"]) == ("somebody/model", "v1")
+    assert sent["repo"] == "somebody/model"
+    assert sent["revision"] == "v1"
     assert sent["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
 
 
@@ -196,11 +200,11 @@ def test_hub_models_come_out_of_its_cache(
     [
         (
             RuntimeError("403 Forbidden\nfrom a proxy"),
-            r"cannot get somebody/model from the hub \(403 Forbidden\)\.$",
+            r"somebody/model .*\(403 Forbidden\)\.$",
         ),
         (
             [6_000_000_000, None, 6_000_000_000],
-            "at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,",
+            "10,000,000,000 bytes .*somebody/model .* 12,000,000,",
         ),
     ],
 )
@@ -251,7 +255,7 @@ def test_weights_of_the_hub_have_its_sha256(
 
 @pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "no-user/no-model", "bad name!/x"])
 def test_missing_models(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"Expected an included model \(.*on the hub"):
+    with pytest.raises(FerVitError, match=rf"{DEFAULT}.* hub"):
         load_network(name, local_files_only=True, cache_dir=tmp_path)
 
 
@@ -291,7 +295,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
             "thresholds .*0 to 1",
         ),
         ({"outputs": {"gaze": ["x"]}}, "a head of .*gaze"),
-        ({"outputs": {"pose": ["tilt"]}}, "outputs of pose among .*tilt"),
+        ({"outputs": {"pose": ["tilt"]}}, " pose .*tilt"),
         ({"outputs": {"movements": ["<b>"] * 2}}, "distinct outputs of movements"),
         ({"outputs": {"movements": ["jawOpen"]}}, "not in the file|missing|heads.movements"),
         ({"outputs": {"movements": "jawOpen"}}, "outputs"),
@@ -381,8 +385,8 @@ def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     Path("drawn").mkdir()  # a folder is no config
     assert find_config("drawn") == str(shipped_configs()["drawn"])
     Path("drawn").rmdir()
-    Path("drawn").touch()
+    Path("drawn").write_text("seed_everything: 1")
     assert find_config("drawn") == "drawn"
     assert find_config("{model: {lr: 0.1}}") == "{model: {lr: 0.1}}"
-    with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\), but got gone\."):
+    with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\).* gone\."):
         find_config("gone")

@@ -7,7 +7,10 @@ import pytest
 import timm
 import torch
 import yaml
+from lightning import LightningModule
+from torch import Tensor
 
+from fer_vit.data.dataset import Batch
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import main, parse_fit
@@ -36,9 +39,13 @@ def test_every_config_takes_a_step(
     steps = []
     task = MaskedPretraining if name == "pretrain" else FERTask
     step = task.training_step
-    monkeypatch.setattr(
-        task, "training_step", lambda *args: steps.append((args[0], loss := step(*args))) or loss
-    )
+
+    def record(task: LightningModule, batch: Batch, index: int) -> Tensor:
+        loss = step(task, batch, index)
+        steps.append((task, loss))
+        return loss
+
+    monkeypatch.setattr(task, "training_step", record)
     more = []
     if name == "pretrained_vit":  # random weights of one block where ImageNet's would be
         network = yaml.safe_load((CONFIGS / "pretrained_vit.yaml").read_text())["model"]["network"]

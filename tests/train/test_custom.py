@@ -109,7 +109,8 @@ def train(module: str, drawn: Path, runs: Path) -> Train:
 def test_fit_trains_a_class_with_its_own_and_inherited_options(train: Train) -> None:
     checkpoint = load_checkpoint(train("FocalTask", "--model.gamma=3", "--model.lr=0.01"))
     hyper = checkpoint["hyper_parameters"]
-    assert (hyper["gamma"], hyper["lr"]) == (3.0, 0.01)
+    assert hyper["gamma"] == 3.0
+    assert hyper["lr"] == 0.01
     assert checkpoint["task_class"] == "my_tasks.FocalTask"
 
 

@@ -44,9 +44,10 @@ def test_outputs_of_one_side_alone_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["mouthSmileLeft", "browDownLeft", "browDownRight"]
-    row = Row(IMAGE, "a", "train", "x", targets={f"move_{name}": 0.2 for name in names})
+    targets = {f"move_{name}": 0.2 for name in names}
+    rows = [Row(IMAGE, label, "train", label, targets=targets) for label in ("x", "y")]
     path = tmp_path / "m.parquet"
-    write_manifest(path, Reading(("x", "y"), [row], outputs={"movements": names}), "made")
+    write_manifest(path, Reading(("x", "y"), rows, outputs={"movements": names}), "made")
     data = build(path)
     caplog.set_level("INFO", logger="fer_vit")
     data.setup("validate")
@@ -63,7 +64,8 @@ def test_class_counts_count_votes_by_their_share(tmp_path: Path) -> None:
 
 
 def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> None:
-    rows = [Row(IMAGE, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
+    labels = ["y", *["x"] * 9] * 40
+    rows = [Row(IMAGE, str(i), "train", label) for i, label in enumerate(labels)]
     (batch,) = build(made(tmp_path, "xy", rows), 400, balanced=True).train_dataloader()
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 

@@ -1,6 +1,7 @@
 """Several processes train and count like one process, and end together."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
 def one_val_face(tmp_path: Path) -> Path:
     """A manifest with one face in `val`: the second process has but a repeat of it."""
     face = encode_png(draw_face("happiness", 0, 48)[0])
-    rows = [Row(face, str(place), "train" if place else "val", "happiness") for place in range(100)]
+    rows = [Row(face, "0", "val", "happiness")]
+    rows += [Row(face, str(place), "train", "happiness") for place in range(1, 100)]
     write_manifest(tmp_path / "faces.parquet", Reading(("happiness", "anger"), rows), "drawn")
     return tmp_path / "faces.parquet"
 
@@ -133,7 +135,8 @@ def test_a_killed_process_ends_a_run_that_resumes(
         status, _, err = run("fit", *words, f"--ckpt_path={last}")
         assert status == 0, err
         saved = load_checkpoint(tmp_path / "default" / "version_1" / "checkpoints" / "last.ckpt")
-        assert (saved["epoch"], saved["global_step"]) == (2, 9)
+        assert saved["epoch"] == 2
+        assert saved["global_step"] == 9
 
 
 @pytest.mark.slow
@@ -184,7 +187,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     main(prediction(faces, tmp_path / "one"))
     status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
     assert status == 0, err
-    assert "all 9 tables, all 60 files exactly once (60 ok), 60 faces" in out
+    assert re.search(r"\b9 tables.*\b60 files.*\(60 ok\).*\b60 faces", out)
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert_same(rows, table(tmp_path / "one"))

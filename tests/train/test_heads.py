@@ -81,13 +81,18 @@ def validate(checkpoint: Path, manifest: Path, folder: Path) -> Path:
     return max((folder / "v").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
+@pytest.fixture(scope="module")
+def validated(trained: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The logs of `validate` with all heads."""
+    return validate(trained, folder / "all.parquet", tmp_path_factory.mktemp("validated"))
+
+
 def test_validate_writes_a_table_and_a_picture_of_each_head(
-    trained: Path, folder: Path, tmp_path: Path
+    trained: Path, validated: Path, folder: Path
 ) -> None:
-    logs = validate(trained, folder / "all.parquet", tmp_path)
     for head in ("expression", *movements.DRAWN_OUTPUTS):
-        assert np.asarray(Pil.open(logs / f"val_{head}.png")).std() > 5
-    rows = list(csv.DictReader((logs / "val_movements.csv").open()))
+        assert np.asarray(Pil.open(validated / f"val_{head}.png")).std() > 5
+    rows = list(csv.DictReader((validated / "val_movements.csv").open()))
     assert [row["output"] for row in rows] == movements.DRAWN_OUTPUTS["movements"]
     assert [*rows[0]] == ["output", "faces", "r", "MAE"]
 
@@ -193,9 +198,10 @@ def test_a_measure_of_a_head_that_is_not_trained_is_an_error(
 def test_a_head_without_training_targets_is_an_error(
     folder: Path, reading: Reading, tmp_path: Path
 ) -> None:
-    rows = [
-        replace(row, targets={} if row.split == "train" else row.targets) for row in reading.rows
-    ]
+    rows = []
+    for row in reading.rows:
+        targets = {} if row.split == "train" else row.targets
+        rows.append(replace(row, targets=targets))
     path = tmp_path / "faces.parquet"
     write_manifest(path, replace(reading, rows=rows), "drawn")
     assert "movements" in refusal(path, tmp_path / "runs")
@@ -220,10 +226,9 @@ def test_an_output_without_training_targets_is_an_error(
 
 
 def test_validate_measures_the_roll_in_the_picture(
-    trained: Path, folder: Path, tmp_path: Path
+    trained: Path, validated: Path, folder: Path
 ) -> None:
-    logs = validate(trained, folder / "all.parquet", tmp_path)
-    _, row = csv.DictReader((logs / "val_pose.csv").open())
+    _, row = csv.DictReader((validated / "val_pose.csv").open())
     assert row["output"] == "roll"
 
     net = load_network(trained)

@@ -55,9 +55,8 @@ def test_rates_and_decays_of_parameters(pretraining: bool) -> None:
     factors |= {"region_embed.patch_embed.late.1.weight": 0.125}
     factors |= {"mask_token": 1, "decoder.weight": 1} if pretraining else {"vit.head.weight": 1}
     for name, factor in factors.items():
-        assert groups[name]["initial_lr"] == pytest.approx(1e-3 * (1 if pretraining else factor)), (
-            name
-        )
+        expected = 1e-3 if pretraining else 1e-3 * factor
+        assert groups[name]["initial_lr"] == pytest.approx(expected), name
     assert groups["vit.blocks.0.attn.qkv.weight"]["weight_decay"] == 0.1
     plain = {"region_embed.name_embed.mouth", "vit.pos_embed", "vit.cls_token", "vit.norm.weight"}
     plain |= {"mask_token", "decoder.weight"} if pretraining else {"vit.head.bias"}
@@ -256,7 +255,8 @@ def shake(net: RegionViT) -> None:
     for value in net.state_dict().values():
         if value.is_floating_point():
             random = torch.randn_like(value)
-            value.copy_(random.abs() if value.ndim == 1 else random / 4)
+            drawn = random.abs() if value.ndim == 1 else random / 4
+            value.copy_(drawn)
 
 
 def test_training_keeps_the_weights_symmetric() -> None:

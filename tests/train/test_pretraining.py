@@ -3,6 +3,7 @@ and a classifier starts from it.
 """
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -349,10 +350,7 @@ def test_a_classifier_uses_it(
     words = [f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"]
     last = fit(drawn / "faces.parquet", tmp_path, *TINY[5:], *words)
     out = capsys.readouterr().out
-    assert (
-        f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, "
-        "surprise" in out
-    )
+    assert re.search(rf"{pretrained}: 148 of 148 .*neutral, happiness, surprise", out)
     net = load_network(last)
     before = load_checkpoint(pretrained)
     assert load_checkpoint(last)["starts_from"] is None  # it has learned no labels
@@ -371,7 +369,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
     task = MaskedPretraining(CONFIG)
     data = drawn_batch(drawn)
     torch.nn.init.constant_(task.decoder.weight, torch.nan)
-    with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\)"):
+    with pytest.raises(FerVitError, match=r"nan \(epoch 0, step 0\)"):
         task.training_step(data, 0)
     task.eval().validation_step(data, 0)
     with pytest.raises(FerVitError, match=r"val.* nan"):
@@ -385,7 +383,8 @@ def test_faces_are_held_out_when_there_is_no_val_split(tmp_path: Path) -> None:
         row.label = None
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     data = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
-    assert (len(data.dataset("train")), len(data.dataset("val"))) == (107, 3)
+    assert len(data.dataset("train")) == 107
+    assert len(data.dataset("val")) == 3
     again = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
     assert [sample.path for sample in data.dataset("val")] == [
         sample.path for sample in again.dataset("val")

@@ -264,7 +264,7 @@ def test_any_run_resumes_bit_for_bit(
         assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
 
 
-def test_ctrl_c(
+def test_ctrl_c_prints_the_option_that_resumes(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     step = FERTask.training_step

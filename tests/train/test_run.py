@@ -52,7 +52,9 @@ def test_a_lost_process_is_one_line_with_the_command_that_resumes(
 
 
 SMALL = {"regions": ("nose", "mouth"), "region_grid": 2, "depth": 3}
-D, N, R = 32, 16, 2 * 4  # width, patches and region tokens of `small_model`
+D = 32  # width of `small_model`
+N = 16  # its patches
+R = 2 * 4  # its region tokens
 PATCH = 3 * 8 * 8 * D  # embeds one token
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import lightning as L
 import numpy as np
@@ -155,10 +156,9 @@ def test_repeats_do_not_count() -> None:
 def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
     """What starts, adds to, and ends the evaluation of a split."""
     names = ("on_validation_start", "validation_step", "on_validation_epoch_end")
-    return tuple(
-        getattr(task, name if stage == "val" else name.replace("validation", "test"))
-        for name in names
-    )
+    if stage != "val":
+        names = [name.replace("validation", "test") for name in names]
+    return tuple(getattr(task, name) for name in names)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -273,7 +273,7 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     task.on_load_checkpoint({"state_dict": state})
     task.on_load_checkpoint({"state_dict": state, "hyper_parameters": dict(task.hparams)})
     classes = refusal(hyper_parameters={"labels": ["b", "a", "c"]})
-    assert re.search("checkpoint.* b, a, c, .*manifest.* a, b, c", classes)
+    assert re.search("checkpoint.* b, a, c, .* a, b, c", classes)
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     of_positions = refusal(state_dict={**state, "net.vit.pos_embed": torch.zeros(1, 5, 32)})
     assert re.search(r"`net.vit.norm.bias` .*float \(32,\)", refusal(state_dict=less))
@@ -303,15 +303,15 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lr": -0.1}, "`lr` to be 0 or more, but got -0.1"),
-        ({"region_dropout": 1.1}, "`region_dropout` to be from 0 to 1, but got 1.1"),
+        ({"lr": -0.1}, "`lr` .* 0 or more.* -0.1"),
+        ({"region_dropout": 1.1}, "`region_dropout` .* 0 to 1.* 1.1"),
         ({"labels": None}, "labels"),
         ({"labels": ["a"]}, "two classes, .* 1"),
         ({"network": RegionViTConfig(regions=("ear",))}, "regions from .* got `ear`"),
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
     ],
 )
-def test_wrong_settings(change: dict[str, object], words: str) -> None:
+def test_fer_task_refuses_wrong_settings(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words):
         FERTask(**{"network": NETWORK, "labels": ["a", "b"], **change})
 
@@ -320,7 +320,7 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
     task = FERTask(replace(NETWORK, stem="patch"), ["a", "b", "c"]).train()
     data = batch()
     data.image[2] = torch.nan
-    with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
+    with pytest.raises(FerVitError, match=r"nan \(epoch 0, step 0\).* Images: 2$"):
         task.training_step(data, 0)
     torch.nn.init.constant_(task.net.vit.norm.weight, torch.inf)
     with pytest.raises(FerVitError, match=r"Lower `lr`.* Images: 0, 1, 2, 3, 4, 5$"):
@@ -400,13 +400,11 @@ def test_the_loss_is_computed_in_float32() -> None:
 
 
 def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    monkeypatch.setattr(
-        "fer_vit.train.task.build_model", lambda *a, **_: built.append(a) or torch.nn.Linear(1, 1)
-    )
+    building = Mock(return_value=torch.nn.Linear(1, 1))
+    monkeypatch.setattr("fer_vit.train.task.build_model", building)
     network = replace(NETWORK, pretrained="weights.pth")
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
-    assert built == [(network, ["a", "b"])]
+    assert [call.args for call in building.mock_calls] == [(network, ["a", "b"])]
     assert task.hparams["network"]["pretrained"] is False
 
 
@@ -457,7 +455,8 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
         task = FERTask(labels=["a", "b"], init=str(tmp_path / "start"), **given)
         assert task.net.config == NETWORK
         spec = task.spec
-        assert (spec.align, spec.template) == (task.hparams["align"], task.hparams["template"])
+        assert spec.align == task.hparams["align"]
+        assert spec.template == task.hparams["template"]
         return spec.align, spec.template
 
     assert settings() == ("crop", points)

@@ -77,7 +77,10 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
             crop[top:bottom, left:right] = 128
         crops.append(crop)
         boxes.append(box)
-        labels.append(face & 1 if hide else (face & 1) ^ (face >> 2 & 1))
+        if hide:
+            labels.append(face & 1)
+        else:
+            labels.append((face & 1) ^ (face >> 2 & 1))
     return Faces.of(crops, boxes, labels)
 
 

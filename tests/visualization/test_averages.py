@@ -10,7 +10,7 @@ import pytest
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_heads, write_tables
+from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_averages, write_heads
 from tests.helpers.faces import make_face
 
 REGIONS = ("right_eye", "nose", "mouth")
@@ -80,16 +80,14 @@ def test_the_frames_of_a_video_are_no_independent_faces(
 def test_tables_hold_means_over_faces(
     faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path
 ) -> None:
-    write_tables(tmp_path, {"a": average}, REGIONS)
+    write_averages(tmp_path, {"a": average}, REGIONS)
     write_heads(tmp_path, average, blocks=2)
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}
     assert [row["region"] for row in tables["shares"]] == list(REGIONS)
     for r, row in enumerate(tables["shares"]):
         _, shares, _ = means(faces, r)
-        assert (int(row["faces"]), float(row["mean"])) == (
-            len(shares),
-            pytest.approx(shares[:, r].mean(), abs=1e-6),
-        )
+        assert int(row["faces"]) == len(shares)
+        assert float(row["mean"]) == pytest.approx(shares[:, r].mean(), abs=1e-6)
         assert float(row["low"]) < float(row["mean"]) < float(row["high"])
     assert len(tables["relations"]) == 3 + 9
     for row in tables["relations"]:
@@ -99,10 +97,8 @@ def test_tables_hold_means_over_faces(
         else:
             a = REGIONS.index(row["region"])
             expected = [attention.relations[0, a, b] for attention in means(faces, a, b)[0]]
-        assert (int(row["faces"]), float(row["mean"])) == (
-            len(expected),
-            pytest.approx(np.mean(expected), abs=1e-6),
-        )
+        assert int(row["faces"]) == len(expected)
+        assert float(row["mean"]) == pytest.approx(np.mean(expected), abs=1e-6)
     assert [(row["block"], row["head"]) for row in tables["heads"]] == [("1", "1"), ("2", "1")]
     for view, row in enumerate(tables["heads"], 1):
         assert float(row["distance_px"]) == pytest.approx(3 + 2 * view + (FACES - 1) / 2)

@@ -1,0 +1,20 @@
+"""The faces that `evaluate` reads, by its options."""
+
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation.inputs import Conditions, read_faces
+
+TABLE = "path,status,face,label,confidence,p_sadness,p_anger\na.png,ok,0,sadness,0.75,0.75,0.25\n"
+
+
+def test_a_split_is_for_manifests_also_if_it_is_the_default_one(tmp_path: Path) -> None:
+    table = tmp_path / "p.csv"
+    table.write_text(TABLE)
+    for split in ("val", "test"):
+        with pytest.raises(FerVitError, match="split"):
+            read_faces(table, None, None, Conditions(split=split))
+    faces, model, rows = read_faces(table, None, None, Conditions())
+    assert (faces.paths, model, rows) == (["a.png"], None, None)
