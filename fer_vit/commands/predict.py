@@ -127,7 +127,8 @@ def predict(
     check_videos(wanted, sources, in_chunks)
     if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
         raise FerVitError(
-            "Tables of people are made of all columns of a folder. Leave out `--outputs`."
+            "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
+            "Leave out `--outputs`, or name a table instead of a folder."
         )
     if rank.world_size > 1 and not in_chunks:
         remedy = (

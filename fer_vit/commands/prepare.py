@@ -240,12 +240,12 @@ def _with_landmarks(
             "Leave one of them out."
         )
 
-    finder = None
+    loaded = None  # the detector; without one, no image is searched
     if missing:
         # a photo that is cut may hold no face, which is found by the detector's usual score
         chosen = DETECTORS[detector]
-        finder = chosen.load(chosen.min_score if cut else chosen.crop_score)
-    reading = add_landmarks(reading, finder, workers, cut)
+        loaded = chosen.load(chosen.min_score if cut else chosen.crop_score)
+    reading = add_landmarks(reading, loaded, workers, cut)
     if not reading.rows:
         reasons = [f"{number:,} {reason}" for reason, number in reading.dropped.most_common()]
         raise FerVitError(

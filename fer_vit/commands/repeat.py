@@ -73,7 +73,7 @@ def repeat(
             scores = output / folder / f"seed{seed}" / f"{split}.json"
             if scores.exists():
                 continue
-            LOGGER.info(f"{recipe.text}: seed {seed} of {seeds}")
+            LOGGER.info(f"{recipe.text}: seed {seed}, run {seed + 1} of {seeds}")
             options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
             best = recipe.fit(output, f"{folder}/seed{seed}", options)
             faces = predict_manifest(recipe.load(best), rows, split)

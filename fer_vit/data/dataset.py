@@ -379,6 +379,12 @@ class ShardSampler(TrainSampler):
     """Splits a `ShardDataset` into equal contiguous ranges, one per process.
 
     Each epoch shuffles the shards, and the rows of each shard.
+
+    It is a sampler, not an `IterableDataset`, for two reasons. Each worker would have its own
+    iterator over shards, so the number of workers would change which faces form a batch, and each
+    worker would have shards in memory. Besides, a sampler has a position from which a run resumes.
+    The cost: the main process reads the shards, and each encoded image goes through a queue to its
+    worker, some kilobytes for a face.
     """
 
     dataset: ShardDataset

@@ -112,7 +112,7 @@ class RegionViT(nn.Module):
         """
         tokens = self.tokenize(image, boxes, valid)
         tokens = self.encode(tokens)
-        return self.forward_heads(tokens)
+        return self.outputs_by_head(tokens)
 
     def logits(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
@@ -120,7 +120,7 @@ class RegionViT(nn.Module):
         """Returns the logits (B, C) of the head `expression` alone; arguments as for `forward`."""
         return self.classify(self.pool_features(image, boxes, valid))
 
-    def forward_heads(self, tokens: Tokens) -> dict[str, Tensor]:
+    def outputs_by_head(self, tokens: Tokens) -> dict[str, Tensor]:
         """Returns the raw outputs of encoded tokens by the name of the head, as `forward` does."""
         outputs = {name: head(tokens) for name, head in self.heads.items()}
         if self.settings.labels:
@@ -207,8 +207,8 @@ class RegionViT(nn.Module):
     ) -> Tokens:
         """Encodes face crops; arguments as for `forward`.
 
-        `forward_head` classifies the result, whose `x` is (B, T, D). It is `encode` after
-        `tokenize`.
+        This is `tokenize`, then `encode`. `forward_head` classifies the result, whose `x` is
+        (B, T, D).
         """
         return self.encode(self.tokenize(image, boxes, valid))
 
@@ -272,7 +272,8 @@ class RegionViT(nn.Module):
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
         """Stores the class shares of training, and subtracts a part of their log from logits.
 
-        It ends the effect of `change_prior`, which was computed from the shares before.
+        A prior of `change_prior`, which was computed from the former shares, has no effect any
+        longer.
         """
         self.settings.prior = tuple(prior)
         self.settings.adjustment = adjustment

@@ -2,10 +2,12 @@
 
 As distributed:
 
-    EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5` (the data set's own spelling)
+    EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5`; the file has this spelling
     Image/aligned/train_00001_aligned.jpg
-    Annotation/manual/train_00001_manu_attri.txt    five landmarks, then gender, race and age; may
-    be absent
+    Annotation/manual/train_00001_manu_attri.txt    may be absent: five lines of landmarks, then
+    gender, race and age, a line each
+
+The landmarks are not read: `prepare` finds them in the aligned faces.
 """
 
 import os
@@ -66,14 +68,20 @@ def _attributes(file: Path) -> dict[str, str]:
     """Returns the attributes in an annotation, empty without one."""
     if not file.is_file():
         return {}
-    words = file.read_text("utf-8", errors="replace").split()
-    numbers = words[-len(ATTRIBUTES) :]
+    lines = []
+    for number, text in enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1):
+        if text.strip():
+            lines.append((number, text.strip()))
+    if len(lines) < len(ATTRIBUTES):
+        expected = f"lines with the numbers of {', '.join(ATTRIBUTES)}"
+        raise bad_line(file, len(lines) + 1, expected, "the end of the file")
+
     attributes = {}
-    try:
-        for name, number in zip(ATTRIBUTES, numbers, strict=True):
-            by_number = dict(enumerate(ATTRIBUTES[name]))
-            attributes[name] = by_number[int(number)]
-    except (ValueError, KeyError) as error:
-        expected = f"the numbers of {', '.join(ATTRIBUTES)}"
-        raise bad_line(file, 6, expected, " ".join(numbers)) from error
+    for name, (line, text) in zip(ATTRIBUTES, lines[-len(ATTRIBUTES) :], strict=True):
+        values = ATTRIBUTES[name]
+        known = {str(number): value for number, value in enumerate(values)}
+        if text not in known:
+            expected = f"the number of the {name}, 0 to {len(values) - 1}"
+            raise bad_line(file, line, expected, text)
+        attributes[name] = known[text]
     return attributes

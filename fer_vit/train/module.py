@@ -133,8 +133,8 @@ class RegionViTModule(L.LightningModule):
             if name in self.hparams:
                 check_number(f"model.{name}", self.hparams[name], least, most)
 
-    def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step; raises FerVitError when it is not finite."""
+    def check_and_log(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
+        """Logs and returns the loss of a step; raises FerVitError before if it is not finite."""
         if not loss.isfinite():
             raise self._not_finite(loss, outputs, paths)
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)

@@ -75,13 +75,13 @@ class MaskedPretraining(RegionViTModule):
         width = self.net.vit.embed_dim
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.Linear(width, network.in_chans * self.net.patch_size**2)
-        self.loss: Any = MeanMetric()
+        self.val_loss: Any = MeanMetric()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
         noise = torch.rand(len(batch.path), self.num_patches, device=self.device)
         preds, hidden = self.predict_hidden(batch, noise)
-        return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
+        return self.check_and_log(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the loss on the val split; a face is always masked in the same way."""
@@ -92,14 +92,14 @@ class MaskedPretraining(RegionViTModule):
         preds, hidden = self.predict_hidden(batch, torch.stack(noise).to(self.device))
         once = batch.row != PADDING
         hidden = hidden._replace(weights=hidden.weights * once[:, None, None])
-        self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
+        self.val_loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
 
     def on_validation_epoch_end(self) -> None:
         """Logs the loss on the val split, over all processes: 1 for a constant prediction."""
-        loss = self.loss.compute()
+        loss = self.val_loss.compute()
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
-        self.loss.reset()
+        self.val_loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
         """Hides the patches with the least noise (B, ceil(S / P)^2); predicts (B, M, C P^2)."""

@@ -63,7 +63,10 @@ def write_outputs(
 def write_expression(
     folder: Path, stage: str, labels: Sequence[str], confusion: IntArray, recall: Array
 ) -> str:
-    """Writes the faces and the recall (C,) of each label as above, and the confusion (C, C)."""
+    """Writes STAGE_expression.csv and STAGE_expression.png, and returns the table as text.
+
+    The table has the faces and the recall (C,) of each label; the picture is the confusion (C, C).
+    """
     rows: list[dict[str, str | int | float | None]] = []
     for label, counts, share in zip(labels, confusion, recall, strict=True):
         known = float(share) if np.isfinite(share) else None

@@ -221,7 +221,7 @@ class FERTask(RegionViTModule):
         if rate:
             tokens = drop_regions(tokens, self.net.layout, rate)
         tokens = self.net.encode(tokens)
-        outputs = self.net.forward_heads(tokens)
+        outputs = self.net.outputs_by_head(tokens)
 
         logits = outputs[EXPRESSION]  # (B, C)
         target = self.teachers.teach(batch)  # (B, C)
@@ -232,7 +232,7 @@ class FERTask(RegionViTModule):
         if self.former:
             for head, target in self.former.teach(batch).items():
                 loss = loss + HEADS[head].weight * head_loss(head, outputs[head], target)
-        return self.log_loss(loss, logits, batch.path)
+        return self.check_and_log(loss, logits, batch.path)
 
     def matched(
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch

@@ -379,9 +379,14 @@ def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     assert reading.extra == ("gender", "race", "age")
     first, last = (dict(zip(reading.extra, values, strict=True)) for values in FEATURES)
     assert [row.extra for row in reading.rows] == [first, *[{}] * 5, last]
-    for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
+    for text, place in (
+        (f"{points}1\n3\n4\n", "line 7: .* race, 0 to 2.*`3`"),
+        (f"{points}\n1\n2\n5\n", "line 9: .* age, 0 to 4.*`5`"),  # after an empty line
+        (points, "line 3: .* gender"),
+        ("1\n2\n", "line 3: .* gender"),
+    ):
         (manual / "test_0007_manu_attri.txt").write_text(text)
-        with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: .*gender"):
+        with pytest.raises(FerVitError, match=rf"test_0007_manu_attri\.txt, {place}"):
             rafdb.read(tmp_path)
 
 

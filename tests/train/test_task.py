@@ -490,7 +490,7 @@ def test_training_loss_is_the_weighted_sum_of_the_heads_over_known_targets() -> 
     task = build(outputs=HEAD_OUTPUTS, head_weights=weights).eval()
     faces = batch_with_heads()
     losses: list[torch.Tensor] = []
-    task.log_loss = lambda loss, logits, paths: losses.append(loss)  # type: ignore[method-assign]
+    task.check_and_log = lambda loss, logits, paths: losses.append(loss)  # type: ignore[method-assign]
     task.training_step(faces, 0)
     raw = task.net(faces.image, faces.boxes, faces.valid)
     expected = F.cross_entropy(raw["expression"][:3], faces.target[:3])
@@ -505,7 +505,7 @@ def test_a_batch_without_labels_trains_the_other_heads() -> None:
     task = build(outputs=HEAD_OUTPUTS)
     faces = batch_with_heads()
     faces.target[:] = torch.nan
-    task.log_loss = lambda loss, logits, paths: loss  # type: ignore[method-assign]
+    task.check_and_log = lambda loss, logits, paths: loss  # type: ignore[method-assign]
     task.training_step(faces, 0).backward()
     assert task.net.vit.head.weight.grad.abs().max() == 0
     assert task.net.heads["pose"].by_face.grad.abs().max() > 0
