@@ -29,6 +29,7 @@ MARK = "made-by-fer-vit"
 """A file in each scratch folder: a folder that another user has renamed has none,
 and is not removed.
 """
+ATTEMPTS = 100  # to make a folder whose parents other processes remove
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux' renameat2: paths are relative to the working directory;
 two names change places at once.
@@ -139,16 +140,19 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 def _make_scratch(scratch: Path) -> None:
     """Makes a scratch folder and the folders above it.
 
-    Meanwhile another process that fails may remove these again, because they are empty.
+    Meanwhile other processes that fail may remove these again, because they are empty, and make
+    them anew. Some folders have no new ones, such as /proc.
     """
-    while True:
-        scratch.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            scratch.mkdir(mode=0o700)
+    for _ in range(ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            _make_with_parents(scratch)
             return
-        except FileNotFoundError:
-            if scratch.parent.exists():  # such as /proc, in which there are no new folders
-                raise
+    _make_with_parents(scratch)
+
+
+def _make_with_parents(scratch: Path) -> None:
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir(mode=0o700)
 
 
 def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:

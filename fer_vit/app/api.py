@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from fer_vit.app.jobs import MAX_JOBS, Event, Jobs, Task
 from fer_vit.app.uploads import (
@@ -85,6 +85,9 @@ class Report(BaseModel):
     photos: list[Picture]
 
 
+EXPIRED = "There is no such file, or no longer: results are kept for an hour."
+
+
 class SentTable(FileResponse):
     """A table that is removed when it is sent, or when its client is gone."""
 
@@ -98,6 +101,32 @@ class SentTable(FileResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._remove()
+
+
+class SentResult(FileResponse):
+    """A file of a job, sent whole once it is open; 404 if it expires before that."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the head together with the first part of the file: until then it may be removed."""
+        head: list[Message] = []
+        is_sent = False
+
+        async def send_with_body(message: Message) -> None:
+            nonlocal is_sent
+            if message["type"] == "http.response.start":
+                head.append(message)
+                return
+            is_sent = True
+            while head:
+                await send(head.pop(0))
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_with_body)
+        except (FileNotFoundError, RuntimeError):  # starlette's error if it is gone before
+            if is_sent:
+                raise
+            await JSONResponse({"detail": EXPIRED}, 404)(scope, receive, send)
 
 
 class SentEvents(StreamingResponse):
@@ -252,11 +281,9 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
         """
         path = jobs.results.get(name, {}).get(file)
         if path is None or not path.is_file():
-            raise HTTPException(
-                404, "There is no such file, or no longer: results are kept for an hour."
-            )
+            raise HTTPException(404, EXPIRED)
         headers = {"Content-Security-Policy": REPORT_POLICY} if path.suffix == ".html" else {}
-        return FileResponse(path, headers=headers)
+        return SentResult(path, headers=headers)
 
     @app.delete("/results/{name}", status_code=204)
     # a page that is being closed can send nothing else

@@ -2,17 +2,22 @@
 columns that cannot be meant.
 """
 
+import asyncio
 from dataclasses import replace
+from errno import ENOENT
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fer_vit.app.api import SentResult
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import FARTHEST, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.read import read_table
 from fer_vit.face.image import encode_png
+from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, run
@@ -81,8 +86,8 @@ def test_training_faces_of_one_class_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "fer_vit")
-    other = replace(FACE, label="neutral")
-    for number, rows in enumerate([[FACE], [FACE, other], [FACE, replace(other, split="val")]]):
+    neutral = replace(FACE, label="neutral")
+    for number, rows in enumerate([[FACE], [FACE, neutral], [FACE, replace(neutral, split="val")]]):
         caplog.clear()
         FaceDataModule(write(tmp_path / f"{number}.parquet", *rows)).setup("fit")
         assert ("label anger" in caplog.text) == (number != 1)
@@ -92,8 +97,62 @@ def test_a_run_without_a_best_checkpoint_ends_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    other = replace(FACE, label="neutral")
-    path = write(tmp_path / "faces.parquet", FACE, other, replace(FACE, split="val"))
+    neutral = replace(FACE, label="neutral")
+    path = write(tmp_path / "faces.parquet", FACE, neutral, replace(FACE, split="val"))
     options = ["--trainer.limit_val_batches=0", "--trainer.logger=false"]
     run("fit", "--data.manifest", path, *TINY, *options)
     assert "No best checkpoint" in capsys.readouterr().out
+
+
+def test_parents_that_other_processes_remove_and_make_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three processes that fail at once: a parent is gone when it is needed, and there again."""
+    mkdir, lost = Path.mkdir, []
+
+    def make(path: Path, *words: object, **options: object) -> None:
+        if path.name == "new" or len(lost) == 6:
+            mkdir(path, *words, **options)
+            return
+        lost.append(path)
+        raise FileNotFoundError(ENOENT, "No such file or directory", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    with atomic_write(tmp_path / "a" / "faces.csv") as file:
+        file.write_text("path")
+    assert (tmp_path / "a" / "faces.csv").read_text() == "path"
+    assert len(lost) == 6
+    with pytest.raises(FerVitError, match="Cannot write"), atomic_write(Path("/proc/a/faces.csv")):
+        pass
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_result_that_expires_before_it_is_open_is_not_found(
+    method: str, seen: bool, tmp_path: Path
+) -> None:
+    """After the server has looked it up, before or after its size is read."""
+    file = tmp_path / "faces.csv"
+    file.write_text("path\n" * 50_000)
+    kept = SentResult(file)
+    gone = SentResult(file, stat_result=file.stat() if seen else None)
+    assert answer(kept, method) == (200, 250_000 if method == "GET" else 0)
+    file.unlink()
+    status, length = answer(gone, method)
+    assert (status, length > 0) == (200 if seen and method == "HEAD" else 404, status == 404)
+
+
+def answer(response: SentResult, method: str) -> tuple[int, int]:
+    """Returns the status of a response, and the bytes of its body."""
+    messages: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()  # the client stays
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    asyncio.run(response({"type": "http", "method": method, "headers": []}, receive, send))
+    head, *parts = messages
+    assert head["type"] == "http.response.start"
+    return head["status"], sum(len(part["body"]) for part in parts)
