@@ -23,7 +23,7 @@ from fer_vit.comparison.series import average_series, mean_course
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
-from fer_vit.evaluation.page import EVALUATION_FILES, Section, write_files
+from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, write_files
 from fer_vit.geometry import Array
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import Course, series_plots
@@ -58,17 +58,15 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
     json["methods"] = "\n".join(lines)
     json["sentences"] = words
     json |= as_json(study, results)
-    _, written = write_files(
-        folder,
-        "Comparison",
-        json,
-        tables=tables,
+    page = ResultsPage(
         title="Expressions by condition",
+        heading="Comparison",
         generator="fer-vit compare",
         facts=facts,
         note=MEASURES_NOTE,
         sections=study_sections(study, shown, lines),
     )
+    _, written = write_files(folder, page, json, tables)
     return "\n".join([*lines, *map(printable, missing), written])
 
 

@@ -57,45 +57,52 @@ class Card(NamedTuple):
     lines: Sequence[str]  # further text
 
 
+class ResultsPage(NamedTuple):
+    """What a page and its Markdown contain."""
+
+    title: str
+    heading: str  # of the Markdown
+    generator: str  # the command
+    facts: Mapping[str, str]
+    sections: Sequence[Section]
+    note: str = ""
+    labels: Sequence[str] = ()  # of the confusion matrix
+    confusion: IntArray | None = None  # the faces by label and prediction (C, C); None: no labels
+    cards: Sequence[Card] = ()  # the faces to look at
+    left_out: int = 0  # number of such faces without a card
+
+
 def write_files(
     folder: Path,
-    heading: str,
+    page: ResultsPage,
     results: Mapping[str, Any],
-    cards: Sequence[Card] = (),
-    confusion: IntArray | None = None,
     tables: Mapping[str, PageTable] | None = None,
-    **page: Any,
 ) -> tuple[str, str]:
     """Writes Markdown, JSON and a page to a folder atomically.
 
     Args:
         folder: The folder.
-        heading: The heading of the Markdown.
+        page: The content of the page and of the Markdown.
         results: The content of the JSON.
-        cards: The faces to look at.
-        confusion: The faces by label and prediction (C, C).
         tables: Further files, by name.
-        **page: title, generator, facts, sections and perhaps a note; with `confusion`, also the
-            labels and the number `left_out` of faces without a card.
 
     Returns:
         The Markdown, and a line with the names of the files.
     """
     counts: Counter[str] = Counter()
-    for card in cards:
+    for card in page.cards:
         counts.update(card.kinds)
     kinds = {}
     for kind, name in CARD_KINDS.items():
         if counts[kind] or kind == "mistake":
             kinds[kind] = name
 
-    parts = [*page["sections"]]
+    parts = list(page.sections)
     shown: list[int] = []
-    if confusion is not None:
-        parts.append(confusion_section(confusion, page["labels"]))
-        shown = occurring(confusion)
-    page.setdefault("note", "")
-    text = _markdown(heading, page["facts"], page["note"], parts)
+    if page.confusion is not None:
+        parts.append(confusion_section(page.confusion, page.labels))
+        shown = occurring(page.confusion)
+    text = _markdown(page.heading, page.facts, page.note, parts)
     tables = tables or {}
     with atomic_write(folder) as new:
         new.mkdir()
@@ -107,12 +114,18 @@ def write_files(
         render(
             new / "index.html",
             "evaluation",
-            cards=cards,
+            title=page.title,
+            generator=page.generator,
+            facts=page.facts,
+            note=page.note,
+            sections=page.sections,
+            labels=page.labels,
+            confusion=page.confusion,
+            occurring=shown,
+            cards=page.cards,
             counts=counts,
             kinds=kinds,
-            confusion=confusion,
-            occurring=shown,
-            **page,
+            left_out=page.left_out,
         )
     return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fer_vit.evaluation.cards import choose_cards
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.page import write_files
+from fer_vit.evaluation.page import ResultsPage, write_files
 from fer_vit.evaluation.scores import suspect_labels
 from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array
@@ -39,25 +39,28 @@ def write_results(
     shown_facts = dict(facts)
     for name, count in counts.items():
         shown_facts[name] = f"{count:,}"
-    page: dict[str, Any] = {
-        "title": "How good the predictions are",
-        "generator": "fer-vit evaluate",
-        "facts": shown_facts,
-        "sections": evaluation_sections(results, faces),
-    }
+    page = ResultsPage(
+        title="How good the predictions are",
+        heading="Evaluation",
+        generator="fer-vit evaluate",
+        facts=shown_facts,
+        sections=evaluation_sections(results, faces),
+    )
     if faces.targets is not None:
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
         cards, left_out = choose_cards(faces, against, better)
-        page["cards"] = cards
-        page["left_out"] = left_out
-        page["labels"] = faces.labels
-        page["note"] = LABELS_NOTE
-        page["confusion"] = np.array(results["confusion"])
+        page = page._replace(
+            note=LABELS_NOTE,
+            labels=faces.labels,
+            confusion=np.array(results["confusion"]),
+            cards=cards,
+            left_out=left_out,
+        )
 
     content: dict[str, Any] = dict(facts)
     content.update(counts)
     content.update(results)
-    text, written = write_files(folder, "Evaluation", content, **page)
+    text, written = write_files(folder, page, content)
     return f"{text}\n{written}"
 
 

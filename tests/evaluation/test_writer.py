@@ -8,7 +8,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.evaluation.head_sections import has_targets, head_sections
-from fer_vit.evaluation.page import Card, Section, write_files
+from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
 from fer_vit.evaluation.score_table import class_table
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
@@ -37,14 +37,25 @@ SECTIONS = [
 ]
 
 
-def write(folder: Path, confusion: np.ndarray, labels: Sequence[str], **page: object) -> Path:
-    page |= {
-        "facts": {"model": HOSTILE},
-        "sections": SECTIONS,
-        "title": "How good",
-        "generator": "test",
-    }
-    write_files(folder / "page", "", {}, confusion=confusion, labels=labels, **page)
+def write(
+    folder: Path,
+    confusion: np.ndarray,
+    labels: Sequence[str],
+    cards: Sequence[Card] = (),
+    left_out: int = 0,
+) -> Path:
+    page = ResultsPage(
+        title="How good",
+        heading="",
+        generator="test",
+        facts={"model": HOSTILE},
+        sections=SECTIONS,
+        labels=labels,
+        confusion=confusion,
+        cards=cards,
+        left_out=left_out,
+    )
+    write_files(folder / "page", page, {})
     return folder / "page" / "index.html"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from fer_vit.evaluation.page import Section, write_files
+from fer_vit.evaluation.page import ResultsPage, Section, write_files
 from fer_vit.report.plots import (
     CURVE_COLOURS,
     Course,
@@ -106,8 +106,8 @@ def test_names_in_any_script_are_text_in_the_browser(chrome: Browser, tmp_path: 
     course = Course(values, values - 0.05, values + 0.05)
     plots = series_plots(times, {name: dict.fromkeys(NAMES, course) for name in NAMES}, ".3f")
     section = Section("Over time", plots=plots, curves=NAMES)
-    page = {"facts": {}, "title": "t", "generator": "test", "sections": [section]}
-    write_files(tmp_path / "page", "", {}, **page)
+    page = ResultsPage(title="t", heading="", generator="test", facts={}, sections=[section])
+    write_files(tmp_path / "page", page, {})
     opened = chrome.new_page(viewport={"width": 390, "height": 844})
     opened.goto((tmp_path / "page" / "index.html").as_uri())
     assert opened.locator(".key bdi").all_text_contents() == NAMES
