@@ -176,11 +176,11 @@ def test_correlations_of_pairs_equal_pandas(rng: np.random.Generator) -> None:
     series[rng.uniform(size=series.shape) < 0.2] = NAN
     series[6] = 0.5  # no variance
     series[7, 2:] = NAN  # too few bins
-    found = pair_correlations(series)
+    correlations = pair_correlations(series)
     expected = pd.DataFrame(series.T).corr(min_periods=3).to_numpy(copy=True)
     np.fill_diagonal(expected, NAN)
-    assert found == pytest.approx(expected, nan_ok=True)
-    assert np.isfinite(found).sum() == 30
+    assert correlations == pytest.approx(expected, nan_ok=True)
+    assert np.isfinite(correlations).sum() == 30
 
 
 def jackknife_by_loops(correlations: np.ndarray) -> tuple[float, float]:
@@ -191,7 +191,7 @@ def jackknife_by_loops(correlations: np.ndarray) -> tuple[float, float]:
         pairs = [correlations[pair] for pair in combinations(members, 2)]
         return float(np.mean([np.arctanh(value) for value in pairs if not np.isnan(value)]))
 
-    without = [mean_z([other for other in persons if other != person]) for person in persons]
+    without = [mean_z([rest for rest in persons if rest != person]) for person in persons]
     count = len(persons)
     return mean_z(persons), float(np.sqrt((count - 1) * np.var(without)))
 
@@ -202,13 +202,13 @@ def test_the_interval_of_synchrony_equals_the_jackknife_by_loops(rng: np.random.
     series[3, 30:] = series[5, :30] = NAN  # these two share no bin
     correlations = pair_correlations(series)
     assert np.isnan(correlations[3, 5])
-    found = synchrony(correlations)
+    result = synchrony(correlations)
     mean, error = jackknife_by_loops(correlations)
     reach = stats.t.ppf(0.975, 8) * error
-    assert found["mean"] == pytest.approx(np.tanh(mean))
-    bounds = [found["low"], found["high"]]
+    assert result["mean"] == pytest.approx(np.tanh(mean))
+    bounds = [result["low"], result["high"]]
     assert bounds == pytest.approx(np.tanh([mean - reach, mean + reach]))
-    assert found.get("persons") == 9
+    assert result.get("persons") == 9
 
 
 def test_synchrony_without_an_interval(rng: np.random.Generator) -> None:
