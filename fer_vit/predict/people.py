@@ -1,10 +1,13 @@
 """The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
 import math
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
@@ -38,27 +41,48 @@ class Episode:
 
 @dataclass
 class TimeMean:
-    """A mean over time; with a period of 360 degrees, -179 and 179 have the mean 180."""
+    """A mean over time."""
 
-    period: float | None = None
     total: float = 0.0
     seconds: float = 0.0
 
     def add(self, value: float, step: float) -> None:
         """Adds a value that lasts `step` seconds."""
-        if self.period and self.seconds:
-            mean = self.total / self.seconds
-            value += self.period * round((mean - value) / self.period)
         self.total += value * step
         self.seconds += step
 
     @property
     def value(self) -> float:
+        """The mean."""
+        return self.total / self.seconds
+
+
+@dataclass
+class AngleMean:
+    """A mean of angles over time; with a period of 360 degrees, -179 and 179 have the mean 180.
+
+    Each angle counts by its turn from the mean direction, so their order has no effect.
+    """
+
+    period: float
+    angles: "array[float]" = field(default_factory=lambda: array("d"))
+    steps: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, value: float, step: float) -> None:
+        """Adds an angle that lasts `step` seconds."""
+        self.angles.append(value)
+        self.steps.append(step)
+
+    @property
+    def value(self) -> float:
         """The mean, from minus to plus half of the period."""
-        mean = self.total / self.seconds
-        if self.period:
-            mean -= self.period * round(mean / self.period)
-        return mean
+        angles, steps = np.array(self.angles), np.array(self.steps)
+        unit = self.period / (2 * np.pi)
+        direction = np.angle(steps @ np.exp(1j * angles / unit)) * unit
+        turns = angles - direction
+        turns -= self.period * np.round(turns / self.period)
+        mean = float(direction + steps @ turns / steps.sum())
+        return mean - self.period * round(mean / self.period)
 
 
 @dataclass
@@ -72,7 +96,7 @@ class Person:
     frames: int = 0
     intervals: list[Episode] = field(default_factory=list)
     label: str | None = None  # in its last frame; None below the least confidence
-    means: dict[str, TimeMean] = field(default_factory=dict)  # of outputs, by column
+    means: dict[str, TimeMean | AngleMean] = field(default_factory=dict)  # of outputs, by column
     moving: dict[str, Episode] = field(default_factory=dict)  # of movements above the threshold
     movements: list[Episode] = field(default_factory=list)
 
@@ -99,7 +123,9 @@ class Person:
 
         `above`: it is a movement above the threshold. `period`: of its values.
         """
-        self.means.setdefault(column, TimeMean(period)).add(value, step)
+        if column not in self.means:
+            self.means[column] = TimeMean() if period is None else AngleMean(period)
+        self.means[column].add(value, step)
         if not above:
             self.moving.pop(column, None)
             return

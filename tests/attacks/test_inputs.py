@@ -5,6 +5,7 @@ columns that cannot be meant.
 import asyncio
 from dataclasses import replace
 from errno import ENOENT
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fer_vit.evaluation.read import read_table
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
+from fer_vit.predict.people import AngleMean
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, run
 
@@ -156,3 +158,20 @@ def answer(response: SentResult, method: str) -> tuple[int, int]:
     head, *parts = messages
     assert head["type"] == "http.response.start"
     return head["status"], sum(len(part["body"]) for part in parts)
+
+
+def test_the_mean_of_angles_does_not_depend_on_their_order() -> None:
+    """A head that looks around by more than half a turn."""
+    angles = [0.0, 100.0, 150.0, -150.0, 170.0]
+    means = []
+    for order in permutations(angles):
+        mean = AngleMean(360.0)
+        for angle in order:
+            mean.add(angle, 0.1)
+        means.append(mean.value)
+    assert means == pytest.approx([126.0] * len(means))  # -150 is 210
+
+    steady = AngleMean(360.0)
+    for angle, step in ((-60.0, 0.5), (0.0, 0.25), (80.0, 0.25)):
+        steady.add(angle, step)
+    assert steady.value == pytest.approx(-10)
