@@ -9,6 +9,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from skimage.data import astronaut
@@ -62,6 +63,7 @@ def installed_without_extras() -> set[str]:
     return packages
 
 
+@pytest.mark.slow
 def test_python_of_the_pages_runs_without_extras(tmp_path: Path) -> None:
     present = installed_without_extras()
     assert {"torch", "numpy", "pyarrow"} < present
