@@ -16,7 +16,11 @@ from fer_vit.store.hub import DEFAULT
 LOGGER = logging.getLogger("fer_vit")
 
 GAIN = "pixel insertion, blurred"
-"""The measure of `fer-vit faithfulness` that a model's settings keep."""
+"""The measure of `fer-vit faithfulness` that a model's settings keep.
+
+It favours the method `pixels`, which integrates from the blurred face, too; see
+docs/explanation/faithfulness.md.
+"""
 
 
 @accept_text

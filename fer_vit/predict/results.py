@@ -24,21 +24,18 @@ class FaceResult(Face):
     It does not contain the model: `Recognizer.explain` explains it.
     """
 
-    def plot(self, attention: bool = False, file: str | Path | None = None) -> Pil.Image:
+    def plot(self, file: str | Path | bool | None = None, *, attention: bool = False) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities.
 
         Args:
-            attention: True is an error: a face does not contain its model.
             file: Where to save the picture (.svg, .pdf or .png).
+            attention: An option of 0.1. True is an error, also in first place: a face does not
+                contain its model.
 
         Raises:
             FerVitError: The photo cannot be read, or the attention is requested.
         """
-        if isinstance(attention, str | Path):
-            raise FerVitError(
-                f"Expected the file as `file={str(attention)!r}`, since `attention` comes first."
-            )
-        if attention:
+        if attention or isinstance(file, bool):
             raise FerVitError(
                 f"Face {self.face} of {self.path} does not contain its model. "
                 "`model.plot_attention(face)` draws the attention of `model = fer_vit.load()`."

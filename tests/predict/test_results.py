@@ -114,8 +114,12 @@ def test_what_is_no_face_is_named(model: Recognizer, faces: FaceResults) -> None
                 function(wrong)
     with pytest.raises(FerVitError, match=r"FaceResults"):
         model.plot_attention(faces)
-    with pytest.raises(FerVitError, match=r"file='face\.png'"):
-        faces[0].plot("face.png")
+
+
+def test_a_plot_is_saved_to_the_file_in_first_place(faces: FaceResults, tmp_path: Path) -> None:
+    picture = faces[0].plot(tmp_path / "face.png")
+    with Pil.open(tmp_path / "face.png") as saved:
+        assert saved.size == picture.size
 
 
 def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
@@ -180,6 +184,8 @@ def test_attention_of_a_face_needs_its_model(
     for face in (unpickled, faces[0]):
         with pytest.raises(FerVitError, match=r"a\.png.*`model\.plot_attention\(face\)`"):
             face.plot(attention=True)
+        with pytest.raises(FerVitError, match="plot_attention"):
+            face.plot(True)
     assert model.plot_attention(unpickled).size == model.plot_attention(faces[0]).size
 
 
