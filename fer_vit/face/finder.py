@@ -32,12 +32,7 @@ class Search(NamedTuple):
     image: Image  # (H, W, 3), perhaps a reduced copy of the photo
     reduction: int  # by which the photo's sides are divided
     faces: Faces  # in pixels of the photo
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the photo in pixels."""
-        height, width = self.image.shape[:2]
-        return width * self.reduction, height * self.reduction
+    size: tuple[int, int]  # width and height of the photo in pixels
 
 
 @dataclass(frozen=True)
@@ -68,14 +63,18 @@ class FaceFinder:
         """Whether it finds any number of faces; otherwise each image is one face."""
         return self.mode == "detect" and self.detector.searches
 
+    def search(self, image: Image, info: PhotoInfo) -> Search:
+        """Finds the faces of a decoded photo (H, W, 3)."""
+        height, width = image.shape[:2]
+        return Search(image, 1, self.find(image, info), (width, height))
+
     def find_in_file(self, content: bytes, info: PhotoInfo = IN_MEMORY) -> Search:
         """Decodes a photo, reduced if it is large and its faces allow it, and finds its faces.
 
         Raises ImageError when the photo cannot be read.
         """
         if not self.searches:
-            image = image_file.decode_image(content)
-            return Search(image, 1, self.find(image, info))
+            return self.search(image_file.decode_image(content), info)
         image_file.check_cost(content)  # before the header is read by Pillow
         reduction = image_file.reduction_to(content, MAX_SIDE)
         image = image_file.decode_image(content, reduction)
@@ -89,7 +88,8 @@ class FaceFinder:
             image = image_file.decode_image(content)
             reduction = 1
         refined = [face.moved(reduction) for face in self.detector.confirm(image, faces)]
-        return Search(image, reduction, to_faces(info, refined))
+        size = image_file.size_of_photo(content, image, reduction)
+        return Search(image, reduction, to_faces(info, refined), size)
 
     def shows_photo(self, image: Image) -> bool:
         """Returns whether an image that is taken as one face shows small or several faces."""

@@ -249,6 +249,20 @@ def reduction_to(data: bytes, min_side: int) -> int:
     return strongest
 
 
+def size_of_photo(data: bytes, image: Image, reduction: int) -> Size:
+    """Returns width and height of an upright photo, given its copy (H, W, 3) of a reduction.
+
+    A copy has a pixel more where the reduction does not divide a side. EXIF rotates no such photo,
+    see `reduction_to`, so its size is the one in its header.
+    """
+    height, width = image.shape[:2]
+    size = (width * reduction, height * reduction)
+    header = image_size(data)
+    if header is None or all(side % reduction == 0 for side in header):
+        return size
+    return header
+
+
 def read_image(path: Path) -> Image:
     """Reads an image file: RGB uint8 (H, W, 3).
 

@@ -416,7 +416,7 @@ class PhotoReader:
                 search = self.finder.find_in_file(content, info)
                 animated = is_animated(content)
             else:
-                search = Search(content, 1, self.finder.find(content, info))
+                search = self.finder.search(content, info)
                 animated = False
             crops = self.finder.crop(search.image, search.faces, search.reduction)
             taken_whole = self.finder.shows_photo(search.image)

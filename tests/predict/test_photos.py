@@ -170,7 +170,9 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
         ]
 
     finder = FaceFinder(SPEC, "detect", Searching(detector))
-    face = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
+    search = finder.find_in_file((tmp_path / "photo.jpg").read_bytes())
+    face = search.faces
+    assert search.size == read_image(tmp_path / "photo.jpg").shape[1::-1]
     monkeypatch.setattr("fer_vit.face.image.reduction_to", lambda *_: 1)
     whole = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)

@@ -189,6 +189,24 @@ def test_attention_of_a_face_needs_its_model(
     assert model.plot_attention(unpickled).size == model.plot_attention(faces[0]).size
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_faces_of_a_photo_that_was_searched_in_a_reduced_copy(
+    orientation: int, model: Recognizer, tmp_path: Path
+) -> None:
+    """Half of the sides 2643 and 1983 is no whole number."""
+    upright = Pil.new("RGB", (2643, 1983) if orientation == 1 else (1983, 2643), (90, 120, 90))
+    upright.paste(Pil.fromarray(astronaut()[:300, 100:350]), (40, 60))
+    exif = Pil.Exif()
+    exif[0x0112] = orientation
+    stored = upright if orientation == 1 else upright.transpose(Pil.Transpose.ROTATE_90)
+    stored.save(tmp_path / "large.jpg", exif=exif, quality=95)
+    (face,) = model.predict(tmp_path / "large.jpg", workers=0)
+    assert face.info.size == upright.size
+    assert face.read_photo().shape[1::-1] == upright.size
+    assert face.plot().width > 0
+    assert len(model.explain(face, "relevance")) == 1
+
+
 def test_a_copy_of_a_face_is_explained_like_the_face(
     model: Recognizer, faces: FaceResults, unpickled: FaceResult
 ) -> None:
