@@ -280,7 +280,13 @@ PEOPLE = (
         "`--min_confidence` do not count",
         head="expression",
     ),
-    Field("mean_*", "number", "", "mean of each smoothed output of further heads", WITH_HEAD),
+    Field(
+        "mean_*",
+        "number",
+        "",
+        "mean of each smoothed output of further heads over time; of angles, the mean direction",
+        WITH_HEAD,
+    ),
     Field(
         "longest_run",
         "string",

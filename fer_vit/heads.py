@@ -125,6 +125,15 @@ def values_near(values: Array, targets: Array, period: float) -> Array:
     return np.asarray(values + period * np.nan_to_num(turns))
 
 
+def mean_direction(sine: Array, cosine: Array, period: float) -> Array:
+    """Returns the mean direction (...) of values with a period, from minus to plus half of it.
+
+    `sine` and `cosine` are the sums, or the means, of the sines and cosines of the values, for
+    which 2 pi is a period.
+    """
+    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
+
+
 def join_directions(values: Array, period: float) -> Array:
     """Returns values (M, K) with a period, each output near its mean direction.
 
@@ -133,7 +142,7 @@ def join_directions(values: Array, period: float) -> Array:
     angles = 2 * np.pi / period * values
     sine = np.nansum(np.sin(angles), axis=0)  # (K,)
     cosine = np.nansum(np.cos(angles), axis=0)
-    directions = period / (2 * np.pi) * np.arctan2(sine, cosine)
+    directions = mean_direction(sine, cosine, period)
     return values_near(values, np.broadcast_to(directions, values.shape), period)
 
 
@@ -161,7 +170,7 @@ class Head:
         prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may
             have any name.
         unit: Of the values in words; empty: none.
-        column_unit: Of the columns, see `fields.FORMATS`; empty: `unit`.
+        column_unit: Of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
         form: Format of a mean in a comparison.
         middle: Value of the raw output 0.
         step: Difference of values for a difference of 1 in the raw outputs.

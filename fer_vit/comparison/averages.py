@@ -6,7 +6,7 @@ N values, G groups.
 import numpy as np
 
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import values_near
+from fer_vit.heads import mean_direction, values_near
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
@@ -35,4 +35,4 @@ def find_directions(values: Array, group: IntArray, groups: int, period: float) 
     angles = 2 * np.pi / period * values
     sine = average(np.sin(angles), group, groups)
     cosine = average(np.cos(angles), group, groups)
-    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
+    return mean_direction(sine, cosine, period)

@@ -38,9 +38,10 @@ def head_angles(faces: Faces) -> Array:
     angles = np.full((len(faces), len(Pose._fields)), np.nan)
     by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
     if by_landmarks:
+        not_found = faces.not_found  # computed anew by each access
         for row, points in enumerate(faces.landmarks):
             pose = head_pose(points)
-            if pose is not None and not faces.not_found[row]:
+            if pose is not None and not not_found[row]:
                 angles[row] = pose
     for index, name in enumerate(Pose._fields):
         if name in faces.scheme.outputs:

@@ -1,7 +1,6 @@
 """The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
 import math
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,12 +11,14 @@ import numpy as np
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVALS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import as_text, atomic_write
-from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
+from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_direction
 from fer_vit.report.table import write_fields
 
 MOVE = HEADS[MOVEMENTS].prefix
 SHORTEST = 1e-6
 """Seconds assumed for a video of one frame."""
+ROUNDING = 1e-9
+"""Length of a mean of unit vectors below which it is rounding, and has no direction."""
 
 
 @dataclass
@@ -59,30 +60,30 @@ class TimeMean:
 
 @dataclass
 class AngleMean:
-    """A mean of angles over time; with a period of 360 degrees, -179 and 179 have the mean 180.
+    """The mean direction of angles over time.
 
-    Each angle counts by its turn from the mean direction, so their order has no effect.
+    With a period of 360 degrees, -179 and 179 have the mean 180. The order of angles has no effect,
+    and their number none on memory.
     """
 
     period: float
-    angles: "array[float]" = field(default_factory=lambda: array("d"))
-    steps: "array[float]" = field(default_factory=lambda: array("d"))
+    sine: float = 0.0  # its integral over time
+    cosine: float = 0.0
+    seconds: float = 0.0
 
     def add(self, value: float, step: float) -> None:
         """Adds an angle that lasts `step` seconds."""
-        self.angles.append(value)
-        self.steps.append(step)
+        angle = 2 * math.pi / self.period * value
+        self.sine += math.sin(angle) * step
+        self.cosine += math.cos(angle) * step
+        self.seconds += step
 
     @property
-    def value(self) -> float:
-        """The mean, from minus to plus half of the period."""
-        angles, steps = np.array(self.angles), np.array(self.steps)
-        unit = self.period / (2 * np.pi)
-        direction = np.angle(steps @ np.exp(1j * angles / unit)) * unit
-        turns = angles - direction
-        turns -= self.period * np.round(turns / self.period)
-        mean = float(direction + steps @ turns / steps.sum())
-        return mean - self.period * round(mean / self.period)
+    def value(self) -> float | None:
+        """The mean, from minus to plus half of the period; None where opposite angles cancel."""
+        if math.hypot(self.sine, self.cosine) <= ROUNDING * self.seconds:
+            return None
+        return float(mean_direction(np.asarray(self.sine), np.asarray(self.cosine), self.period))
 
 
 @dataclass
@@ -153,7 +154,7 @@ class CountedFrame(NamedTuple):
     seconds: float
     tracks: Sequence[int]  # (F,)
     labels: Sequence[str | None]  # smoothed (F,); None: unknown, or below the least confidence
-    confidences: Sequence[float]  # the smoothed probabilities of `labels` (F,); 0 without one
+    confidences: Sequence[float]  # smoothed probabilities (F,); of use where there is a label
     outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
 
 

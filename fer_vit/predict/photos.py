@@ -31,7 +31,7 @@ from fer_vit.errors import (
     printable,
 )
 from fer_vit.face.detectors import ChosenDetector, find_detector
-from fer_vit.face.finder import Crop, FaceFinder, FaceMode, Search
+from fer_vit.face.finder import Crop, FaceFinder, FaceMode
 from fer_vit.face.headers import is_animated
 from fer_vit.face.image import CRASHED, ImageError, reduce_depth, to_rgb
 from fer_vit.faces import (

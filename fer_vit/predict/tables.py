@@ -310,7 +310,8 @@ def _write_tables(
                 table.write(rows)
                 (info,) = faces.infos
                 counts.add(info, rows)
-                people.add(faces)
+                if outputs.people or outputs.intervals:
+                    people.add(faces)
                 if on_faces:
                     on_faces(faces)
                 if outputs.copy and info.frame is not None:

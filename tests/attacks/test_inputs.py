@@ -3,6 +3,9 @@ columns that cannot be meant.
 """
 
 import asyncio
+import cmath
+import math
+import pickle
 from dataclasses import replace
 from errno import ENOENT
 from itertools import permutations
@@ -169,9 +172,27 @@ def test_the_mean_of_angles_does_not_depend_on_their_order() -> None:
         for angle in order:
             mean.add(angle, 0.1)
         means.append(mean.value)
-    assert means == pytest.approx([126.0] * len(means))  # -150 is 210
+    expected = math.degrees(cmath.phase(sum(cmath.rect(1, math.radians(a)) for a in angles)))
+    assert means == pytest.approx([expected] * len(means))
 
     steady = AngleMean(360.0)
-    for angle, step in ((-60.0, 0.5), (0.0, 0.25), (80.0, 0.25)):
+    for angle, step in ((-60.0, 0.5), (30.0, 0.25), (30.0, 0.25)):
         steady.add(angle, step)
-    assert steady.value == pytest.approx(-10)
+    assert steady.value == pytest.approx(-15)
+
+
+def test_opposite_angles_have_no_mean() -> None:
+    for angles in ((0.0, 180.0), (-90.0, 90.0), (10.0, -170.0), (0.0, 120.0, -120.0)):
+        mean = AngleMean(360.0)
+        for angle in angles:
+            mean.add(angle, 0.1)
+        assert mean.value is None
+
+
+def test_a_mean_of_angles_needs_no_memory_for_each() -> None:
+    mean = AngleMean(360.0)
+    before = len(pickle.dumps(mean))
+    for _ in range(1000):
+        mean.add(170.5, 0.04)
+    assert len(pickle.dumps(mean)) == before
+    assert mean.value == pytest.approx(170.5)

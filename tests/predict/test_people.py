@@ -1,6 +1,8 @@
 """Tables of people and intervals, from frames with faces."""
 
+import cmath
 import csv
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -259,7 +261,8 @@ def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
     moving([0.2, 0.6, 0.7], None).write(tmp_path / "people.parquet", LABELS, overwrite=True)
     (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
     assert row["mean_move_smile"] == pytest.approx(0.5)
-    assert row["mean_yaw"] == pytest.approx(45)
+    turns = [cmath.rect(1, math.radians(90 * value)) for value in (0.2, 0.6, 0.7)]
+    assert row["mean_yaw"] == pytest.approx(math.degrees(cmath.phase(sum(turns))))
 
 
 @pytest.mark.parametrize("turn", [0.0, 90.0, 180.0, -170.0])
@@ -342,3 +345,13 @@ def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> N
     cells = {"label_smoothed": "happiness", "smoothed_neutral": 0.5, "smoothed_happiness": 0.5}
     people.add_rows([row | cells])
     assert [run.label for run in people.intervals()] == ["happiness"]
+
+
+def test_opposite_angles_have_an_empty_mean(tmp_path: Path) -> None:
+    scheme = Scheme(tuple(LABELS), ("roll",))
+    people = People(outputs=("roll",))
+    for number, roll in enumerate([-90.0, 90.0]):
+        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[roll]]))
+    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
+    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    assert row["mean_roll"] is None

@@ -15,6 +15,7 @@ from fer_vit import files
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import (
@@ -193,3 +194,19 @@ def test_other_and_damaged_files_among_tables_are_refused(
     with pytest.raises(FerVitError, match=message):
         check(plan_tables(tmp_path, NAMES, 3))
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("requested", [False, True])
+def test_frames_are_counted_for_people_only_on_request(
+    requested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory of a long video would grow by each person and interval."""
+    counted = []
+    monkeypatch.setattr(People, "add", lambda people, faces: counted.append(faces))
+    photo = tmp_path / "empty.png"
+    Pil.new("RGB", (60, 60)).save(photo)
+    outputs = Outputs(tmp_path / "faces.csv")
+    if requested:
+        outputs = outputs._replace(people=tmp_path / "people.csv")
+    predict_table(load(small_model()), [photo], PhotoOptions(workers=0), outputs)
+    assert len(counted) == requested
