@@ -118,18 +118,26 @@ class CropSpec:
 
 
 def crop_for(
-    img_size: int, regions: Iterable[str], align: Align, template: Iterable[Sequence[float]]
+    img_size: int,
+    regions: Iterable[str],
+    align: Align | None,
+    template: Iterable[Sequence[float]] | None,
 ) -> CropSpec:
-    """Returns how faces are cropped for a model, by the settings of its file.
+    """Returns how faces are cropped for a model, by the settings of its file or of a training.
 
     Args:
         img_size: The side of the crop.
         regions: The names of the regions.
-        align: As in `CropSpec`.
-        template: Five points; none: the default ones.
+        align: As in `CropSpec`; None: its default.
+        template: Five points; None or none: the default ones.
     """
-    points = tuple((x, y) for x, y in template)
-    return CropSpec(img_size, tuple(regions), align, points or geometry.TEMPLATE)
+    points = tuple((x, y) for x, y in template or ())
+    return CropSpec(
+        size=img_size,
+        regions=tuple(regions),
+        align=align or CropSpec.align,
+        template=points or CropSpec.template,
+    )
 
 
 UNCHANGED = np.eye(2, 3)

@@ -23,9 +23,9 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
-from fer_vit.face.crop import CropSpec
+from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.files import json_text, remove_stale_below
-from fer_vit.geometry import TEMPLATE, Align
+from fer_vit.geometry import Align
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.processes import dead_worker_error
@@ -262,9 +262,9 @@ def train(args: list[str]) -> str:
         best = best_checkpoint(cli.trainer)
         if best:
             log_once(next_command(cli, best))
-        else:
+        elif best is not None:
             log_once("No best checkpoint was written: without a validation there is none.")
-        return best
+        return best or ""
     except (
         ArgumentError,
         MisconfigurationException,
@@ -279,13 +279,18 @@ def train(args: list[str]) -> str:
         raise FerVitError(" ".join(message.split())) from error
 
 
-def best_checkpoint(trainer: L.Trainer) -> str:
-    """Returns the path of the best checkpoint of a fit; empty if none was written."""
+def best_checkpoint(trainer: L.Trainer) -> str | None:
+    """Returns the path of the best checkpoint of a fit; empty if no epoch was validated.
+
+    None: none was wanted, as after `--trainer.enable_checkpointing false` or in a dry run.
+    """
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        return None
     callbacks: list[Any] = trainer.checkpoint_callbacks
     for callback in callbacks:
-        if callback.monitor:
+        if callback.monitor and callback.save_top_k != 0:
             return str(callback.best_model_path)
-    return ""
+    return None
 
 
 def next_command(cli: TrainCLI, best: str) -> str:
@@ -477,7 +482,7 @@ def crop_spec(
     template: tuple[tuple[float, float], ...] | None,
 ) -> CropSpec:
     """How a face is cropped, by the options of a task; `--help` shows this name."""
-    return CropSpec(size, regions, align or "landmarks", template or TEMPLATE)
+    return crop_for(size, regions, align, template)
 
 
 def needs_no_labels(task: Task) -> bool:

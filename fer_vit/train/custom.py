@@ -40,7 +40,7 @@ def import_task(name: str) -> type[RegionViTModule]:
     except Exception as error:  # the module is the user's, and may raise anything
         reason = f"{type(error).__name__}: {error}"
         remedy = "Correct the module"
-        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+        if isinstance(error, ModuleNotFoundError) and is_within(module_name, error.name or ""):
             remedy = "Run in its folder, or set PYTHONPATH"
         raise FerVitError(
             f"Cannot import {module_name} of `--model {name}` ({reason}). {remedy}; `--debug` "
@@ -58,6 +58,11 @@ def import_task(name: str) -> type[RegionViTModule]:
         f"Expected `--model` to be a subclass of fer_vit.FERTask, but got {name}."
         f"{suggest(class_name, tasks)} Other modules train with lightning.Trainer."
     )
+
+
+def is_within(module: str, package: str) -> bool:
+    """Returns whether `module` is `package`, or a part of it: "a.b" is within "a" and "a.b"."""
+    return f"{module}.".startswith(f"{package}.")
 
 
 def load_custom(checkpoint: str | Path, name: str) -> RegionViT:

@@ -1,5 +1,6 @@
 """Starting from another model: its settings, the weights that fit, and the frozen parts."""
 
+import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -12,14 +13,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from fer_vit.errors import FerVitError, check_number, suggest
-from fer_vit.face.crop import DEFAULT_REGIONS
-from fer_vit.geometry import TEMPLATE
+from fer_vit.face.crop import DEFAULT_REGIONS, crop_for
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.folder import differing, read_model
 from fer_vit.store.hub import DEFAULT
 
+LOGGER = logging.getLogger("fer_vit")
 Freeze = Literal["none", "stem", "encoder"]
 """The part of a network that is not trained."""
 CLASSIFIER = ("pool", "vit.head")
@@ -33,11 +34,11 @@ KERNEL = "patch_embed.proj.weight"
 
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of another model that are defaults of `FERTask`."""
-    return {
-        "network": settings["config"],
-        "align": settings.get("align", "landmarks"),
-        "template": settings.get("template") or TEMPLATE,
-    }
+    config = settings["config"]
+    spec = crop_for(
+        config.img_size, config.regions, settings.get("align"), settings.get("template")
+    )
+    return {"network": config, "align": spec.align, "template": spec.template}
 
 
 @torch.no_grad()
@@ -282,7 +283,8 @@ def create_model(
     Args:
         name: A model of fer-vit (see `load`), or a plain vision transformer of timm, such as
             "vit_small_patch16_224". None: the default model.
-        pretrained: Whether weights are loaded: the model's, or for a backbone timm's.
+        pretrained: Whether weights are loaded: the model's, or for a backbone timm's. If some do
+            not fit, a warning of the logger `fer_vit` names what was resampled or starts at random.
         num_classes: The number of classes; 0: no classifier. Another number than the model's, or a
             backbone of timm, gives a new classifier. None: the model's, eight for a backbone.
         **settings: Settings of `RegionViTConfig` to change, such as `drop_path_rate=0.1`.
@@ -310,7 +312,9 @@ def create_model(
     net = build_model(config, labels, **arguments)
     if pretrained:
         source = {"config": former_config, "labels": former, **arguments}
-        take_weights(net, source, state, name or DEFAULT)
+        fits = not [*differing(net.state_dict(), state)]
+        line = take_weights(net, source, state, name or DEFAULT)
+        LOGGER.log(logging.INFO if fits else logging.WARNING, line)
     return net
 
 

@@ -18,7 +18,8 @@ from torchmetrics import MeanMetric
 
 from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import TEMPLATE, Align, rotation
+from fer_vit.face.crop import crop_for
+from fer_vit.geometry import Align, rotation
 from fer_vit.heads import (
     EXPRESSION,
     HEADS,
@@ -142,8 +143,9 @@ class FERTask(RegionViTModule):
             template = template or defaults["template"]
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
-        align = align or "landmarks"
-        template = template or TEMPLATE
+        spec = crop_for(network.img_size, network.regions, align, template)
+        align = spec.align
+        template = spec.template
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
 

@@ -1,5 +1,9 @@
 """Networks by name, as `timm.create_model` creates them."""
 
+import logging
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,6 +12,7 @@ from fer_vit import FerVitError, load
 from fer_vit.face.crop import region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import save_network
 
 SMALL = "ferplus-fairface-small"
 
@@ -79,3 +84,30 @@ def test_without_pretrained_the_weights_are_new() -> None:
 def test_create_model_refuses(name: str, settings: dict[str, object], reason: str) -> None:
     with pytest.raises(FerVitError, match=reason):
         fer_vit.create_model(name, **settings)
+
+
+def test_what_a_pretrained_model_leaves_out_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dropped weight is named; a change that keeps all weights is no warning."""
+    start = fer_vit.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
+    save_network(start.eval(), tmp_path / "start")
+    caplog.set_level(logging.INFO, "fer_vit")
+
+    def lines(**settings: Any) -> list[tuple[int, str]]:
+        caplog.clear()
+        fer_vit.create_model(tmp_path / "start", pretrained=True, **settings)
+        return [(record.levelno, record.getMessage()) for record in caplog.records]
+
+    for settings in ({}, {"drop_path_rate": 0.1}):
+        ((level, line),) = lines(**settings)
+        assert level == logging.INFO
+        assert "start" in line
+    ((level, line),) = lines(img_size=64)
+    assert level == logging.WARNING
+    assert "resampled: vit.pos_embed" in line
+    ((level, line),) = lines(num_classes=3)
+    assert level == logging.WARNING
+    assert "new 0, 1, 2" in line
+    fer_vit.create_model(tmp_path / "start")
+    assert len(caplog.records) == 1  # random weights are what was requested

@@ -192,6 +192,29 @@ def test_import_task_names_the_error_of_a_module(
         import_task("my_syntax.Task")
 
 
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("my_pack.sub.Task", True),
+        ("my_pack.sub.part.Task", True),
+        ("my_other.sub.Task", True),
+        # modules that exist, and import another one that does not
+        ("my_pack.needs.Task", False),
+        ("my_pack.similar.Task", False),
+    ],
+)
+def test_a_missing_module_is_no_mistake_of_a_module(
+    name: str, missing: bool, module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "my_pack").mkdir()
+    (tmp_path / "my_pack" / "__init__.py").write_text("")
+    (tmp_path / "my_pack" / "needs.py").write_text("import no_module_of_this_name\n")
+    (tmp_path / "my_pack" / "similar.py").write_text("import my_pack.sim\n")
+    with pytest.raises(FerVitError) as caught:
+        import_task(name)
+    assert ("PYTHONPATH" in str(caught.value)) == missing
+
+
 def test_fit_refuses_classes_and_configs_that_do_not_fit(
     module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -191,8 +191,13 @@ def test_runs_without_logger_and_without_checkpoints(
     monkeypatch.chdir(tmp_path.parent)
     place = f"--trainer.logger.init_args.save_dir={tmp_path / 'logs'}"
     assert train([*words[:-1], place, "--trainer.enable_checkpointing=false"]) == ""
+    assert train([*words, "--checkpoint.save_top_k=0"]) == ""
+    assert train([*words, "--trainer.fast_dev_run=true"]) == ""
     assert not [*(tmp_path / "logs").rglob("*.ckpt")]
-    assert "error" not in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "error" not in printed.err
+    # no best checkpoint was wanted
+    assert "No best checkpoint" not in printed.out
 
 
 @pytest.mark.parametrize(
