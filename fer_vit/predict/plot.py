@@ -1,5 +1,6 @@
 """Pictures of predicted faces, in the photos that are read again."""
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -96,14 +97,18 @@ def plot_attention(
 
 
 def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
-    """Saves a figure of matplotlib, if a file is given, and returns it as a picture."""
+    """Saves a figure of matplotlib, if a file is given, and returns it as a picture.
+
+    A symbolic link stays: the file that it names is written, in the format of the link's suffix.
+    """
     from fer_vit.report import charts
 
     if file is not None:
-        if Path(file).suffix not in PLOTS:
+        suffix = Path(file).suffix
+        if suffix not in PLOTS:
             raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
-        with atomic_write(Path(file)) as new:
-            charts.save_figure(figure, new)
+        with atomic_write(Path(os.path.realpath(file))) as new:
+            charts.save_figure(figure, new, suffix)
     return Pil.fromarray(charts.rasterize(figure))
 
 

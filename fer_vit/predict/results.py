@@ -24,22 +24,33 @@ class FaceResult(Face):
     It does not contain the model: `Recognizer.explain` explains it.
     """
 
-    def plot(self, file: str | Path | bool | None = None, *, attention: bool = False) -> Pil.Image:
+    def plot(
+        self,
+        file: str | Path | bool | None = None,
+        file_of_0_1: str | Path | None = None,
+        *,
+        attention: bool = False,
+    ) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities.
 
         Args:
             file: Where to save the picture (.svg, .pdf or .png).
+            file_of_0_1: The file in second place, as in 0.1, whose first argument was `attention`.
             attention: An option of 0.1. True is an error, also in first place: a face does not
                 contain its model.
 
         Raises:
             FerVitError: The photo cannot be read, or the attention is requested.
         """
-        if attention or isinstance(file, bool):
+        if attention or file is True:
             raise FerVitError(
                 f"Face {self.face} of {self.path} does not contain its model. "
                 "`model.plot_attention(face)` draws the attention of `model = fer_vit.load()`."
             )
+        if file is None or file is False:
+            file = file_of_0_1
+        elif file_of_0_1 is not None:
+            raise FerVitError(f"Expected one file, but got {file} and {file_of_0_1}.")
         return plot_face(self, file)
 
     def read_photo(self) -> Image:

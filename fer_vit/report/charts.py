@@ -1,14 +1,14 @@
 """Figures of faces, of their explanations and of training, for files and papers."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
@@ -143,14 +143,20 @@ def choose_fonts(figure: Figure) -> None:
 
 
 @contextmanager
-def _drawing(settings: dict[Any, Any]) -> Iterator[None]:
+def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
     """Draws with settings of matplotlib, and without warnings about glyphs.
 
-    Settings and filters of warnings belong to the process, so one thread draws at a time.
+    Settings and filters of warnings belong to the process, so one thread draws at a time. No other
+    setting is restored: another thread may have changed it.
     """
-    with DRAWING, rc_context(settings), warnings.catch_warnings():
+    with DRAWING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
-        yield
+        before = {name: rcParams[name] for name in settings}
+        rcParams.update(settings)
+        try:
+            yield
+        finally:
+            rcParams.update(before)
 
 
 def rasterize(figure: Figure) -> Image:
@@ -512,8 +518,8 @@ def signed_percent(share: float) -> str:
     return f"{'+' if rounded > 0 else MINUS}{abs(rounded)}%"
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Saves a figure: text stays text in SVG, and PDF embeds TrueType fonts."""
+def save_figure(figure: Figure, path: Path, suffix: str) -> None:
+    """Saves a figure in the format of a suffix: text stays text in SVG, PDF embeds its fonts."""
     choose_fonts(figure)
     with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):
-        figure.savefig(path)
+        figure.savefig(path, format=suffix.removeprefix("."))

@@ -74,4 +74,5 @@ def save_figures(
     place = folder / "figures"
     place.mkdir(exist_ok=True)
     for name, figure in figures.items():
-        charts.save_figure(figure, place / f"{number:06d}-{name}.{options.kind}")
+        path = place / f"{number:06d}-{name}.{options.kind}"
+        charts.save_figure(figure, path, path.suffix)

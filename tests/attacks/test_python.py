@@ -11,6 +11,8 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image as Pil
 
 from fer_vit import FerVitError, ImageError, load
@@ -18,7 +20,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.photos import as_sources
 from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
 from fer_vit.processes import ThreadLock
-from fer_vit.report.charts import DRAWING
+from fer_vit.report.charts import DRAWING, rasterize, save_figure
 from tests.helpers.processes import PATIENCE
 
 
@@ -101,6 +103,24 @@ def test_figures_of_several_threads_leave_the_settings_of_matplotlib(
     assert (dict(matplotlib.rcParams), warnings.filters) == (settings, filters)
     with pytest.raises(FerVitError, match="Cannot write"):
         face.plot(file="/proc/none/a.svg")
+
+
+@pytest.mark.parametrize("drawing", [(FigureCanvasAgg, "draw"), (Figure, "savefig")])
+def test_a_setting_of_matplotlib_that_another_thread_changes_meanwhile_stays(
+    drawing: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = getattr(*drawing)
+    settings = dict(matplotlib.rcParams)
+
+    def draw_and_change(*arguments: object, **options: object) -> None:
+        draw(*arguments, **options)
+        monkeypatch.setitem(matplotlib.rcParams, "lines.linewidth", 7.0)
+
+    monkeypatch.setattr(*drawing, draw_and_change)
+    figure = Figure()
+    save_figure(figure, tmp_path / "a.svg", ".svg")
+    rasterize(figure)
+    assert dict(matplotlib.rcParams) == settings | {"lines.linewidth": 7.0}
 
 
 def test_paths_of_any_kind_are_paths(tmp_path: Path, astronaut: np.ndarray) -> None:

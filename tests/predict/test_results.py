@@ -122,6 +122,33 @@ def test_a_plot_is_saved_to_the_file_in_first_place(faces: FaceResults, tmp_path
         assert saved.size == picture.size
 
 
+def test_the_arguments_of_a_plot_in_0_1_are_kept(faces: FaceResults, tmp_path: Path) -> None:
+    size = faces[0].plot().size
+    assert faces[0].plot(False).size == size
+    assert faces[0].plot(attention=False, file=tmp_path / "named.png").size == size
+    for number, first in enumerate((False, None)):
+        assert faces[0].plot(first, tmp_path / f"{number}.png").size == size
+        with Pil.open(tmp_path / f"{number}.png") as saved:
+            assert saved.size == size
+    with pytest.raises(FerVitError, match="plot_attention"):
+        faces[0].plot(True, tmp_path / "attention.png")
+    with pytest.raises(FerVitError, match=r"a\.png.*b\.png"):
+        faces[0].plot("a.png", "b.png")
+
+
+@pytest.mark.parametrize("target", ["there.svg", "picture"])
+def test_a_plot_is_written_to_the_file_that_a_link_names(
+    target: str, faces: FaceResults, tmp_path: Path
+) -> None:
+    link = tmp_path / "link.png"
+    link.symlink_to(target)
+    picture = faces[0].plot(link)
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["link.png", target])
+    with Pil.open(tmp_path / target) as saved:
+        assert (saved.format, saved.size) == ("PNG", picture.size)
+
+
 def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
     rows = table(model.predict([folder / "d.png"] * 2, workers=0), photos=True).to_pylist()
     assert [row["face"] for row in rows] == [0, 1, 0, 1]
