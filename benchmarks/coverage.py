@@ -1,10 +1,10 @@
-"""Simulates how often the 95 % intervals of `evaluate` and `compare` contain the truth, and how
+"""Simulates how often the 95% intervals of `evaluate` and `compare` contain the truth, and how
 often their tests have p < 0.05 without an effect.
 
 python -m benchmarks.coverage
 
 The truth is the value in a large population that is drawn in the same way. An interval is right if
-it contains the truth in 95 % of studies, a test if it has p < 0.05 in at most 5 % of them.
+it contains the truth in 95% of studies, a test if it has p < 0.05 in at most 5% of them.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ from fer_vit.comparison.statistics import (
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.expression import compare_models
 from fer_vit.evaluation.groups import group_tests
-from fer_vit.evaluation.inference import paired_p
+from fer_vit.evaluation.inference import TAIL, paired_p, percentiles, resample_sums
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.evaluation.scores import contributions, score_faces, score_once
 from fer_vit.faces import as_objects
@@ -39,6 +39,7 @@ FREQUENCIES = np.array([0.5, 0.3, 0.15, 0.05])
 FACES_OF_PERSON = 5
 POPULATION = 100_000  # persons or faces from which the truth is computed
 BINS = 100  # of series
+FEW_STUDIES = 10_000  # of the mean of few, which are fast
 Outcomes = dict[str, list[bool]]
 """By interval or test, whether each study's interval has the truth, or its p is below `ALPHA`."""
 
@@ -164,6 +165,17 @@ def calibration_errors(faces: int, studies: int) -> tuple[float, float]:
         draws = rng.multinomial(faces, np.full(faces, 1 / faces), 500).astype(float)
         contained += np.percentile(np.abs(draws @ bins).sum(1), 2.5) <= 0
     return float(np.mean(errors)), contained / studies
+
+
+def means_of_few(units: int, studies: int) -> Outcomes:
+    """Simulates intervals of the mean of normal values of few persons or photos, by two methods."""
+    rng = np.random.default_rng([units, 7])
+    values = rng.normal(size=(units, studies))
+    means = resample_sums(values, None) / units  # (R, studies)
+    low, high = np.percentile(means, percentiles(units), axis=0)  # (studies,) each
+    error = values.std(0, ddof=1) / np.sqrt(units)
+    by_t = np.abs(values.mean(0)) <= stats.t.isf(TAIL, units - 1) * error
+    return {"bootstrap": ((low <= 0) & (high >= 0)).tolist(), "t": by_t.tolist()}
 
 
 # ------------------------------------------------------------------------- further heads
@@ -301,7 +313,7 @@ def main(studies: int = 1000) -> None:
     """Runs the simulations."""
     print(machine(), flush=True)
     error = 1.96 * np.sqrt(0.95 * 0.05 / studies)
-    print(f"{studies:,} studies each: 95 % is 95 % +- {error:.1%}\n", flush=True)
+    print(f"{studies:,} studies each: 95% is 95% +- {error:.1%}\n", flush=True)
     sizes = {"100 faces": (100, 1), "300 faces": (300, 1)}
     for persons in (8, 15, 30, 100):
         sizes[f"{persons} persons of {FACES_OF_PERSON}"] = (persons, FACES_OF_PERSON)
@@ -316,6 +328,9 @@ def main(studies: int = 1000) -> None:
         for name, (persons, of_person) in sizes.items():
             columns[name] = simulate(persons, of_person, studies)
         print(f"{title}\n\n{table(columns)}", flush=True)
+
+    few = {str(count): means_of_few(count, FEW_STUDIES) for count in (2, 3, 4, 5, 6, 8, 15)}
+    print(f"Means of few persons or photos\n\n{table(few)}", flush=True)
 
     for title, of_persons in {"Compare": means_of_persons, "Synchrony": synchronies}.items():
         by_persons = {f"{count} persons": of_persons(count, studies) for count in (6, 8, 15, 30)}

@@ -97,7 +97,7 @@ def crossvalidate(
     if labelled.notes:
         LOGGER.warning("\n".join(labelled.notes))
     results = evaluate_faces(labelled, by)
-    results["folds"] = describe_parts(labelled, "fold")
+    results["by_fold"] = describe_parts(labelled, "fold")
     if everything.heads:
         results |= evaluate_heads(everything, by)
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}

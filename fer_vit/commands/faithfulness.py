@@ -13,7 +13,7 @@ from torch import Tensor
 from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluation.inference import mean_intervals
+from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
@@ -117,6 +117,9 @@ def faithfulness(
         "terms": terms,
     }
     text = faithfulness_table(table, differences, BETTER)
+    faces = next(iter(table["random"].values()))["faces"]
+    if faces < LEAST_UNITS:
+        text += f"\nFewer than {LEAST_UNITS} faces, here {faces}, have no intervals.\n"
     if terms:
         text += f"\n{terms_table(terms)}"
     with atomic_write(output) as folder:

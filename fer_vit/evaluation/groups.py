@@ -15,10 +15,12 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.inference import (
     Scale,
     Sums,
+    half_width_error,
     holm,
     hybrid_difference,
     mean_intervals,
     score_intervals,
+    standard_error,
     t_p,
 )
 from fer_vit.evaluation.scores import have_votes, score_faces
@@ -167,8 +169,7 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
     Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
-    several faces are of one person, the p-value is also not below the one of a t test with the
-    error of the bootstrap over persons.
+    several faces are of one person, the p-value is also not below the one of a t test over persons.
 
     Args:
         faces: N faces with labels and predictions.
@@ -195,19 +196,38 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     misses = np.where(member > 0, np.nan, correct)
     of_groups = mean_intervals(hits, faces.units, "share")
     of_others = mean_intervals(misses, faces.units, "share")
+    number = len(np.unique(faces.units))
+    errors = [difference_error(correct[:, 0], group, faces.units) for group in member.T]
     for place, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
         if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
             intervals[place] = hybrid_difference(inside, outside)
+            errors[place] = half_width_error(intervals[place], number)
 
     p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
     if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
-        units = len(np.unique(faces.units))
-        for place, interval in enumerate(intervals):
-            p_values[place] = max(p_values[place], t_p(interval, units))
+        for place, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
+            if interval["mean"] is not None:
+                p_values[place] = max(p_values[place], t_p(interval["mean"], error, number))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:
         p_values = holm(p_values)
     return intervals, p_values
+
+
+def difference_error(correct: Array, group: Array, units: IntArray) -> float:
+    """Returns the standard error over units of the accuracy in a group minus the one outside.
+
+    Args:
+        correct: 1 for each correct prediction, else 0 (N,).
+        group: 1 for each face in the group, else 0 (N,).
+        units: The persons or photos (N,).
+    """
+    outside = 1 - group
+    hits = correct @ group / group.sum()
+    others = correct @ outside / outside.sum()
+    influences = group * (correct - hits) / group.sum()
+    influences -= outside * (correct - others) / outside.sum()
+    return standard_error(influences, units)
 
 
 def _fisher_p(correct: Array, group: Array) -> float:

@@ -2,9 +2,9 @@
 
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
 2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
-Efron & Tibshirani (1993), expanded for few units (Hesterberg 2015, see `percentiles`). Where all
-faces agree, all resamples do, so shares of 0 and 1, and shares minus others that no face changes,
-have the bounds of Clopper & Pearson (1934) instead.
+Efron & Tibshirani (1993), expanded for few units (Hesterberg 2015, see `percentiles`); fewer than
+`LEAST_UNITS` have none. Where all faces agree, all resamples do, so shares of 0 and 1, and shares
+minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
 
 Shapes: N faces, K columns, R resamples.
 """
@@ -20,7 +20,11 @@ from fer_vit.report.table import Interval
 
 RESAMPLES = 2000  # bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
-TAIL = 0.025  # chance beyond each bound of a 95 % interval
+TAIL = 0.025  # chance beyond each bound of a 95% interval
+LEAST_UNITS = 6
+"""Fewer persons or photos have no bootstrap interval: it would contain the mean of normal values in
+49%, 74%, 87% and 92% of studies with 2, 3, 4 and 5 (`benchmarks.coverage`).
+"""
 EQUAL = 1e-12  # smaller differences are of rounding
 
 Scale: TypeAlias = Literal["number", "share", "difference"]
@@ -43,7 +47,8 @@ def score_intervals(
         values: What each face adds to the sums (N, K), by name.
         score: Returns results (...), or NaN, of sums (..., K).
         units: The person or photo of each face, counted from 0 (N,). All faces of a unit are drawn
-            together, since they are similar.
+            together, since they are similar. There is no interval of one; `bound` decides which
+            results of a few have one.
     """
     packed = np.hstack([*values.values()])  # (N, all K)
     ends = np.cumsum([column.shape[1] for column in values.values()])
@@ -51,9 +56,11 @@ def score_intervals(
     def unpack(sums: Array) -> Sums:
         return dict(zip(values, np.split(sums, ends[:-1], axis=-1), strict=True))
 
-    levels = percentiles(len(packed) if units is None else len(np.unique(units)))
-    resamples = resample_sums(packed, units)
-    drawn = None if resamples is None else score(unpack(resamples))
+    count = len(packed) if units is None else len(np.unique(units))
+    drawn = None
+    if count > 1:
+        levels = percentiles(count)
+        drawn = score(unpack(resample_sums(packed, units)))
 
     results = {}
     for name, value in score(unpack(packed.sum(0))).items():
@@ -69,31 +76,25 @@ def score_intervals(
 
 
 def percentiles(units: int) -> tuple[float, float]:
-    """Returns the percentiles of the resamples of U units that bound a 95 % interval.
+    """Returns the percentiles of the resamples of U units, at least 2, that bound a 95% interval.
 
     2.5 and 97.5 for many units. Few ones need wider bounds: resamples have the variance of a mean
-    times (U - 1) / U, and normal tails where a mean has t tails. The percentiles are such that the
-    interval of a mean has the width of its t interval: Hesterberg, "What teachers should know about
-    the bootstrap", 2015.
+    times (U - 1) / U, and normal tails where a mean has t tails. If resamples were normal, the
+    interval of a mean would have the width of its t interval: Hesterberg, "What teachers should
+    know about the bootstrap", 2015. Resamples of few units have shorter tails.
     """
-    if units < 2:
-        return 100 * TAIL, 100 * (1 - TAIL)
     quantile = np.sqrt(units / (units - 1)) * student.isf(TAIL, units - 1)
     tail = float(norm.sf(quantile))
     return 100 * tail, 100 * (1 - tail)
 
 
-def resample_sums(values: Array, units: IntArray | None) -> Array | None:
-    """Returns the sums of bootstrap resamples (R, K) of values (N, K); None for a single unit."""
+def resample_sums(values: Array, units: IntArray | None) -> Array:
+    """Returns the sums of bootstrap resamples (R, K) of values (N, K)."""
     if units is not None:
         sums = np.zeros((units.max() + 1, values.shape[1]))
         np.add.at(sums, units, values)
         values = sums  # (units, K)
-    count = len(values)
-    if count < 2:
-        return None
-
-    parts = [draws.astype(float) @ values for draws in draw_units(count)]
+    parts = [draws.astype(float) @ values for draws in draw_units(len(values))]
     return np.concatenate(parts)  # (R, K)
 
 
@@ -133,8 +134,9 @@ def bound(
 ) -> Interval:
     """Returns a result of the faces in `member` (N,) with the interval that their number allows.
 
-    There is no interval for one unit. Where all units agree, the bounds are by Clopper and Pearson
-    for the share of units that may disagree; numbers of any size have no such bounds.
+    Where all units agree, the bounds are by Clopper and Pearson for the share of units that may
+    disagree; numbers of any size have no such bounds. There is no interval for one unit, and for
+    fewer than `LEAST_UNITS` that disagree.
     """
     faces = int(member.sum())
     count = faces if units is None else len(np.unique(units[member]))  # of persons or images
@@ -147,6 +149,8 @@ def bound(
         disagree = 1 - TAIL ** (1 / count)
         low = max(mean - disagree, -1.0 if scale == "difference" else 0.0)
         high = min(mean + disagree, 1.0)
+    elif count < LEAST_UNITS:
+        low = high = None
     return Interval(mean=mean, low=low, high=high, faces=faces)
 
 
@@ -156,23 +160,34 @@ def has_no_width(interval: Interval) -> bool:
     return low is not None and high is not None and high - low < EQUAL
 
 
-def t_p(difference: Interval, units: int) -> float:
-    """Returns the p-value of no difference by a t test; 1 without an interval.
+def t_p(estimate: float, error: float, units: int) -> float:
+    """Returns the p-value by a t test that an estimate with a standard error over U units is 0."""
+    return float(2 * student.sf(abs(estimate) / max(error, EQUAL), units - 1))
 
-    The standard error is half of the 95 % interval, divided by the t quantile, as `percentiles`
-    has it.
+
+def standard_error(influences: Array, units: IntArray) -> float:
+    """Returns the standard error of an estimate over U >= 2 persons or photos.
+
+    It is the one of the bootstrap over units, times sqrt(U / (U - 1)). With equal numbers of faces,
+    the error of their mean is the one of the mean over units.
 
     Args:
-        difference: The difference with its interval.
-        units: The number U of persons or images.
+        influences: What each face adds to the estimate, less its expected share (N,).
+        units: The person or photo of each face (N,), as for `score_intervals`.
     """
-    mean = difference["mean"]
-    low = difference["low"]
-    high = difference["high"]
-    if mean is None or low is None or high is None:
-        return 1.0
-    error = max((high - low) / (2 * student.isf(TAIL, units - 1)), EQUAL)
-    return float(2 * student.sf(abs(mean) / error, units - 1))
+    _, unit = np.unique(units, return_inverse=True)
+    totals = np.bincount(unit, influences)  # (U,)
+    count = len(totals)
+    return float(np.sqrt((totals**2).sum() * count / (count - 1)))
+
+
+def half_width_error(interval: Interval, units: int) -> float:
+    """Returns the standard error for which a t interval over U units is as wide; 0 without one."""
+    low = interval["low"]
+    high = interval["high"]
+    if low is None or high is None:
+        return 0.0
+    return float((high - low) / (2 * student.isf(TAIL, units - 1)))
 
 
 def paired_p(values: Array, units: IntArray | None = None) -> float:
@@ -187,20 +202,20 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
         values: The differences (N,), NaN where a face does not count.
         units: The person or photo of each face (N,), as for `score_intervals`.
     """
-    known = ~np.isnan(values)
     if units is None:
         units = np.arange(len(values))
-    names, unit, sizes = np.unique(units[known], return_inverse=True, return_counts=True)
-    count = len(names)
-    totals = np.bincount(unit, values[known], count)  # (U,)
+    known = ~np.isnan(values)
+    values = values[known]
+    units = units[known]
+    names, unit = np.unique(units, return_inverse=True)
+    totals = np.bincount(unit, values, len(names))  # (U,)
     differing = int((np.abs(totals) > EQUAL).sum())
-    if count < 2 or not differing:
+    if len(names) < 2 or not differing:
         return 1.0
-    mean = totals.sum() / sizes.sum()
-    deviations = totals - mean * sizes  # (U,)
-    error = np.sqrt((deviations**2).sum() * count / (count - 1)) / sizes.sum()
-    p = float(2 * student.sf(abs(mean) / max(error, EQUAL), count - 1))
-    return max(p, 2.0 ** (1 - differing))
+
+    mean = float(values.mean())
+    error = standard_error((values - mean) / len(values), units)
+    return max(t_p(mean, error, len(names)), 2.0 ** (1 - differing))
 
 
 def hybrid_difference(first: Interval, second: Interval) -> Interval:

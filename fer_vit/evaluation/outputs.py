@@ -11,6 +11,7 @@ import numpy as np
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.groups import FEW
 from fer_vit.evaluation.inference import (
+    LEAST_UNITS,
     draw_units,
     holm,
     mean_intervals,
@@ -62,7 +63,7 @@ def evaluate_heads(
 def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
     """Returns the measures of each output with intervals; `units` (N,) are persons or photos.
 
-    There is no interval for a single unit.
+    There is no interval for fewer than `LEAST_UNITS`.
     """
     return score_variants(head, [outputs], units)
 
@@ -70,7 +71,8 @@ def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
 def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) -> Measured:
     """Returns the measures of each output, means over variants of the same faces, with intervals.
 
-    `units` (N,) are persons or photos. There is no interval where a single unit has values.
+    `units` (N,) are persons or photos. There is no interval where fewer than `LEAST_UNITS` have
+    values.
     """
     names = HEADS[head].figures
     first = variants[0]
@@ -83,14 +85,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     for column, output in enumerate(first.names):
         faces = int(known[:, column].sum())
         count = len(np.unique(units[known[:, column]]))  # of persons or photos
-        levels = percentiles(count)
         measured[output] = {}
         for place, name in enumerate(names):
             estimate = estimates[0, column, place]
             interval = Interval(mean=None, low=None, high=None, faces=faces)
             if np.isfinite(estimate):
                 interval["mean"] = float(estimate)
-                if resamples is not None and count > 1:
+                if resamples is not None and count >= LEAST_UNITS:
+                    levels = percentiles(count)
                     low, high = np.nanpercentile(resamples[:, column, place], levels)
                     interval["low"] = float(low)
                     interval["high"] = float(high)
@@ -178,9 +180,12 @@ def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Ar
 
 
 def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face is drawn in bootstrap resamples of units, (R, N) at a time."""
+    """Yields how often each face is drawn in bootstrap resamples of units, (R, N) at a time.
+
+    There are none of fewer than `LEAST_UNITS`.
+    """
     count = int(units.max(initial=-1)) + 1
-    if count < 2:
+    if count < LEAST_UNITS:
         return
     for draws in draw_units(count):
         yield draws[:, units].astype(float)

@@ -257,7 +257,7 @@ def _describe_rows(
         if len(values) > 1 and name != "predicted_on":
             shown = printable(short(", ".join(values)))
             notes.append(f"{path.name}: its rows have {len(values)} values of `{name}`: {shown}.")
-    if SMOOTHED_LABEL in columns:
+    if SMOOTHED_LABEL in columns and "seconds" in columns:
         none = np.array(None)
         in_clip = predicted & (columns["seconds"] != none)
         unlabelled = in_clip & (columns[SMOOTHED_LABEL] == none)

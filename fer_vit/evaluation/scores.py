@@ -14,6 +14,7 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
 BINS = 15  # bins of the calibration error
+AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
 
 
 def have_votes(targets: Array) -> bool:
@@ -151,6 +152,10 @@ def score_faces(
     for index, name in enumerate(labels):
         recall = recall_name(name)
         intervals[recall] = bound(intervals[recall], label == index, units, scale)
+
+    # these are no shares of faces
+    for name in ("cross-entropy", *AGREEMENTS):
+        intervals[name] = bound(intervals[name], every, units, "number")
 
     # Each class counts equally in these, so that the class with the fewest faces limits what a
     # result without exceptions shows.

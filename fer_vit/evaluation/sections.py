@@ -9,6 +9,7 @@ from fer_vit.errors import printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import FEW, FOUND
 from fer_vit.evaluation.head_sections import has_targets, head_sections
+from fer_vit.evaluation.inference import LEAST_UNITS
 from fer_vit.evaluation.page import Section, occurring
 from fer_vit.evaluation.score_table import (
     MEANINGS_OF_SCORES,
@@ -53,7 +54,7 @@ def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> li
         Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
     ]
-    if folds := results.get("folds"):
+    if folds := results.get("by_fold"):
         parts.append(fold_section(folds))
     parts += groups
     if votes := results.get("by votes"):
@@ -133,9 +134,12 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
     rows = {"all faces": results["all"]}
     text = (
         "In brackets: 95% bootstrap intervals over persons, "
-        "or over photos where persons are unknown."
+        "or over photos where persons are unknown. Fewer than "
+        f"{LEAST_UNITS} of these have none, unless all agree on a share."
     )
-    if units < FEW:
+    if units < LEAST_UNITS:
+        text += f" Here there are {units}, so there are no intervals."
+    elif units < FEW:
         text += f" With fewer than {FEW} of these, here {units}, they are somewhat too narrow."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
@@ -189,7 +193,7 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
         )
         tests = (
             "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "
-            "(where several faces are of one person, not below the p of the bootstrap over "
+            "(where several faces are of one person, not below the p of a t test over "
             "persons), with Holm's correction for the number of groups, unless two groups have "
             "all faces and are one test."
         )

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
         held_out = in_fold(rows, f"{fold}/2")
         truth.append(targets.argmax(1)[held_out])
         guess.append(logits.argmax(1)[held_out])
-        score = results["folds"][str(fold)]["accuracy"]
+        score = results["by_fold"][str(fold)]["accuracy"]
         assert score["mean"] == pytest.approx(accuracy_score(truth[-1], guess[-1]))
         assert score["faces"] == held_out.sum()
     every = confusion_matrix(np.concatenate(truth), np.concatenate(guess), labels=range(8))
@@ -57,6 +58,9 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
 def test_folds_are_a_table_without_tests(whole: tuple[Path, dict[str, Any]]) -> None:
     output, results = whole
     assert "by" not in results
+    written = json.loads((output / "evaluation" / "results.json").read_text())
+    assert written["folds"] == "2"
+    assert [*written["by_fold"]] == ["0", "1"]
     page = (output / "evaluation" / "results.md").read_text()
     (section,) = [part for part in page.split("\n## ") if part.startswith("By fold")]
     head, _, *rows = [line for line in section.splitlines() if line.startswith("|")]

@@ -79,16 +79,20 @@ def test_measures_have_intervals_over_persons() -> None:
 
 
 def test_the_targets_of_one_person_have_no_interval() -> None:
-    """Of three persons one has targets: every resample is the same, which proves nothing."""
-    value = RNG.random((15, 2))
-    target = RNG.random((15, 2))
+    """Of six persons one has targets: every resample is the same, which proves nothing."""
+    value = RNG.random((30, 3))
+    target = RNG.random((30, 3))
     target[5:, 0] = np.nan
-    units = np.repeat(np.arange(3), 5)
-    measured = score_head("affect", HeadOutputs("affect", ["a", "b"], value, target), units)
+    target[25:, 2] = np.nan  # five persons are too few as well
+    units = np.repeat(np.arange(6), 5)
+    outputs = HeadOutputs("affect", ["a", "b", "c"], value, target)
+    measured = score_head("affect", outputs, units)
     assert measured["a"]["CCC"]["mean"] is not None
     assert measured["a"]["CCC"]["faces"] == 5
     assert (measured["a"]["CCC"]["low"], measured["a"]["CCC"]["high"]) == (None, None)
     assert measured["b"]["CCC"]["low"] < measured["b"]["CCC"]["high"]
+    assert measured["c"]["CCC"]["faces"] == 25
+    assert (measured["c"]["CCC"]["low"], measured["c"]["CCC"]["high"]) == (None, None)
 
 
 @pytest.mark.parametrize("agree", [True, False])

@@ -230,6 +230,24 @@ def test_faces_below_the_least_confidence_have_no_smoothed_label(tmp_path: Path)
     assert "2 of 12 faces" in note
 
 
+@pytest.mark.parametrize("times", [True, False])
+def test_photos_may_have_a_column_of_smoothed_labels(times: bool, tmp_path: Path) -> None:
+    """A table of photos and clips has it; columns of times without any time may be left out."""
+    rows = rows_of()[:2]
+    for number, row in enumerate(rows):
+        row |= {"path": f"{number}.jpg", "frame": None, "seconds": None, "track": None}
+        row["label_smoothed"] = None
+        if not times:
+            del row["frame"], row["seconds"], row["track"]
+    path = write(tmp_path / "t.csv", rows)
+    for videos in (False, True):
+        if videos and not times:
+            continue  # durations need the times
+        faces = read_predictions(path, videos=videos)
+        assert faces.predicted.all()
+        assert not [note for note in faces.notes if "--min_confidence" in note]
+
+
 def test_a_deleted_label_of_a_clip_is_named(tmp_path: Path) -> None:
     """Frames with a lower average have their label."""
     rows = rows_with_unsure_frames()

@@ -24,15 +24,26 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.expression import compare_models, evaluate_faces
-from fer_vit.evaluation.groups import FEW, compare_groups, describe_results, group_tests
+from fer_vit.evaluation.groups import (
+    FEW,
+    compare_groups,
+    describe_results,
+    difference_error,
+    group_tests,
+)
 from fer_vit.evaluation.inference import (
+    LEAST_UNITS,
     RESAMPLES,
+    Scale,
     holm,
     mean_intervals,
     paired_p,
     resample_sums,
+    standard_error,
+    t_p,
 )
 from fer_vit.evaluation.scores import (
+    AGREEMENTS,
     confusion_matrix,
     contributions,
     score_faces,
@@ -103,7 +114,6 @@ def test_the_calibration_error_has_no_interval() -> None:
     targets = np.eye(4)[label]
     bins = contributions(probabilities, targets)["bins"]
     sums = resample_sums(bins, None)
-    assert sums is not None
     drawn_errors = np.abs(sums).sum(1) / 300
     estimate = score_faces(probabilities, targets, LABELS)["calibration error"]
     assert np.percentile(drawn_errors, 2.5) > 0.02  # a bootstrap interval would exclude 0
@@ -257,8 +267,8 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
 
 
 def test_one_persons_faces_of_a_class_have_no_interval() -> None:
-    persons = np.repeat([0, 1, 2], 8)
-    shares = np.eye(2)[np.repeat([0, 0, 1], 8)]
+    persons = np.repeat(np.arange(7), [3, 3, 2, 3, 3, 2, 8])  # the last one is bored
+    shares = np.eye(2)[np.repeat([0, 1], [16, 8])]
     guess = np.eye(2)[[0] * 7 + [1] + [0] * 5 + [1] * 3 + [1] * 6 + [0] * 2] * 0.8 + 0.1
     scores = score_faces(guess, shares, ("calm", "bored"), persons)
     apart = score_faces(guess, shares, ("calm", "bored"), persons, minus=np.full_like(guess, 0.5))
@@ -300,7 +310,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
 
 @pytest.mark.parametrize("persons", [6, 12, 40])
 def test_intervals_of_few_persons_contain_the_truth(persons: int) -> None:
-    """They are as wide as t intervals. Percentiles 2.5 and 97.5 contain it in 84 % with 6."""
+    """They are as wide as t intervals. Percentiles 2.5 and 97.5 contain it in 84% with 6."""
     rng = np.random.default_rng(persons)
     values = rng.normal(size=(persons, 300))  # as many studies
     hits = 0
@@ -316,13 +326,46 @@ def test_one_face_has_no_interval_and_none_no_mean() -> None:
     single, none = mean_intervals(np.array([[0.25, np.nan]]))
     assert single == {"mean": 0.25, "low": None, "high": None, "faces": 1}
     assert none == {"mean": None, "low": None, "high": None, "faces": 0}
-    assert mean_intervals(np.full((5, 1), 0.5))[0] == {
+    assert mean_intervals(np.full((6, 1), 0.5))[0] == {
         "mean": 0.5,
         "low": 0.5,
         "high": 0.5,
-        "faces": 5,
+        "faces": 6,
     }
     assert mean_intervals(np.empty((0, 1)))[0]["mean"] is None
+
+
+@pytest.mark.parametrize("units", range(2, 8))
+@pytest.mark.parametrize("scale", ["number", "share", "difference"])
+@pytest.mark.parametrize("further", [0, 20])
+def test_fewer_than_6_persons_have_no_bootstrap_interval(
+    units: int, scale: Scale, further: int
+) -> None:
+    """Neither in a table of few nor in one of many persons of whom few have a value."""
+    values = np.repeat(np.arange(units) % 2, 3).astype(float)  # three faces of each person
+    values = np.append(values, np.full(further, np.nan))
+    persons = np.append(np.repeat(np.arange(units), 3), units + np.arange(further))
+    (mean,) = mean_intervals(values[:, None], persons, scale)
+    assert mean["mean"] == pytest.approx(np.nanmean(values))
+    assert (mean["low"] is None) == (mean["high"] is None) == (units < LEAST_UNITS)
+
+
+@pytest.mark.parametrize("persons", [2, 5, 6])
+def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path: Path) -> None:
+    probabilities, shares = drawn(8 * persons)
+    unit = np.repeat(np.arange(persons), 8)
+    for minus in (None, np.roll(probabilities, 1, 1)):
+        results = score_faces(probabilities, shares, LABELS, unit, minus, votes=True)
+        for name in ("accuracy", "macro F1", "UAR", "cross-entropy", *AGREEMENTS):
+            assert results[name]["mean"] is not None
+            assert (results[name]["low"] is None) == (persons < LEAST_UNITS), name
+
+    # a line states it
+    right = np.arange(8 * persons) % 3 > 0
+    made = faces(right, person=[str(person) for person in unit])
+    text = write_results(tmp_path / "out", {}, evaluate_faces(made, []), made)
+    assert ("there are no intervals" in text) == (persons < LEAST_UNITS)
+    assert ("somewhat too narrow" in text) == (persons >= LEAST_UNITS)
 
 
 @pytest.mark.parametrize("hits", [0, 6])
@@ -375,6 +418,30 @@ def test_p_values_of_two_equal_models_are_uniform_for_few_persons() -> None:
     rng = np.random.default_rng(0)
     p = np.array([paired_p(rng.normal(size=8)) for _ in range(2000)])
     assert binomtest(int((p < 0.05).sum()), len(p), 0.05).pvalue > 0.01
+
+
+@pytest.mark.parametrize("persons", [2, 3, 4, 5, 6, 40])
+def test_the_error_of_a_mean_and_its_p_are_those_of_a_t_test(persons: int) -> None:
+    values = np.random.default_rng(persons).normal(0.5, 1, (persons, 3))  # three faces of each
+    expected = ttest_1samp(values.mean(1), 0)
+    units = np.repeat(np.arange(persons), 3)
+    error = standard_error((values.ravel() - values.mean()) / values.size, units)
+    assert error == pytest.approx(values.mean(1).std(ddof=1) / persons**0.5)
+    assert t_p(values.mean(), error, persons) == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize("pattern", [1, 2])
+def test_the_error_of_a_difference_of_groups_is_the_one_of_the_bootstrap(pattern: int) -> None:
+    """Groups of persons, or of photos of the same persons."""
+    rng = np.random.default_rng(0)
+    persons = np.repeat(np.arange(60), 4)
+    group = (persons % 2 if pattern == 1 else np.arange(240) % 2).astype(float)
+    correct = (rng.random(240) < 0.3 + 0.5 * rng.random(60)[persons]).astype(float)
+    cells = {"in": group, "hit in": group * correct, "out": 1 - group}
+    columns = np.column_stack([*cells.values(), (1 - group) * correct])
+    inside, hits, outside, others = resample_sums(columns, persons).T
+    expected = (hits / inside - others / outside).std() * np.sqrt(60 / 59)
+    assert difference_error(correct, group, persons) == pytest.approx(expected, rel=0.06)
 
 
 def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:

@@ -5,7 +5,6 @@ import re
 import resource
 from pathlib import Path
 
-import numpy as np
 import openpyxl
 import pandas
 import pyarrow.parquet as pq
@@ -14,11 +13,11 @@ from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.cells import read_numbers, read_paths
-from fer_vit.evaluation.inference import mean_intervals
 from fer_vit.evaluation.read import is_table, read_table
 from fer_vit.files import check_output
 from fer_vit.report.table import (
     SUFFIXES,
+    Interval,
     TableWriter,
     csv_text,
     csv_value,
@@ -206,7 +205,8 @@ def test_markdown_keeps_cells_apart() -> None:
 
 
 def test_the_table_says_which_way_is_better() -> None:
-    interval, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
+    interval = Interval(mean=0.5, low=0.25, high=0.75, faces=6)
+    none = Interval(mean=None, low=None, high=None, faces=0)
     results = {
         method: {"deletion": interval, "insertion": none} for method in ("relevance", "random")
     }
