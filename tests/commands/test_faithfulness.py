@@ -66,6 +66,7 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
     lines = (measured / "faithfulness.md").read_text().splitlines()
     for row in ROWS:
         assert any(line.startswith("|") and row in line for line in lines), row
+    assert sum(line.startswith("Fewer than 6 faces, here 2") for line in lines) == 1
 
 
 def test_an_exported_model_has_the_gains_of_its_methods(
