@@ -9,7 +9,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, printable, short
 from fer_vit.files import user_text
 from fer_vit.geometry import Array
 
@@ -106,18 +106,18 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
     remedy = "Expected a prior that is `even` or a readable JSON file."
+    name = short(prior) if isinstance(prior, Mapping) else printable(str(prior))
     try:
         shares = prior if isinstance(prior, Mapping) else json.loads(user_text(prior, remedy))
         fits = set(shares) == set(classes) and all(0 < shares[name] < math.inf for name in classes)
     except (ValueError, TypeError) as error:
         raise FerVitError(
             "Expected a prior that is `even` or a JSON file with a number for each expression, but "
-            f"got {short(prior)} ({error})."
+            f"got {name} ({error})."
         ) from error
     if not fits:
         raise FerVitError(
-            f"Expected a positive number for each of {', '.join(classes)} "
-            f"in the prior {short(prior)}."
+            f"Expected a positive number for each of {', '.join(classes)} in the prior {name}."
         )
     total = sum(shares[name] for name in classes)
     return {name: shares[name] / total for name in classes}

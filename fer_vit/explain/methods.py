@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot, pad
@@ -320,22 +321,35 @@ def integrated_gradients(
     """How much each pixel adds to a score from the blurred face to the face: (E, B, S, S).
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the
-    midpoints of `PASSES` equal steps: the sum over all pixels is about the score of the face minus
-    the score of the blurred face.
+    points of `integration_points`: the sum over all pixels is about the score of the face minus the
+    score of the blurred face.
     """
     start = blur(image)
     totals = image.new_zeros(*directions.shape[:2], *image.shape[2:])  # (E, B, S, S)
     with torch.enable_grad():
-        for step in range(PASSES):
-            between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
+        for fraction, weight in integration_points(PASSES):
+            between = torch.lerp(start, image, fraction).requires_grad_()
             encoded = net.encode(net.tokenize(between, boxes, valid))
             outputs = raw_outputs(net, encoded)  # (B, O)
             for number, direction in enumerate(directions):
                 (gradient,) = torch.autograd.grad(
                     outputs, between, direction.to(outputs), retain_graph=True
                 )
-                totals[number] += ((image - start) * gradient).sum(1) / PASSES
+                totals[number] += weight * ((image - start) * gradient).sum(1)
     return totals
+
+
+def integration_points(number: int) -> list[tuple[float, float]]:
+    """Returns fractions of the way from the blurred face to the face, and their weights.
+
+    Gauss and Legendre's points of the square root of the fraction: scores change most near the
+    blurred face, where points lie closer together (Bhat & Raychowdhury, "Non-uniform interpolation
+    in integrated gradients for low-latency explainable-AI", ISCAS 2023, choose them by the change).
+    """
+    points, weights = np.polynomial.legendre.leggauss(number)  # in (-1, 1), with sum 2
+    roots = (points + 1) / 2
+    # d(root^2) = 2 root d(root), and half of it for the length of (-1, 1)
+    return list(zip((roots**2).tolist(), (weights * roots).tolist(), strict=True))
 
 
 def blur(image: Tensor) -> Tensor:

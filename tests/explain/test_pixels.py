@@ -1,10 +1,19 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import roots_legendre
 from scipy.stats import norm
 from torch import Tensor
 
-from fer_vit.explain.methods import PASSES, blur, covered, explain, region_sums, spread
+from fer_vit.explain.methods import (
+    PASSES,
+    blur,
+    covered,
+    explain,
+    integration_points,
+    region_sums,
+    spread,
+)
 from fer_vit.explain.trace import membership, units
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
@@ -32,7 +41,7 @@ def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     ],
 )
 def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
-    """The same sum step by step and, in many more steps, the difference between the two scores."""
+    """The same sum point by point and, by many midpoints, the difference between the two scores."""
     net = build(**change)
     image, boxes, valid = faces(1)
     direction = torch.tensor([[1.0, 0.0, -1.0, 0.0]])
@@ -40,21 +49,30 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     exact = image.double()
     start = blur(image.double())
 
-    def integral(steps: int) -> Tensor:
+    def integral(fractions: Array, weights: Array) -> Tensor:
         total = torch.zeros_like(exact)
-        for step in range(steps):
-            x = (start + (step + 0.5) / steps * (exact - start)).float().requires_grad_()
+        for fraction, weight in zip(fractions, weights, strict=True):
+            x = (start + fraction * (exact - start)).float().requires_grad_()
             (net.logits(x, boxes, valid) * direction).sum().backward()
-            total += x.grad
-        return ((exact - start) * total / steps).sum(1)
+            total += weight * x.grad
+        return ((exact - start) * total).sum(1)
 
-    expected = integral(PASSES)
+    midpoints = integral((np.arange(80) + 0.5) / 80, np.full(80, 1 / 80))
+    roots, weights = roots_legendre(PASSES)
+    roots = (roots + 1) / 2
+    expected = integral(roots**2, weights / 2 * 2 * roots)
     assert torch.allclose(explanation.heat.double(), expected / expected.abs().sum(), atol=1e-6)
     score, nothing = (
         (net.logits(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start)
     )
-    assert integral(80).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
+    assert midpoints.sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
+
+
+def test_integration_is_exact_for_polynomials() -> None:
+    fractions, weights = np.transpose(integration_points(8))
+    for power in range(8):
+        assert (weights * fractions**power).sum() == pytest.approx(1 / (power + 1), abs=1e-12)
 
 
 def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
