@@ -117,7 +117,7 @@ def faithfulness(
         "terms": terms,
     }
     text = faithfulness_table(table, differences, BETTER)
-    faces = next(iter(table["random"].values()))["faces"]
+    faces = max(result["faces"] for result in table["random"].values())
     if faces < LEAST_UNITS:
         text += f"\nFewer than {LEAST_UNITS} faces, here {faces}, have no intervals.\n"
     if terms:
