@@ -53,8 +53,9 @@ def measure_blur(crops: Tensor) -> Tensor:
     """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
 
     The fourth root of the variance of grey levels over the variance of their Laplacian
-    (Pech-Pacheco et al. 2000): a length that does not depend on contrast. A ramp or a uniform crop
-    has no edges: the variance of its Laplacian is rounding, and its blur is NaN.
+    (Pech-Pacheco et al. 2000): a length that does not depend on contrast. In a crop of one colour,
+    the variance of the Laplacian is the rounding of floating-point numbers, and the blur is NaN. A
+    gradient of 8 bits has a number: its steps are edges, as weak as in a dark, blurred face.
     """
     grey = F.interpolate(
         crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True

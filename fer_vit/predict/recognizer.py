@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -127,6 +128,7 @@ class Recognizer(nn.Module):
     def __init__(self, net: RegionViT, name: str = "") -> None:
         super().__init__()
         check_regions(net.config.regions)
+        compute_in_forks()
         self.net = net
         self.name = name  # the name or path of the model
         self.eval()
@@ -625,4 +627,7 @@ def _after_fork() -> None:
     torch.set_num_threads(1)
 
 
-call_after_fork(_after_fork)
+@cache
+def compute_in_forks() -> None:
+    """Lets each process that is forked from now on compute in one thread."""
+    call_after_fork(_after_fork)

@@ -315,7 +315,7 @@ def _write_tables(
                 if on_faces:
                     on_faces(faces)
                 if outputs.copy and info.frame is not None:
-                    marks.append([mark(face) for face in faces])
+                    marks.append([mark(face, outputs.min_confidence) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
 
 

@@ -182,16 +182,21 @@ class Marked(NamedTuple):
     """
 
     box: Array | None  # (4,), xyxy in pixels; None: the whole picture
-    label: str  # untrusted text
+    label: str | None  # untrusted text; None: below the least confidence
     probability: float
     number: int | None = None  # of the person in a video, or of the face in a photo, from 1
 
 
-def mark(face: Face) -> Marked:
-    """Returns what is drawn of a face in its photo: in a video, its smoothed expression."""
+def mark(face: Face, min_confidence: float = 0.0) -> Marked:
+    """Returns what is drawn of a face in its photo: in a video, its smoothed expression.
+
+    A face whose probability is below `min_confidence` has no label.
+    """
     label = face.label_smoothed or face.label
     assert label is not None  # a face that is drawn is classified
     probability = (face.smoothed or face.probabilities)[label]
+    if probability < min_confidence:
+        return Marked(face.box, None, probability, face.track)
     return Marked(face.box, label, probability, face.track)
 
 
@@ -206,7 +211,7 @@ def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
     style = PlateStyle.for_picture(picture.size)
     boxes = [_whole_box(face, picture.size) for face in faces]
     for face, box in zip(faces, boxes, strict=True):
-        _draw_box(draw, box, expression_colour(face.label), style.line)
+        _draw_box(draw, box, _colour(face), style.line)
 
     # Names on plates, large faces first.
     areas = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
@@ -243,6 +248,13 @@ class PlateStyle(NamedTuple):
         return round(font(text, self.text).getlength(text)) + 2 * self.pad, self.text + 3 * self.pad
 
 
+def _colour(face: Marked) -> str:
+    """Returns the colour of a face's expression; a grey without a label."""
+    if face.label is None:
+        return FAINT_COLOUR
+    return expression_colour(face.label)
+
+
 def _whole_box(face: Marked, size: tuple[int, int]) -> Box:
     """Returns the box of a face in whole pixels."""
     if face.box is None:
@@ -261,10 +273,12 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: Box, colour: str, line: int) -> No
 
 def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
     """Returns the name of a face, which fits into a picture of some width."""
-    text = f"{face.label}  {probability_text(face.probability)}"
+    words = []
     if face.number is not None:
-        text = f"{face.number}  {text}"
-    return fitted(text, style.text, width - 2 * style.pad)
+        words.append(str(face.number))
+    if face.label is not None:
+        words += [face.label, probability_text(face.probability)]
+    return fitted("  ".join(words), style.text, width - 2 * style.pad)
 
 
 def _place_plate(
@@ -314,4 +328,4 @@ def _draw_plate(
     bar_top = bar_bottom - 2 * style.line
     filled = bar_left + round(face.probability * (bar_right - bar_left))
     draw.rectangle((bar_left, bar_top, bar_right, bar_bottom), "#ffffff40")
-    draw.rectangle((bar_left, bar_top, filled, bar_bottom), expression_colour(face.label))
+    draw.rectangle((bar_left, bar_top, filled, bar_bottom), _colour(face))

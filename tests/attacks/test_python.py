@@ -18,7 +18,7 @@ from PIL import Image as Pil
 from fer_vit import FerVitError, ImageError, load
 from fer_vit.face.image import encode_png
 from fer_vit.predict.photos import as_sources
-from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
+from fer_vit.predict.recognizer import FEW_FACES, Recognizer, compute_in_forks, few_threads
 from fer_vit.processes import ThreadLock
 from fer_vit.report.charts import DRAWING, rasterize, save_figure
 from tests.helpers.processes import PATIENCE
@@ -60,7 +60,7 @@ def test_a_thread_that_begins_during_a_prediction_keeps_the_threads_of_torch() -
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_has_one_thread_and_free_locks() -> None:
+def test_a_forked_process_has_one_thread_and_free_locks(model: Recognizer) -> None:
     """OpenMP's threads, and the thread that had a lock, do not exist there."""
     before = torch.get_num_threads()
     locks = [ThreadLock(), DRAWING]
@@ -84,6 +84,20 @@ def test_a_forked_process_has_one_thread_and_free_locks() -> None:
     finally:
         done.set()
         torch.set_num_threads(before)
+
+
+def test_forks_compute_in_one_thread_from_the_first_model_on(
+    model: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = []
+    monkeypatch.setattr("fer_vit.predict.recognizer.call_after_fork", registered.append)
+    compute_in_forks.cache_clear()
+    try:
+        Recognizer(model.net)
+        Recognizer(model.net)
+        assert len(registered) == 1
+    finally:
+        compute_in_forks.cache_clear()
 
 
 def test_figures_of_several_threads_leave_the_settings_of_matplotlib(
@@ -127,7 +141,13 @@ def test_paths_of_any_kind_are_paths(tmp_path: Path, astronaut: np.ndarray) -> N
     (tmp_path / "a.png").write_bytes(encode_png(astronaut))
     path = tmp_path / "a.png"
     (entry,) = os.scandir(tmp_path)
-    for images in (str(path), entry, np.array([str(path)]), np.array([path], object)):
+    arrays = [
+        np.array([str(path)]),
+        np.array([path], object),
+        np.array([os.fsencode(path)]),
+        np.array([str(path)], np.dtypes.StringDType()),
+    ]
+    for images in (str(path), entry, *arrays):
         assert as_sources(images) == [path]
 
 

@@ -14,10 +14,12 @@ from fer_vit.report import draw
 from fer_vit.report.draw import (
     AGAINST_COLOUR,
     EXPRESSION_COLOURS,
+    FAINT_COLOUR,
     FOR_COLOUR,
     REGION_COLOUR,
     Marked,
     draw_faces,
+    mark,
 )
 from tests.helpers.faces import make_face
 
@@ -145,6 +147,22 @@ def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression()
     assert full > 0
     assert 0.45 < half / full < 0.6
     assert (draw_faces(GREY, [Marked(box, "joy", 1.0)]) != GREY).any()  # a class of one's own
+
+
+def test_a_face_below_the_least_confidence_has_a_box_without_a_label() -> None:
+    box = np.array([50.0, 80, 120, 150])
+    marked = draw_faces(GREY, [Marked(box, None, 0.4, 3)])
+    assert pixels(marked, EXPRESSION_COLOURS["happiness"]) == 0
+    assert pixels(marked, FAINT_COLOUR) > 0
+    labelled = draw_faces(GREY, [Marked(box, "happiness", 0.4, 3)])
+    assert (marked[:75] != GREY[:75]).sum() < (labelled[:75] != GREY[:75]).sum()  # a shorter plate
+
+
+@pytest.mark.parametrize(("limit", "label"), [(0.0, "fear"), (0.6, "fear"), (0.61, None)])
+def test_the_mark_of_a_face_has_the_label_of_the_table(limit: float, label: str | None) -> None:
+    face = make_face({"fear": 0.6, "joy": 0.4}, seconds=0.0, track=1, smoothed=True)
+    assert mark(face, limit).label == label
+    assert face.alone.sure_smoothed_labels(limit).tolist() == [label]
 
 
 def test_the_picture_itself_stays_and_boxes_lie_where_faces_are() -> None:
