@@ -9,7 +9,6 @@ import math
 import re
 from argparse import Action
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
@@ -203,10 +202,11 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
     """
     documented = docstring_parser.parse(inspect.cleandoc(kind.__doc__ or "")).params
     meanings = {argument.arg_name: argument.description or "" for argument in documented}
+    own_section = {section_prefix for _, _, section_prefix in SECTIONS}
     settings: list[Setting] = []
     for name, parameter in inspect.signature(kind).parameters.items():
         key = f"{prefix}.{name}"
-        if key in FILLED_IN or is_dataclass(parameter.annotation):
+        if key in FILLED_IN or key in own_section:
             continue
         value = getattr(NETWORK, name) if kind is RegionViTConfig else parameter.default
         default = "required" if value is parameter.empty else describe_default(value)

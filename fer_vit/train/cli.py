@@ -36,7 +36,7 @@ from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.custom import import_task
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
-from fer_vit.train.module import RegionViTModule, class_name
+from fer_vit.train.module import NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.run import run
 from fer_vit.train.starting import model_settings
@@ -56,6 +56,14 @@ WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
 def task_of(kind: type[RegionViTModule]) -> Task:
     """Returns what a class trains."""
     return "pretraining" if issubclass(kind, MaskedPretraining) else "classification"
+
+
+def has_no_default_network(kind: type[RegionViTModule]) -> bool:
+    """Returns whether None is the default of the network of a class, as of FERTask."""
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(kind, "model")
+    settings = parser.get_defaults().model
+    return "network" in settings and settings.network is None
 
 
 class TrainCLI(LightningCLI):
@@ -91,6 +99,27 @@ class TrainCLI(LightningCLI):
             },
             parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
         )
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the options of the Trainer, the task, its network and the data.
+
+        jsonargparse lists no options of a network that is None by default; so they are added here.
+        """
+        parser.add_lightning_class_args(L.Trainer, "trainer")
+        defaults = {f"trainer.{name}": value for name, value in self.trainer_defaults.items()}
+        del defaults["trainer.callbacks"]  # LightningCLI adds them
+        parser.set_defaults(defaults)
+
+        if has_no_default_network(self.kind):
+            parser.add_class_arguments(
+                self.kind, "model", skip={"network"}, fail_untyped=False, sub_configs=True
+            )
+            parser.add_class_arguments(
+                RegionViTConfig, "model.network", default=asdict(NETWORK), sub_configs=True
+            )
+        else:
+            parser.add_lightning_class_args(self.kind, "model")
+        parser.add_lightning_class_args(FaceDataModule, "data")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds options for checkpoints and the Trainer's method, and links between them."""

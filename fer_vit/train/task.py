@@ -64,7 +64,8 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The network. Default: the one of `init`, or else `NETWORK`.
+        network: The network. Default: the one of `init`, or else `NETWORK`. The command line always
+            gives one.
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
@@ -109,7 +110,7 @@ class FERTask(RegionViTModule):
 
     def __init__(
         self,
-        network: RegionViTConfig = NETWORK,
+        network: RegionViTConfig | None = None,
         labels: list[str] | None = None,
         align: Align | None = None,
         template: tuple[tuple[float, float], ...] | None = None,
@@ -135,14 +136,12 @@ class FERTask(RegionViTModule):
         if init:
             source, state = read_model(init, pretraining=True)
             defaults = model_settings(source)
-            # The default itself was not given; an equal network was. None as the default would hide
-            # the options of the network from the command line.
-            if network is NETWORK:
-                network = defaults["network"]
+            network = network or defaults["network"]
             align = align or defaults["align"]
             template = template or defaults["template"]
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
+        network = network or NETWORK
         spec = crop_for(network.img_size, network.regions, align, template)
         align = spec.align
         template = spec.template

@@ -14,6 +14,7 @@ from fer_vit.face.crop import (
     REGIONS,
     CropSpec,
     crop_face,
+    crop_for,
     mirror,
     place_regions,
     region_boxes,
@@ -80,6 +81,13 @@ def test_the_border_is_repeated_outside_the_image() -> None:
     image = dot(20, 20, 10.0, 3.0, radius=5)
     crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
     np.testing.assert_array_equal(crop, np.pad(image, ((20, 20), (20, 20), (0, 0)), "edge"))
+
+
+def test_what_a_crop_is_not_given_has_the_default() -> None:
+    assert crop_for(40, ["mouth"], None, None) == CropSpec(40, ("mouth",), "landmarks", TEMPLATE)
+    points = [[0.25 * number, 0.5] for number in range(5)]
+    expected = CropSpec(40, (), "crop", tuple((x, y) for x, y in points))
+    assert crop_for(40, [], "crop", points) == expected
 
 
 @pytest.mark.parametrize("align", ["landmarks", "crop"])

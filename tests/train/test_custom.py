@@ -2,22 +2,28 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import capture_parser
 
 from fer_vit import load
 from fer_vit.errors import FerVitError, ModelError
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.train.cli import TrainCLI
 from fer_vit.train.custom import import_task, init_arguments, load_custom
+from fer_vit.train.module import NETWORK
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import CROPS, TINY, fails, read, run
 
 MODULE = """
 import torch
 from fer_vit import FERTask
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.pretraining import MaskedPretraining
 
 
@@ -45,6 +51,16 @@ class WideHeadTask(FERTask):
 class Narrow(FERTask):
     def __init__(self, labels: list[str], lr: float = 1e-3):
         super().__init__(labels=labels, lr=lr)
+
+
+class SmallNetwork(FERTask):
+    def __init__(self, network: RegionViTConfig = RegionViTConfig(img_size=40), **options):
+        super().__init__(network, **options)
+
+
+class FixedNetwork(FERTask):
+    def __init__(self, **options):
+        super().__init__(network=RegionViTConfig(img_size=40), **options)
 
 
 class OtherNetwork(FERTask):
@@ -220,6 +236,8 @@ def test_fit_refuses_classes_and_configs_that_do_not_fit(
 ) -> None:
     words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
     assert "`network`" in fails(capsys, *words[:1], *words[6:], "--model=my_tasks.Narrow")
+    line = fails(capsys, *words[:1], *words[6:], "--model=my_tasks.FixedNetwork")
+    assert "`network`" in line
     assert "KeyError" in fails(capsys, *words, "--model=my_tasks.Broken")
     line = fails(capsys, *words, "--model=my_tasks.FocalTask", "--task=pretraining")
     assert "my_tasks.FocalTask" in line
@@ -228,6 +246,26 @@ def test_fit_refuses_classes_and_configs_that_do_not_fit(
     config = tmp_path / "class_path.yaml"
     config.write_text("model: {class_path: my_tasks.FocalTask, init_args: {gamma: 1}}\n")
     assert "--model my_tasks.FocalTask" in fails(capsys, *words, f"--config={config}")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "regions"),
+    [
+        ("fer_vit.FERTask", NETWORK.img_size, NETWORK.regions),
+        ("my_tasks.FocalTask", NETWORK.img_size, NETWORK.regions),
+        ("my_tasks.SmallNetwork", 40, ()),
+        ("my_tasks.Pretraining", NETWORK.img_size, NETWORK.regions),
+    ],
+)
+def test_the_options_of_the_network_are_listed_with_the_defaults_of_a_class(
+    name: str, size: int, regions: tuple[str, ...], module: str
+) -> None:
+    parser = capture_parser(lambda: TrainCLI("fit", [], "default", None, import_task(name)))
+    defaults = parser.get_defaults().model.network
+    assert defaults.img_size == size
+    assert defaults.regions == regions
+    options = {action.dest for action in parser._actions}
+    assert {f"model.network.{field.name}" for field in fields(RegionViTConfig)} <= options
 
 
 def test_load_custom_refuses_checkpoints_of_other_classes(

@@ -1,4 +1,5 @@
 import inspect
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from sklearn.metrics import (
     accuracy_score,
@@ -465,9 +467,28 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
     assert settings(network=replace(NETWORK), align="landmarks") == ("landmarks", points)
 
 
-def test_a_network_that_is_given_is_not_replaced_by_the_starting_models() -> None:
+@pytest.mark.parametrize("network", [USUAL, replace(USUAL)])
+def test_a_network_that_is_given_is_not_replaced_by_the_starting_models(
+    network: RegionViTConfig,
+) -> None:
     with pytest.raises(FerVitError, match=r"ferplus-small.*img_size"):
-        FERTask(replace(USUAL), labels=["calm", "happiness"], init="ferplus-small")
+        FERTask(network, labels=["calm", "happiness"], init="ferplus-small")
+
+
+def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
+    """LightningCLI over FERTask itself: without a network, the starting model's is used."""
+    start = build_model(NETWORK, ["a", "b"])
+    save_network(start, tmp_path / "start")
+    words = [f"--model.init={tmp_path / 'start'}", "--model.labels=[a,b]", "--trainer.logger=false"]
+
+    def task(*args: str) -> FERTask:
+        cli = LightningCLI(FERTask, run=False, args=[*words, *args], save_config_callback=None)
+        assert isinstance(cli.model, FERTask)
+        return cli.model
+
+    assert task().net.config == NETWORK
+    given = replace(NETWORK, dropout=0.1)
+    assert task(f"--model.network={json.dumps(asdict(given))}").net.config == given
 
 
 HEAD_OUTPUTS = {"movements": ["smileLeft", "smileRight"], "pose": ["yaw"]}
