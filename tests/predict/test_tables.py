@@ -208,5 +208,5 @@ def test_frames_are_counted_for_people_only_on_request(
     outputs = Outputs(tmp_path / "faces.csv")
     if requested:
         outputs = outputs._replace(people=tmp_path / "people.csv")
-    predict_table(load(small_model()), [photo], PhotoOptions(workers=0), outputs)
+    predict_table(load(small_model(regions=("mouth",))), [photo], PhotoOptions(workers=0), outputs)
     assert len(counted) == requested
