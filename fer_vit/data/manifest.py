@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -87,28 +88,33 @@ class Manifest:
     def _warn_of_repeated_rows(self) -> None:
         """Warns of faces that are there several times: each row counts, also in other splits.
 
-        Images of the same name are compared by their content.
+        Images of the same name, also of none, are compared by their content.
         """
         paths = pc.struct_field(self.table["image"], "path").to_pylist()
         keys = list(zip(paths, self.column("source"), self.column("face"), strict=True))
         numbers = Counter(keys)
-        splits: dict[Any, list[str]] = defaultdict(list)
+        splits = self.column("split")
+        copies: dict[Any, list[int]] = defaultdict(list)  # the rows of each face
         for row, key in enumerate(keys):
-            if key[0] is not None and numbers[key] > 1:
-                content = self.table["image"][row]["bytes"].as_py()
-                splits[*key, content].append(self.table["split"][row].as_py())
+            if numbers[key] > 1:
+                copies[*key, self._content_hash(row)].append(row)
 
-        repeated = {key: rows for key, rows in splits.items() if len(rows) > 1}
+        repeated = [rows for rows in copies.values() if len(rows) > 1]
         if not repeated:
             return
-        more = sum(len(rows) - 1 for rows in repeated.values())
-        across = sum(len(set(rows)) > 1 for rows in repeated.values())
-        names = name_text(path for path, *_ in repeated)
+        more = sum(len(rows) - 1 for rows in repeated)
+        across = sum(len({splits[row] for row in rows}) > 1 for rows in repeated)
+        names = name_text(self.name(rows[0]) for rows in repeated)
         LOGGER.warning(
             f"{self.path}: {counted(len(repeated), 'face')} with {counted(more, 'further row')} "
             f"({names}), {across:,} of them in several splits. Each row counts: remove those that "
             "should not."
         )
+
+    def _content_hash(self, row: int) -> bytes | None:
+        """Returns the hash of the embedded image of a row; None for an image file."""
+        content = self.table["image"][row]["bytes"].as_buffer()
+        return None if content is None else sha256(content).digest()
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":

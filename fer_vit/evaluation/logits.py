@@ -28,7 +28,10 @@ def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
 
 
 def evaluate_logits(
-    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
+    model: Recognizer,
+    manifest: str | Path | Manifest,
+    split: Split = "val",
+    mirrored: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns the logits of labelled faces, before the temperature, and their targets (N, C).
 
@@ -40,7 +43,7 @@ def evaluate_logits(
 
 def labelled_batches(
     model: Recognizer,
-    manifest: str | Path,
+    manifest: str | Path | Manifest,
     split: Split = "val",
     mirrored: bool = False,
     max_faces: int | None = None,
@@ -48,18 +51,21 @@ def labelled_batches(
     """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
 
     Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
-    most this many, evenly spaced.
+    most this many, evenly spaced. `manifest` may be read already.
 
     Raises:
         FerVitError: The manifest does not exist or has other labels, or no row has one.
     """
-    rows = Manifest.read(manifest, [split]).split(split)
+    whole = manifest
+    if not isinstance(whole, Manifest):
+        whole = Manifest.read(whole, [split])
+    rows = labelled_rows(whole, split)
     rows.check_labels(model.labels)
-    rows = rows.select(rows.table["label"].is_valid())
     targets = rows.targets()
     if targets is None or not len(rows):
         raise FerVitError(
-            f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels."
+            f"Expected rows with labels in the {split} split of {rows.path}. "
+            "Prepare it with labels."
         )
 
     number = min(max_faces or len(rows), len(rows))
@@ -67,6 +73,12 @@ def labelled_batches(
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     batches = face_batches(dataset, chosen, CHUNK, model.device)
     return batches, torch.from_numpy(targets).float()[chosen]
+
+
+def labelled_rows(manifest: Manifest, split: Split) -> Manifest:
+    """Returns the rows of a split that have a label."""
+    rows = manifest.split(split)
+    return rows.select(rows.table["label"].is_valid())
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:

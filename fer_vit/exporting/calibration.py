@@ -10,7 +10,7 @@ from torch import Tensor
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest, identity_hash
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
+from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_rows
 from fer_vit.evaluation.scores import score_once
 from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
@@ -24,7 +24,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     """Stores training prior, logit adjustment, temperature and thresholds in a model.
 
     One half of the val faces fits the temperature, the other half the thresholds, which need faces
-    on which nothing else was fitted. The best epoch was chosen on both.
+    on which nothing else was fitted. No person is in both. The best epoch was chosen on both.
 
     Args:
         model: Its network's settings are changed.
@@ -36,12 +36,13 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     """
     net = model.net
     net.adjust((), 0)
-    logits, target = evaluate_logits(model, manifest)  # (N, C) each
+    rows = Manifest.read(manifest, ["train", "val"])
+    logits, target = evaluate_logits(model, rows)  # (N, C) each
     truth = target.argmax(-1)  # (N,)
     report = ""
 
     # the adjustment comes first: temperature and thresholds are fitted to adjusted logits
-    prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
+    prior = expected_prior(training_prior(rows, strength), net.settings.evened)
     net.adjust(prior, strength)
     if net.offset is not None:
         before = summary(model, logits, target)
@@ -49,7 +50,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
         after = summary(model, logits, target)
         report += f"On {len(truth)} val faces: {after}; before {before}.\n"
 
-    first, second = calibration_halves(manifest)
+    first, second = calibration_halves(labelled_rows(rows, "val"))
     net.settings.temperature = fit_temperature(logits[first], truth[first])
     probabilities = net.probabilities(logits[second]).double().numpy()  # (N / 2, C)
     net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
@@ -64,25 +65,34 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     return report
 
 
-def calibration_halves(manifest: Path) -> tuple[IntArray, IntArray]:
-    """Returns the indices of two halves of the N val faces with a label, by `identity_hash`.
+def calibration_halves(rows: Manifest) -> tuple[IntArray, IntArray]:
+    """Returns the indices of two halves of N faces, ordered by `identity_hash`.
 
-    The halves are the same in each calibration on these faces.
+    A person, and equal files without persons, are in one half. The sizes are as equal as this
+    allows, and neither half is empty. The halves are the same in each calibration on these faces.
+
+    Raises:
+        FerVitError: All faces are of one person, or equal files.
     """
-    rows = Manifest.read(manifest, ["val"]).split("val")
-    rows = rows.select(rows.table["label"].is_valid())
-    order = np.argsort(identity_hash(rows, np.arange(len(rows))), kind="stable")
-    middle = (len(rows) + 1) // 2
+    hashes = identity_hash(rows, np.arange(len(rows)))  # (N,)
+    order = np.argsort(hashes, kind="stable")
+    ends = np.flatnonzero(np.diff(hashes[order])) + 1  # where the next person or file begins
+    if not len(ends):
+        raise FerVitError(
+            f"Expected val faces of two or more persons in {rows.path}, because one half fits the "
+            "temperature and the other the thresholds, but got one. Add faces of others."
+        )
+    middle = ends[np.abs(2 * ends - len(rows)).argmin()]
     return order[:middle], order[middle:]
 
 
-def training_prior(manifest: Path, strength: float) -> list[float]:
+def training_prior(manifest: Manifest, strength: float) -> list[float]:
     """Returns the share of each label among the training faces (C,); empty without labels.
 
     Raises:
         FerVitError: A label has no training face, which the adjustment needs.
     """
-    rows = Manifest.read(manifest, ["train"]).split("train")
+    rows = manifest.split("train")
     counts = np.zeros(len(rows.names))  # (C,)
     targets = rows.targets(partial=True)
     if targets is not None:
@@ -91,7 +101,7 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
     if strength and not counts.all():
         missing = [name for name, count in zip(rows.names, counts, strict=True) if not count]
         raise FerVitError(
-            f"{manifest} has no training face of {', '.join(missing)}: "
+            f"{rows.path} has no training face of {', '.join(missing)}: "
             "`--logit_adjust` needs some of each."
         )
     if not counts.any():

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 import onnx
 import onnxruntime
+import pyarrow as pa
 import pytest
 import torch
 from skimage import data, io
@@ -19,6 +20,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from fer_vit import load
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
+from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.exporting.calibration import calibrate_model, calibration_halves
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
@@ -323,7 +325,7 @@ def test_rare_expressions_gain(
         in printed
     )
     assert outputs["now"][1] != outputs["before"][1]
-    half, _ = calibration_halves(tmp_path / "faces.parquet")
+    half, _ = calibration_halves(Manifest.read(tmp_path / "faces.parquet").split("val"))
     assert f"Temperature: {fit_temperature(logits[half], truth[half]):.3f}" in printed
     shares = Manifest.read(tmp_path / "faces.parquet").split("train").targets().mean(0)
     assert shares.max() > 2 * shares.min()
@@ -340,6 +342,43 @@ def test_rare_expressions_gain(
     line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
     assert "anger" in line
     assert not (tmp_path / "calm").exists()
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [3, 4, 5, 6], [30, 1, 1, 1], [1] * 9, [2] * 7 + [40]])
+def test_no_person_is_in_both_halves_of_the_calibration(drawn: Path, sizes: list[int]) -> None:
+    rows = Manifest.read(drawn / "faces.parquet")
+    rows = rows.select(np.arange(len(rows)) < sum(sizes))
+    persons = np.repeat([f"person {index}" for index in range(len(sizes))], sizes)
+    table = rows.table.append_column("person", pa.array(persons.tolist()))
+    halves = calibration_halves(Manifest(rows.path, table, rows.names))
+
+    assert sorted(np.concatenate(halves).tolist()) == list(range(sum(sizes)))
+    first, second = ({*persons[half].tolist()} for half in halves)
+    assert first
+    assert second
+    assert not first & second
+    # no other place between two persons makes the halves more equal
+    assert abs(len(halves[0]) - len(halves[1])) <= max(sizes)
+
+
+def test_equal_files_are_in_one_half_and_one_person_is_refused(drawn: Path) -> None:
+    rows = Manifest.read(drawn / "faces.parquet")
+    four = rows.table.take([0, 1, 2, 1])
+    halves = calibration_halves(Manifest(rows.path, four, rows.names))
+    assert any({1, 3} <= {*half.tolist()} for half in halves)
+    table = four.append_column("person", pa.array(["Ada"] * 4))
+    with pytest.raises(FerVitError, match="two or more persons"):
+        calibration_halves(Manifest(rows.path, table, rows.names))
+
+
+def test_a_manifest_that_calibrates_is_read_once(
+    drawn: Path, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = Manifest.read(drawn / "faces.parquet")
+    twice = pa.concat_tables([rows.table, rows.table.take([0])])
+    Manifest(rows.path, twice, rows.names).write(tmp_path / "faces.parquet")
+    calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
+    (_,) = [record for record in caplog.records if "further row" in record.getMessage()]
 
 
 @pytest.mark.parametrize(
