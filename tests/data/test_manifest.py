@@ -49,6 +49,27 @@ def test_a_manifest_is_read_as_written(tmp_path: Path) -> None:
     assert manifest.column("source") == ["made"] * 4
 
 
+@pytest.mark.parametrize("name", ["image.png", None])
+def test_images_of_one_name_or_none_are_compared_by_content(
+    name: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows 1 and 4 are equal, and their content is not kept."""
+    images = [encode_png(np.full((4, 4), shade, np.uint8)) for shade in (0, 1, 2, 3, 1)]
+    faces = [Row(image, f"{place}.png", "train", "anger") for place, image in enumerate(images)]
+    path = write(tmp_path / "m.parquet", *faces)
+    table = pq.read_table(path)
+    cells = [{"bytes": image, "path": name} for image in images]
+    column = pa.array(cells, table.schema.field("image").type)
+    place = table.schema.get_field_index("image")
+    pq.write_table(table.set_column(place, table.schema.field("image"), column), path)
+
+    Manifest.read(path)
+    (line,) = caplog.messages
+    assert "1 face with 1 further row " in line
+    assert "0 of them in several splits" in line
+    assert (name or "row 1") in line
+
+
 def test_rows_of_the_same_face_are_counted_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
