@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -161,10 +162,12 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_whole(name: str, value: int, low: int) -> None:
-    """Raises FerVitError when an option is no whole number, or below `low`."""
+    """Raises FerVitError when an option is no whole number, below `low`, or too large to count."""
     if not isinstance(value, Integral):
         raise FerVitError(f"Expected `--{name}` to be a whole number, but got {short(value)}.")
     check_number(name, value, low)
+    if value > sys.maxsize:
+        raise FerVitError(f"Expected `--{name}` to be below 2**63, but got {short(value)}.")
 
 
 def short(value: object) -> str:

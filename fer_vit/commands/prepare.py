@@ -291,14 +291,19 @@ def target_lines(reading: Reading) -> list[str]:
 
 
 def count_table(reading: Reading) -> str:
-    """Returns a table of the images by label and split, with totals."""
+    """Returns a table of the images by label and split, with totals.
+
+    Labels are not listed if no image has one.
+    """
     counts = Counter((row.label, row.split) for row in reading.rows)
     by_label = Counter(row.label for row in reading.rows)
     by_split = Counter(row.split for row in reading.rows)
     splits = [split for split in SPLITS if by_split[split]]
 
     table = [_count_row("", [*splits, "total"])]
-    labels: list[str | None] = list(reading.names)
+    labels: list[str | None] = []
+    if reading.has_labels:
+        labels += reading.names
     if by_label[None]:
         labels.append(None)
     for label in labels:

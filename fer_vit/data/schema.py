@@ -104,6 +104,11 @@ class Reading:
     extra: tuple[str, ...] = ()  # the names of columns that only this data set has
     warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether any row has a label; without one, `names` are what labels would be."""
+        return any(row.label is not None for row in self.rows)
+
 
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
     """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.

@@ -110,6 +110,9 @@ def load(
     if device in (None, "auto"):
         device = _best_device()
     try:
+        # torch's device for shapes, on which weights would be lost
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it computes nothing")
         recognizer.to(device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]

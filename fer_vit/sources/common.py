@@ -209,9 +209,11 @@ OPPOSITE = re.compile(r"(?:un|in|im|dis|non|a)[\W_]*")
 
 def class_notes(reading: Reading) -> list[str]:
     """Returns notes about classes with few training images, and about similar names."""
-    counts = Counter(str(row.label) for row in reading.rows if row.split == "train")
+    train = [row.label for row in reading.rows if row.split == "train"]
+    counts = Counter(label for label in train if label is not None)
     notes = []
-    if counts:
+    # FairFace has no label in any split
+    if train and reading.has_labels:
         missing = [name for name in reading.names if counts[name] == 0]
         single = [name for name in reading.names if counts[name] == 1]
         if missing:

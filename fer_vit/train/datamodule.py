@@ -24,7 +24,7 @@ from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.heads import one_sided
 from fer_vit.listing import name_text
@@ -66,7 +66,7 @@ class FaceDataModule(L.LightningDataModule):
         unlabelled: bool = False,
     ) -> None:
         super().__init__()
-        check_number("data.batch_size", batch_size, 1)
+        check_whole("data.batch_size", batch_size, 1)
         check_number("data.num_workers", num_workers or 0, 0, MOST_WORKERS)
         self.batch_size = batch_size
         self.num_workers = num_workers

@@ -277,17 +277,21 @@ def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> Non
     assert len(Manifest.read(out)) == 2
 
 
-def test_another_manifest_is_added(tmp_path: Path) -> None:
+def test_another_manifest_is_added(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = b"path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n"
     faces = fill(tmp_path / "faces", {"train/1.jpg": picture(200), "labels.csv": table})
     prepare("drawn", tmp_path / "drawn", tmp_path / "drawn.parquet", count=8)
-    prepare(
-        "fairface",
-        faces,
-        tmp_path / "all.parquet",
-        detector="none",
-        add=[tmp_path / "drawn.parquet"],
-    )
+    caplog.clear()
+    with caplog.at_level("INFO", "fer_vit"):
+        prepare(
+            "fairface",
+            faces,
+            tmp_path / "all.parquet",
+            detector="none",
+            add=[tmp_path / "drawn.parquet"],
+        )
+    assert "(no label)" in caplog.text
+    assert "happiness" not in caplog.text, "no face has a label"
     both = Manifest.read(tmp_path / "all.parquet")
     assert both.column("source") == ["fairface"] + ["drawn"] * 8
     assert both.column("age") == ["20-29"] + [None] * 8

@@ -444,6 +444,10 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
 def test_wrong_devices_and_labels(checkpoint: Path, seven: Path) -> None:
     with pytest.raises(FerVitError, match="Expected an available device"):
         load(checkpoint, "toaster")
+    net = load(checkpoint, "cpu").net
+    with pytest.raises(FerVitError, match=r"Expected an available device.*meta"):
+        load(net, "meta")
+    assert next(net.parameters()).device.type == "cpu", "the weights of the caller are kept"
     with pytest.raises(FerVitError, match=r"neutral, happiness.* surprise, fear"):
         evaluate_logits(load(checkpoint), seven)
 

@@ -162,6 +162,8 @@ def test_classes_without_training_images_are_named() -> None:
     assert "fear" in few
     assert not re.search("awe|joy", few)
     assert class_notes(Reading(("awe",), rows[1:])) == [], "a data set to test on"
+    unlabelled = [Row(b"", str(number), "train", None) for number in range(2)]
+    assert class_notes(Reading(("fear", "awe"), unlabelled)) == [], "a data set without labels"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,12 @@ from fer_vit.train.datamodule import FaceDataModule
 IMAGE = encode_png(np.zeros((8, 8), np.uint8))
 
 
+@pytest.mark.parametrize("size", [0, 1.5, 10**30])
+def test_a_batch_has_a_whole_number_of_faces(size: Any, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match="batch_size"):
+        FaceDataModule(tmp_path / "faces.parquet", size)
+
+
 def build(manifest: Path, batch_size: int = 50, **change: Any) -> FaceDataModule:
     return FaceDataModule(manifest, batch_size, 0, spec=CropSpec(8), **change)
 
