@@ -21,12 +21,12 @@ Thresholds = Mapping[str, Sequence[float | None]]
 """By coverage in percent: the least probability of a label in a set.
 
 It is given for all faces and then for each label (1 + C). 0 for a label with too few calibration
-faces, which is in every set: fewer than 9 cannot cover 90 %, and fewer than 19 not 95 %. Files of
+faces, which is in every set: fewer than 9 cannot cover 90%, and fewer than 19 not 95%. Files of
 earlier versions have None for a label with fewer than 19.
 """
 
 
-def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float | None]]:
+def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float]]:
     """Returns the thresholds that N faces with known labels give.
 
     Args:
@@ -34,9 +34,9 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
         target: The index of the true label (N,).
     """
     of_truth = probabilities[np.arange(len(target)), target]  # (N,)
-    thresholds: dict[str, list[float | None]] = {}
+    thresholds: dict[str, list[float]] = {}
     for coverage in COVERAGES:
-        row: list[float | None] = [_threshold(of_truth, coverage)]
+        row = [_threshold(of_truth, coverage)]
         for label in range(probabilities.shape[1]):
             row.append(_threshold(of_truth[target == label], coverage))
         thresholds[str(coverage)] = row

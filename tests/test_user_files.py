@@ -28,7 +28,7 @@ CONTENTS = {
     "list": b"[1, 2]",
     "number": b"1",
     "control": b"a: \x01",
-    "date": b"2026-13-45: 1",
+    "tag": b"!!python/tuple [1]",
 }
 
 

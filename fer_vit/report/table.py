@@ -31,7 +31,7 @@ NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
 class Interval(TypedDict):
-    """A result over faces or persons with its 95 % interval.
+    """A result over faces or persons with its 95% interval.
 
     Its numbers are None if too few faces or persons have a value.
     """

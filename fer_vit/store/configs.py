@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import yaml
+from jsonargparse import get_loader
 
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.files import user_text
@@ -11,25 +12,49 @@ from fer_vit.files import user_text
 CONFIGS = Path(__file__).parents[1] / "configs"
 """In a checkout a link to the folder `configs` at its top level."""
 
+MOST_LEVELS = 100
+"""Lists and mappings of a config within each other; about 100,000 end the process (libyaml)."""
+
 
 def shipped_configs() -> dict[str, Path]:
     """Returns the configs in the package by file name without suffix."""
     return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
-def check_config(path: str) -> None:
-    """Raises FerVitError for a file that is not readable YAML with settings."""
+def check_config_file(path: str) -> None:
+    """Raises FerVitError for a file that is not readable YAML with settings.
+
+    It is read as jsonargparse reads it: dates are text, and `1e-3` is a number.
+    """
     expected = "Expected settings in YAML, such as `model: {lr: 1.0e-3}`"
+    text = user_text(path)
     try:
-        settings = yaml.safe_load(user_text(path))
+        if yaml_depth(text) > MOST_LEVELS:
+            raise FerVitError(f"{expected}, but {path} has more than {MOST_LEVELS} levels.")
+        settings = get_loader("yaml")(text)
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise FerVitError(f"{expected}, but {path} has {place}{error.problem}.") from error
-    except (yaml.YAMLError, ValueError) as error:  # characters or dates that YAML does not have
+    except (yaml.YAMLError, ValueError) as error:  # characters or numbers that YAML does not have
         raise FerVitError(f"{expected}, but {path} has other text ({short(error)}).") from error
     if not isinstance(settings, dict):
-        came = "is empty" if settings is None else f"has {short(settings)}"
+        came = "has no settings" if settings is None else f"has {short(settings)}"
         raise FerVitError(f"{expected}, but {path} {came}.")
+
+
+def yaml_depth(text: str) -> int:
+    """Returns how deep lists and mappings in YAML are nested; raises YAMLError as yaml.parse."""
+    depth = 0
+    most = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            most = max(most, depth)
+            if most > MOST_LEVELS:
+                break
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return most
 
 
 def find_config(name: str) -> str:
@@ -39,7 +64,7 @@ def find_config(name: str) -> str:
         FerVitError: There is neither, or the file is not readable YAML with settings.
     """
     if os.path.isfile(name):
-        check_config(name)
+        check_config_file(name)
         return name
     if ":" in name:
         return name

@@ -379,6 +379,41 @@ def test_the_package_has_the_configs_of_the_checkout() -> None:
     assert {f"{name}.yaml": text for name, text in names.items()} == files
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: {x: 2026-99-99}",
+        "a: 2026-11-22",
+        "lr: 1e-3",
+        '{"a": 1}',
+        "a: " + "[" * 99 + "]" * 99,
+    ],
+)
+def test_a_config_that_jsonargparse_reads_is_accepted(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert find_config(str(path)) == str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no settings"),
+        ("# later\n", "has no settings"),
+        ("a: {b: ", "line"),
+        ("a: " + "9" * 5000, "has other text"),
+        ("[" * 100_000, "more than 100 levels"),
+    ],
+    ids=["empty", "comments", "unfinished", "number", "deep"],
+)
+def test_a_config_without_settings_is_one_line(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(FerVitError, match=reason) as raised:
+        find_config(str(path))
+    assert "\n" not in str(raised.value)
+
+
 def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_config("ddp").endswith("configs/ddp.yaml")
