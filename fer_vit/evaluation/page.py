@@ -1,4 +1,4 @@
-"""Writes results as a page with faces, as Markdown and as JSON."""
+"""The parts of a page of results, of `evaluate` and `compare`, and the files with them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import printable
+from fer_vit.evaluation.scores import occurring
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import IntArray
 from fer_vit.report.html import render
@@ -159,8 +160,3 @@ def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
     for name, row in zip(names, cells, strict=True):
         table.append([name, *row])
     return Section("Confusion", "Rows: the label. Columns: the prediction.", table)
-
-
-def occurring(confusion: IntArray) -> list[int]:
-    """Returns the indices of the classes that occur as label or as prediction."""
-    return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()

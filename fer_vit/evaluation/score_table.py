@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fer_vit.errors import printable
-from fer_vit.evaluation.page import occurring
 from fer_vit.evaluation.scores import (
     is_recall,
+    occurring,
     recall_name,
 )
 from fer_vit.geometry import IntArray

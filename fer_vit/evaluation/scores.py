@@ -179,6 +179,11 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
+def occurring(confusion: IntArray) -> list[int]:
+    """Returns the indices of the classes that occur as label or as prediction."""
+    return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()
+
+
 def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
     """Returns the faces whose label is likely wrong, the likeliest first, as pairs (M, 2).
 

@@ -10,7 +10,7 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import FEW, FOUND
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.inference import LEAST_UNITS
-from fer_vit.evaluation.page import Section, occurring
+from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.score_table import (
     MEANINGS_OF_SCORES,
     ROBUSTNESS_TEXT,
@@ -19,7 +19,7 @@ from fer_vit.evaluation.score_table import (
     class_table,
     score_table,
 )
-from fer_vit.evaluation.scores import recall_name
+from fer_vit.evaluation.scores import occurring, recall_name
 from fer_vit.geometry import IntArray
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot

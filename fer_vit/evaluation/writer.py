@@ -1,4 +1,4 @@
-"""Writes an evaluation: JSON, Markdown, and one page with the faces behind the results."""
+"""Collects what the page of an evaluation has: sections, faces to look at, and counts."""
 
 from collections.abc import Mapping
 from pathlib import Path
