@@ -29,7 +29,7 @@ from fer_vit.evaluation.join import describe_groups
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 
-MOST_CONDITIONS = 20  # they have 190 pairs, whose tests take about a minute
+MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
 MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
 LATE = 0.5  # seconds; a clip whose times begin later is named where times matter
 
