@@ -3,7 +3,6 @@
 import logging
 import math
 import re
-import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -141,6 +140,10 @@ class TableError(FerVitError):
     """A table that cannot be read or written, or lacks what a command needs."""
 
 
+WHOLE_BITS = 63
+"""Bits of the largest whole number of an option, as of sizes and counts in C."""
+
+
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raises FerVitError when an option is no number, NaN, or outside [low, high].
 
@@ -166,8 +169,10 @@ def check_whole(name: str, value: int, low: int) -> None:
     if not isinstance(value, Integral):
         raise FerVitError(f"Expected `--{name}` to be a whole number, but got {short(value)}.")
     check_number(name, value, low)
-    if value > sys.maxsize:
-        raise FerVitError(f"Expected `--{name}` to be below 2**63, but got {short(value)}.")
+    if value >= 2**WHOLE_BITS:
+        raise FerVitError(
+            f"Expected `--{name}` to be below 2**{WHOLE_BITS}, but got {short(value)}."
+        )
 
 
 def short(value: object) -> str:

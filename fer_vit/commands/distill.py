@@ -10,7 +10,7 @@ import torch
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import check_manifest_name
-from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.evaluation.logits import predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
@@ -64,7 +64,7 @@ def distill(
         overwrite: Whether an existing manifest may be replaced. The input is never replaced.
     """
     check_number("weight", weight, 0, 1)
-    check_number("per_class", 1 if per_class is None else per_class, 1)
+    check_whole("per_class", 1 if per_class is None else per_class, 1)
     if per_class is not None and unlabelled is None:
         raise FerVitError("`--per_class` counts faces of `--unlabelled`. Name it, or leave it out.")
     if unlabelled is not None and unlabelled.resolve() == manifest.resolve():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_whole
 from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
@@ -90,7 +90,7 @@ def faithfulness(
         workers: Processes that read photos. Default: one per core.
         overwrite: Whether existing results may be replaced.
     """
-    check_number("max_faces", max_faces, 1)
+    check_whole("max_faces", max_faces, 1)
     check_output(output, overwrite, FAITHFULNESS_FILES)
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fer_vit.commands import find_network
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.files import check_beside, check_output
 from fer_vit.imports import collector_off
@@ -97,7 +97,7 @@ def predict(
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
-    check_number("part_size", part_size, 1)
+    check_whole("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
     check_number("threshold", threshold or 0, 0, 1)
     if threshold is not None and not intervals:

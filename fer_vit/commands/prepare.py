@@ -15,7 +15,7 @@ import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.data.shards import parse_shard_name
-from fer_vit.errors import FerVitError, check_number, check_whole, printable, suggest
+from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import DETECTORS, DetectorName
 from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
@@ -193,7 +193,7 @@ def _check_arguments(
 ) -> None:
     """Raises FerVitError, before the data set is read, for a wrong argument."""
     check_whole("workers", workers or 0, 0)
-    check_number("shards", 1 if shards is None else shards, 1)
+    check_whole("shards", 1 if shards is None else shards, 1)
     if is_archive(root) and not root.is_file():
         raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")
     if re.match(r"\w+:/", str(out)):

@@ -79,6 +79,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.dtype.kind == "S" and images.ndim == 1:
+        # bytes of a fixed length are encoded paths
         return as_sources([os.fsdecode(path) for path in images])
     if isinstance(images, np.ndarray) and images.ndim < 4 and not _are_paths(images):
         return [to_rgb(images)]
@@ -99,10 +100,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
 
 def _are_paths(array: NDArray[np.generic]) -> bool:
-    """Returns whether an array holds text or objects (N,), such as the paths in a data frame.
-
-    Bytes of a fixed length are encoded paths as well.
-    """
+    """Returns whether an array holds text or objects (N,), such as the paths in a data frame."""
     return array.dtype.kind in "OUT" and array.ndim == 1
 
 

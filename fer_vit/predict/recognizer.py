@@ -141,6 +141,10 @@ class Recognizer(nn.Module):
             net.config.img_size, net.config.regions, net.settings.align, net.settings.template
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        compute_in_forks()  # a copy from another process; it is not initialized
+
     def train(self, mode: bool = True) -> Self:
         """Does nothing: with dropout, as in training, predictions would be random."""
         return super().train(False)

@@ -9,12 +9,15 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
+
+MOST_SIDE = 10_000
+"""The largest side of a drawn image in pixels."""
 
 UNLABELLED = "unlabelled"  # the folder of faces without an expression
 
@@ -42,9 +45,9 @@ def read(
         heads: For drawn: add the targets of movements, pose and affect. Half of the faces then have
             no expression, and movements that do not depend on one another.
     """
-    check_number("count", count, 1)
-    check_number("seed", seed, 0)
-    check_number("size", size, 1)
+    check_whole("count", count, 1)
+    check_whole("seed", seed, 0)
+    check_number("size", size, 1, MOST_SIDE)
     remove_stale(root)
 
     reading = Reading(EXPRESSIONS, [])

@@ -21,25 +21,26 @@ def shipped_configs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
-def check_config_file(path: str) -> None:
-    """Raises FerVitError for a file that is not readable YAML with settings.
+def check_config(text: str, name: str) -> None:
+    """Raises FerVitError for text that is not YAML with settings; `name` is its file in messages.
 
     It is read as jsonargparse reads it: dates are text, and `1e-3` is a number.
     """
     expected = "Expected settings in YAML, such as `model: {lr: 1.0e-3}`"
-    text = user_text(path)
     try:
         if yaml_depth(text) > MOST_LEVELS:
-            raise FerVitError(f"{expected}, but {path} has more than {MOST_LEVELS} levels.")
+            raise FerVitError(f"{expected}, but {name} has more than {MOST_LEVELS} levels.")
+        root = yaml.compose(text, yaml.SafeLoader)
         settings = get_loader("yaml")(text)
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise FerVitError(f"{expected}, but {path} has {place}{error.problem}.") from error
-    except (yaml.YAMLError, ValueError) as error:  # characters or numbers that YAML does not have
-        raise FerVitError(f"{expected}, but {path} has other text ({short(error)}).") from error
-    if not isinstance(settings, dict):
+        raise FerVitError(f"{expected}, but {name} has {place}{error.problem}.") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # characters or numbers that YAML does not have, or a value that is not of its tag
+        raise FerVitError(f"{expected}, but {name} has other text ({short(error)}).") from error
+    if not isinstance(root, yaml.MappingNode):  # jsonargparse reads `model:` alone as text
         came = "has no settings" if settings is None else f"has {short(settings)}"
-        raise FerVitError(f"{expected}, but {path} {came}.")
+        raise FerVitError(f"{expected}, but {name} {came}.")
 
 
 def yaml_depth(text: str) -> int:
@@ -64,9 +65,10 @@ def find_config(name: str) -> str:
         FerVitError: There is neither, or the file is not readable YAML with settings.
     """
     if os.path.isfile(name):
-        check_config_file(name)
+        check_config(user_text(name), name)
         return name
     if ":" in name:
+        check_config(name, "the text")
         return name
     configs = shipped_configs()
     if name not in configs:

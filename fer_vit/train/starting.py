@@ -82,9 +82,10 @@ def take_weights(
         _copy_outputs(net.heads[head], head, outputs, settings, state)
 
     classes = _describe_classes(net.settings.labels, rows)
+    kept = f"; {classes}" if classes else ""
     encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
     sizes = f"; resampled: {', '.join(resampled)}" if resampled else ""
-    return f"Started from {name}: {encoder}; {classes}{sizes}{match.differences}."
+    return f"Started from {name}: {encoder}{kept}{sizes}{match.differences}."
 
 
 def fit_sizes(
@@ -146,11 +147,16 @@ class Match(NamedTuple):
     differences: str  # in words, the end of a line
 
 
+def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a state dict without the positions that the network computes."""
+    computed = {key for key, value in net.named_parameters() if not value.requires_grad}
+    return {key: value for key, value in state.items() if key not in computed}
+
+
 def _compare_encoders(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor]) -> Match:
     """Compares the encoders of a network and another one of `settings` and `state`."""
-    computed = {key for key, value in net.named_parameters() if not value.requires_grad}
-    target = {key: value for key, value in net.state_dict().items() if key not in computed}
-    source = {key: value for key, value in state.items() if key not in computed}
+    target = _without_computed(net, net.state_dict())
+    source = _without_computed(net, state)
 
     misfits = {}
     for key, expected, came in differing(target, source):
@@ -312,10 +318,19 @@ def create_model(
     net = build_model(config, labels, **arguments)
     if pretrained:
         source = {"config": former_config, "labels": former, **arguments}
-        fits = not [*differing(net.state_dict(), state)]
+        fits = not _new_tensors(net, state)
         line = take_weights(net, source, state, name or DEFAULT)
         LOGGER.log(logging.INFO if fits else logging.WARNING, line)
     return net
+
+
+def _new_tensors(net: RegionViT, state: dict[str, Tensor]) -> list[str]:
+    """Returns the tensors that another network lacks, or has in another shape.
+
+    They are random or resampled. Computed positions are neither.
+    """
+    target = _without_computed(net, net.state_dict())
+    return [key for key, _, _ in differing(target, state) if key in target]
 
 
 def change_settings(config: RegionViTConfig, settings: Mapping[str, Any]) -> RegionViTConfig:

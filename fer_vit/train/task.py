@@ -5,6 +5,7 @@ B images, C classes, K outputs of a head, M faces of a split.
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,7 +66,7 @@ class FERTask(RegionViTModule):
 
     Args:
         network: The network. Default: the one of `init`, or else `NETWORK`. The command line always
-            gives one.
+            gives one. If its tokens need regions and it has none: the regions of `NETWORK`.
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
@@ -142,6 +143,9 @@ class FERTask(RegionViTModule):
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
         network = network or NETWORK
+        if network.tokens != "patch" and not network.regions:
+            # a LightningCLI over FERTask fills single settings with the defaults of RegionViTConfig
+            network = replace(network, regions=NETWORK.regions)
         spec = crop_for(network.img_size, network.regions, align, template)
         align = spec.align
         template = spec.template

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import threading
 import warnings
 from collections.abc import Callable
@@ -89,6 +90,7 @@ def test_a_forked_process_has_one_thread_and_free_locks(model: Recognizer) -> No
 def test_forks_compute_in_one_thread_from_the_first_model_on(
     model: Recognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pickled = pickle.dumps(model)
     registered = []
     monkeypatch.setattr("fer_vit.predict.recognizer.call_after_fork", registered.append)
     compute_in_forks.cache_clear()
@@ -96,6 +98,9 @@ def test_forks_compute_in_one_thread_from_the_first_model_on(
         Recognizer(model.net)
         Recognizer(model.net)
         assert len(registered) == 1
+        compute_in_forks.cache_clear()
+        pickle.loads(pickled)
+        assert len(registered) == 2
     finally:
         compute_in_forks.cache_clear()
 

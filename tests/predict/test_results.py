@@ -21,6 +21,7 @@ import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
 from fer_vit.face import image
 from fer_vit.face.crop import DEFAULT_REGIONS
+from fer_vit.face.finder import MAX_SIDE
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import FEW_FACES, Recognizer, few_threads
@@ -227,6 +228,9 @@ def test_faces_of_a_photo_that_was_searched_in_a_reduced_copy(
     exif[0x0112] = orientation
     stored = upright if orientation == 1 else upright.transpose(Pil.Transpose.ROTATE_90)
     stored.save(tmp_path / "large.jpg", exif=exif, quality=95)
+    if orientation == 1:
+        content = (tmp_path / "large.jpg").read_bytes()
+        assert image.reduction_to(content, MAX_SIDE) > 1
     (face,) = model.predict(tmp_path / "large.jpg", workers=0)
     assert face.info.size == upright.size
     assert face.read_photo().shape[1::-1] == upright.size

@@ -202,3 +202,10 @@ def test_brows_at_one_height_and_eyes_of_one_size_have_equal_targets() -> None:
     large_eyes = look | {"eye_height": height}
     same = movements.draw_targets(large_eyes, raised._replace(eye_opening=0.0))
     assert same == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("option", ["count", "seed", "size"])
+def test_numbers_that_are_too_large_are_one_line(option: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=f"`{option}`"):
+        read(tmp_path / "faces", **{option: 10**30})
+    assert not (tmp_path / "faces").exists()

@@ -386,6 +386,7 @@ def test_the_package_has_the_configs_of_the_checkout() -> None:
         "a: 2026-11-22",
         "lr: 1e-3",
         '{"a": 1}',
+        "model:",
         "a: " + "[" * 99 + "]" * 99,
     ],
 )
@@ -403,8 +404,11 @@ def test_a_config_that_jsonargparse_reads_is_accepted(text: str, tmp_path: Path)
         ("a: {b: ", "line"),
         ("a: " + "9" * 5000, "has other text"),
         ("[" * 100_000, "more than 100 levels"),
+        ("a: !!timestamp foo", "has other text"),
+        ("a: !!bool abc", "has other text"),
+        ("a: !!int ''", "has other text"),
     ],
-    ids=["empty", "comments", "unfinished", "number", "deep"],
+    ids=["empty", "comments", "unfinished", "number", "deep", "timestamp", "bool", "int"],
 )
 def test_a_config_without_settings_is_one_line(text: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
@@ -412,6 +416,12 @@ def test_a_config_without_settings_is_one_line(text: str, reason: str, tmp_path:
     with pytest.raises(FerVitError, match=reason) as raised:
         find_config(str(path))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 100_000, "a: {b: ", "a: !!bool abc", "a:b"])
+def test_a_config_in_the_command_is_checked_like_a_file(text: str) -> None:
+    with pytest.raises(FerVitError, match="the text has"):
+        find_config(text)
 
 
 def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

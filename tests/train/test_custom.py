@@ -220,12 +220,14 @@ def test_import_task_names_the_error_of_a_module(
     ],
 )
 def test_a_missing_module_is_no_mistake_of_a_module(
-    name: str, missing: bool, module: str, tmp_path: Path
+    name: str, missing: bool, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_pack").mkdir()
     (tmp_path / "my_pack" / "__init__.py").write_text("")
     (tmp_path / "my_pack" / "needs.py").write_text("import no_module_of_this_name\n")
     (tmp_path / "my_pack" / "similar.py").write_text("import my_pack.sim\n")
+    for imported in ("my_pack", "my_pack.needs", "my_pack.similar"):
+        monkeypatch.delitem(sys.modules, imported, raising=False)
     with pytest.raises(FerVitError) as caught:
         import_task(name)
     assert ("PYTHONPATH" in str(caught.value)) == missing

@@ -491,6 +491,13 @@ def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
     assert task(f"--model.network={json.dumps(asdict(given))}").net.config == given
 
 
+def test_a_single_setting_of_a_network_starts_from_the_usual_one() -> None:
+    """LightningCLI over FERTask itself, as in 0.1."""
+    words = ["--model.labels=[a,b]", "--model.network.dropout=0.1", "--trainer.logger=false"]
+    cli = LightningCLI(FERTask, run=False, args=words, save_config_callback=None)
+    assert cli.model.net.config == replace(USUAL, dropout=0.1)
+
+
 HEAD_OUTPUTS = {"movements": ["smileLeft", "smileRight"], "pose": ["yaw"]}
 
 
