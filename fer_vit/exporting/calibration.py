@@ -10,13 +10,18 @@ from torch import Tensor
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest, identity_hash
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_rows
+from fer_vit.evaluation.logits import (
+    fit_temperature,
+    labelled_batches,
+    labelled_rows,
+    predict_logits,
+)
 from fer_vit.evaluation.scores import score_once
 from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.train.task import log_prior
 
-# faces that temperature and thresholds need; a handful gives extreme values
+# faces that temperature and thresholds need each; a handful gives extreme values
 MIN_CALIBRATION_FACES = 100
 
 
@@ -37,7 +42,9 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     net = model.net
     net.adjust((), 0)
     rows = Manifest.read(manifest, ["train", "val"])
-    logits, target = evaluate_logits(model, rows)  # (N, C) each
+    batches, target = labelled_batches(model, rows)  # target: (N, C)
+    first, second = calibration_halves(labelled_rows(rows, "val"))
+    logits = predict_logits(model, batches)  # (N, C)
     truth = target.argmax(-1)  # (N,)
     report = ""
 
@@ -50,7 +57,6 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
         after = summary(model, logits, target)
         report += f"On {len(truth)} val faces: {after}; before {before}.\n"
 
-    first, second = calibration_halves(labelled_rows(rows, "val"))
     net.settings.temperature = fit_temperature(logits[first], truth[first])
     probabilities = net.probabilities(logits[second]).double().numpy()  # (N / 2, C)
     net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
@@ -60,30 +66,40 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     ]
     report += f"Temperature: {net.settings.temperature:.3f}. "
     report += f"Thresholds of prediction sets: {', '.join(thresholds)}."
-    if len(truth) < MIN_CALIBRATION_FACES:
-        report += f" From only {len(truth)} faces: use at least {MIN_CALIBRATION_FACES}."
+    if min(len(first), len(second)) < MIN_CALIBRATION_FACES:
+        report += (
+            f" The temperature is from {len(first)} faces, the thresholds from {len(second)}: "
+            f"use at least {MIN_CALIBRATION_FACES} for each, of many persons."
+        )
     return report
 
 
 def calibration_halves(rows: Manifest) -> tuple[IntArray, IntArray]:
-    """Returns the indices of two halves of N faces, ordered by `identity_hash`.
+    """Returns the indices of two halves of N faces.
 
-    A person, and equal files without persons, are in one half. The sizes are as equal as this
-    allows, and neither half is empty. The halves are the same in each calibration on these faces.
+    A person, and equal files without persons, are in one half. Persons are assigned by descending
+    number of faces, each to the half that is smaller so far, so the sizes differ by at most the
+    faces of one person. Neither half is empty. Persons with equally many faces are in the order of
+    `identity_hash`, so the halves are the same in each calibration on these faces.
 
     Raises:
         FerVitError: All faces are of one person, or equal files.
     """
     hashes = identity_hash(rows, np.arange(len(rows)))  # (N,)
-    order = np.argsort(hashes, kind="stable")
-    ends = np.flatnonzero(np.diff(hashes[order])) + 1  # where the next person or file begins
-    if not len(ends):
+    _, person, sizes = np.unique(hashes, return_inverse=True, return_counts=True)  # (P,) persons
+    if len(sizes) < 2:
         raise FerVitError(
             f"Expected val faces of two or more persons in {rows.path}, because one half fits the "
             "temperature and the other the thresholds, but got one. Add faces of others."
         )
-    middle = ends[np.abs(2 * ends - len(rows)).argmin()]
-    return order[:middle], order[middle:]
+
+    is_second = np.zeros(len(sizes), bool)  # (P,)
+    assigned = [0, 0]  # faces in each half
+    for place in np.argsort(-sizes, kind="stable").tolist():
+        half = int(assigned[1] < assigned[0])
+        is_second[place] = half == 1
+        assigned[half] += int(sizes[place])
+    return np.flatnonzero(~is_second[person]), np.flatnonzero(is_second[person])
 
 
 def training_prior(manifest: Manifest, strength: float) -> list[float]:
