@@ -169,7 +169,8 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
     Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
-    several faces are of one person, the p-value is also not below the one of a t test over persons.
+    several faces are of one person, the p-value is also not below the one of a t test over persons,
+    and 1 where all or no faces of one side are correct and the other side has no interval.
 
     Args:
         faces: N faces with labels and predictions.
@@ -197,7 +198,9 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     of_groups = mean_intervals(hits, faces.units, "share")
     of_others = mean_intervals(misses, faces.units, "share")
     number = len(np.unique(faces.units))
-    errors = [difference_error(correct[:, 0], group, faces.units) for group in member.T]
+    errors: list[float | None] = [
+        difference_error(correct[:, 0], group, faces.units) for group in member.T
+    ]
     for place, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
         if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
             intervals[place] = hybrid_difference(inside, outside)
@@ -206,7 +209,9 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
     if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
         for place, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
-            if interval["mean"] is not None:
+            if interval["mean"] is None or error is None:
+                p_values[place] = 1.0  # the error over persons is unknown
+            else:
                 p_values[place] = max(p_values[place], t_p(interval["mean"], error, number))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:

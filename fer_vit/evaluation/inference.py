@@ -181,12 +181,12 @@ def standard_error(influences: Array, units: IntArray) -> float:
     return float(np.sqrt((totals**2).sum() * count / (count - 1)))
 
 
-def half_width_error(interval: Interval, units: int) -> float:
-    """Returns the standard error for which a t interval over U units is as wide; 0 without one."""
+def half_width_error(interval: Interval, units: int) -> float | None:
+    """Returns the standard error for which a t interval over U units is as wide, else None."""
     low = interval["low"]
     high = interval["high"]
     if low is None or high is None:
-        return 0.0
+        return None
     return float((high - low) / (2 * student.isf(TAIL, units - 1)))
 
 

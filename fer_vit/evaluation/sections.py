@@ -138,7 +138,7 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
         f"{LEAST_UNITS} of these have none, unless all agree on a share."
     )
     if units < LEAST_UNITS:
-        text += f" Here there are {units}, so there are no intervals."
+        text += f" Here there are {units}."
     elif units < FEW:
         text += f" With fewer than {FEW} of these, here {units}, they are somewhat too narrow."
     if "without near-duplicates" in results:

@@ -80,8 +80,9 @@ def test_measures_have_intervals_over_persons() -> None:
 
 def test_the_targets_of_one_person_have_no_interval() -> None:
     """Of six persons one has targets: every resample is the same, which proves nothing."""
-    value = RNG.random((30, 3))
-    target = RNG.random((30, 3))
+    rng = np.random.default_rng(3)
+    value = rng.random((30, 3))
+    target = rng.random((30, 3))
     target[5:, 0] = np.nan
     target[25:, 2] = np.nan  # five persons are too few as well
     units = np.repeat(np.arange(6), 5)

@@ -364,7 +364,7 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
     right = np.arange(8 * persons) % 3 > 0
     made = faces(right, person=[str(person) for person in unit])
     text = write_results(tmp_path / "out", {}, evaluate_faces(made, []), made)
-    assert ("there are no intervals" in text) == (persons < LEAST_UNITS)
+    assert (f"Here there are {persons}." in text) == (persons < LEAST_UNITS)
     assert ("somewhat too narrow" in text) == (persons >= LEAST_UNITS)
 
 
@@ -463,6 +463,32 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     assert difference["mean"] == pytest.approx(misses / 1000)
     assert difference["low"] == pytest.approx(misses / 1000 - below, abs=1e-3)
     assert difference["low"] < 0 < difference["high"]
+
+
+def test_few_persons_have_an_interval_where_all_answers_are_right(tmp_path: Path) -> None:
+    made = faces(np.ones(10, bool), person=["a"] * 5 + ["b"] * 5)
+    results = evaluate_faces(made, [])
+    accuracy = results["all"]["accuracy"]
+    assert accuracy["mean"] == accuracy["high"] == 1
+    assert 0 < accuracy["low"] < 1
+    text = write_results(tmp_path / "out", {}, results, made)
+    assert "Here there are 2." in text
+    assert "no intervals" not in text
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_group_without_exceptions_has_no_p_without_an_interval(share: int) -> None:
+    """Four persons agree beside four who do not: the error over persons is unknown, and p was 0."""
+    right = np.full(40, bool(share))
+    right[20::2] = not share
+    made = faces(right, person=np.repeat(np.arange(8), 5).tolist())
+    group = (np.arange(40) < 20).astype(float)
+    differences, p_values = group_tests(made, np.column_stack([group, 1 - group]))
+    assert fisher_exact([[20, 0], [10, 10]]).pvalue < 0.001
+    assert p_values == [1, 1]
+    for difference in differences:
+        assert difference["mean"] is not None
+        assert difference["low"] is None
 
 
 def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
