@@ -117,9 +117,13 @@ def faithfulness(
         "terms": terms,
     }
     text = faithfulness_table(table, differences, BETTER)
-    faces = max(result["faces"] for result in table["random"].values())
-    if faces < LEAST_UNITS:
-        text += f"\nFewer than {LEAST_UNITS} faces, here {faces}, have no intervals.\n"
+    few = [
+        f"{name}: {result['faces']}"
+        for name, result in table["random"].items()
+        if result["faces"] < LEAST_UNITS
+    ]
+    if few:
+        text += f"\nFewer than {LEAST_UNITS} faces have no intervals. {'; '.join(few)}.\n"
     if terms:
         text += f"\n{terms_table(terms)}"
     with atomic_write(output) as folder:

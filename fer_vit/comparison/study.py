@@ -290,7 +290,7 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
     most = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
     if len(names) > most:
         remedy = "Name another column with `--by`"
-        if baseline is None:
+        if baseline is None and len(names) <= MOST_BESIDE_BASELINE:
             remedy += ", or compare them with one alone by `--baseline`"
         raise FerVitError(
             f"Expected at most {most} conditions in `{by}`, but got {len(names):,}. {remedy}."

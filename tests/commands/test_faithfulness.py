@@ -11,6 +11,7 @@ from PIL import Image
 from fer_vit import load
 from fer_vit.commands import faithfulness
 from fer_vit.data.manifest import Manifest
+from fer_vit.explain.faithfulness import BETTER
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -66,7 +67,10 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
     lines = (measured / "faithfulness.md").read_text().splitlines()
     for row in ROWS:
         assert any(line.startswith("|") and row in line for line in lines), row
-    assert sum(line.startswith("Fewer than 6 faces, here 2") for line in lines) == 1
+    (few,) = [line for line in lines if line.startswith("Fewer than 6 faces")]
+    for name in BETTER:
+        number = 0 if name.startswith("pixel") else 2  # both predictions need no pixels
+        assert f"{name}: {number}" in few
 
 
 def test_an_exported_model_has_the_gains_of_its_methods(
