@@ -22,6 +22,7 @@ from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.exporting import calibration
 from fer_vit.exporting.calibration import calibrate_model, calibration_halves
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
@@ -389,8 +390,22 @@ def test_a_manifest_that_calibrates_is_read_once(
     rows = Manifest.read(drawn / "faces.parquet")
     twice = pa.concat_tables([rows.table, rows.table.take([0])])
     Manifest(rows.path, twice, rows.names).write(tmp_path / "faces.parquet")
-    calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
+    report = calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
     (_,) = [record for record in caplog.records if "further row" in record.getMessage()]
+    first, second = calibration_halves(Manifest.read(tmp_path / "faces.parquet").split("val"))
+    assert len(first) + len(second) < 200
+    assert f"from {len(first)} faces, the thresholds from {len(second)}: " in report
+
+
+def test_val_faces_of_one_person_are_refused_before_they_are_classified(
+    drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Manifest.read(drawn / "faces.parquet")
+    table = rows.table.append_column("person", pa.array(["Ada"] * len(rows)))
+    Manifest(rows.path, table, rows.names).write(tmp_path / "faces.parquet")
+    monkeypatch.setattr(calibration, "predict_logits", None)  # is not called
+    with pytest.raises(FerVitError, match="two or more persons"):
+        calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
 
 
 @pytest.mark.parametrize(
