@@ -147,15 +147,16 @@ def test_commands_of_the_documentation_run(
     tables that a command reads come from a command before it.
     """
     monkeypatch.chdir(tmp_path)
-    trained = Path("runs/ferplus_small/version_0/checkpoints/last.ckpt")
-    for folder in ("data", "photos", "videos", trained.parent):
+    trained = Path("runs/ferplus_small/version_0/checkpoints")
+    for folder in ("data", "photos", "videos", trained):
         Path(folder).mkdir(parents=True)
     photo = data.astronaut()
     io.imsave("photos/astronaut.png", photo)
     write_video(Path("clip.mp4"), [photo] * 3, [0, 0.1, 0.2])
     write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
     for name in (
-        trained,
+        trained / "best.ckpt",
+        trained / "last.ckpt",
         *(f"{name}.ckpt" for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c")),
     ):
         Path(name).symlink_to(checkpoint)
