@@ -200,8 +200,8 @@ class Jobs:
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task; while it waits, how many are before it.
 
-        Events have the ID of the job until it runs, so that it can be closed. Removes it unless it
-        is done.
+        The events before the worker's contain the ID of the job, by which it can be closed. Removes
+        the job unless it is done.
         """
         job = task.folder.name
 

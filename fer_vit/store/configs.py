@@ -21,7 +21,7 @@ def shipped_configs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
-def check_config(text: str, name: str) -> None:
+def check_settings_text(text: str, name: str) -> None:
     """Raises FerVitError for text that is not YAML with settings; `name` is its file in messages.
 
     It is read as jsonargparse reads it: dates are text, and `1e-3` is a number.
@@ -65,10 +65,10 @@ def find_config(name: str) -> str:
         FerVitError: There is neither, or the file is not readable YAML with settings.
     """
     if os.path.isfile(name):
-        check_config(user_text(name), name)
+        check_settings_text(user_text(name), name)
         return name
     if ":" in name:
-        check_config(name, "the text")
+        check_settings_text(name, "the text")
         return name
     configs = shipped_configs()
     if name not in configs:
