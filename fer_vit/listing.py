@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
 
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError
+from fer_vit.wording import counted, list_counts
 
 _PHOTOS = """
     .jpg .jpeg .jpe .jif .jfif .jfi .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .avifs
@@ -217,55 +218,17 @@ def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
     system = system - results - Counter({MARKED_COPY: copies})
     notes = []
     if others:
-        notes.append(f"not read: {counted(others.total(), 'file')} ({count_text(others)})")
+        notes.append(f"not read: {counted(others.total(), 'file')} ({list_counts(others)})")
     if system:
         notes.append(
             "not read: "
             f"{counted(system.total(), 'system or hidden entry', 'system or hidden entries')} "
-            f"({count_text(system)})"
+            f"({list_counts(system)})"
         )
     if results:
         folders = counted(results.total(), "folder of results", "folders of results")
-        notes.append(f"not read: {folders} ({count_text(results)})")
+        notes.append(f"not read: {folders} ({list_counts(results)})")
     if copies:
         videos = counted(copies, "video with marked faces", "videos with marked faces")
         notes.append(f"not read: {videos} (by predict)")
     return notes
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Returns a number with its noun."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {plural or noun + 's'}"
-
-
-MOST_COUNTS = 6
-"""Counts that a line names."""
-
-
-def count_text(counts: Counter[str]) -> str:
-    """Returns the largest counts with their names, and how many there are of others."""
-    named = counts.most_common(MOST_COUNTS)
-    parts = [f"{number:,} {short(plain(name))}" for name, number in named]
-    if rest := counts.total() - sum(number for _, number in named):
-        parts.append(f"{rest:,} others")
-    return ", ".join(parts)
-
-
-def name_text(names: Iterable[object], most: int = 3) -> str:
-    """Returns the first names, and how many there are of others."""
-    texts = [plain(str(name)) for name in names]
-    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
-
-
-def plain(name: str) -> str:
-    """Returns a name without characters that a terminal could act on."""
-    letters = []
-    for letter in name:
-        if letter.isprintable():
-            letters.append(letter)
-        else:
-            letters.append(letter.encode("unicode_escape", "surrogatepass").decode())
-    return "".join(letters)

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
-    {"files", "heads"},
+    {"files", "heads", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),

@@ -12,12 +12,12 @@ from fer_vit.listing import (
     MEDIA_SUFFIXES,
     PHOTO_SUFFIXES,
     VIDEO_SUFFIXES,
-    count_text,
     list_folder,
     system_entry,
     unread_notes,
 )
 from fer_vit.predict.photos import find_inputs
+from fer_vit.wording import list_counts
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -158,7 +158,7 @@ def test_folders_with_letters_of_patterns(folder: str, tmp_path: Path) -> None:
 
 def test_notes_are_short_and_plain() -> None:
     counts = Counter({f".{number}": 1 for number in range(1000)} | {".txt": 5, ".\x1b[2J": 3})
-    text = count_text(counts)
+    text = list_counts(counts)
     assert text.startswith("5 .txt, 3 .\\x1b[2J, ")
     assert text.endswith("996 others")
     assert all(note.isprintable() and len(note) < 200 for note in unread_notes(counts, counts))

@@ -31,13 +31,14 @@ from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import list_outputs, load
-from fer_vit.predict.tables import format_count, format_counts, predict_table
+from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.parts import Known
 from fer_vit.visualization.people import Watched
 from fer_vit.visualization.writer import write_report
+from fer_vit.wording import counted, format_counts
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
@@ -328,7 +329,7 @@ def describe_faces(name: str, file: FileFaces) -> Iterator[str]:
     people = dict(file.people)
     in_photo = people.pop(None, None)
     if in_photo is not None:
-        yield f"{name}: {format_count(in_photo.total(), 'face')} ({format_counts(in_photo)})."
+        yield f"{name}: {counted(in_photo.total(), 'face')} ({format_counts(in_photo)})."
     elif people:
         tracks = sorted(track for track in people if track is not None)
         mostly = []

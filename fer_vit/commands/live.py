@@ -15,9 +15,9 @@ from fer_vit.files import check_output
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import mark, probability_text
 from fer_vit.report.table import write_fields
+from fer_vit.wording import format_counts
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage

@@ -21,12 +21,12 @@ from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
 from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
-from fer_vit.listing import name_text
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
 from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.common import add_landmarks, class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
+from fer_vit.wording import list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -286,7 +286,7 @@ def target_lines(reading: Reading) -> list[str]:
     for head, names in reading.outputs.items():
         columns = {target_column(head, name) for name in names}
         known = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
-        lines.append(f"targets of {head}: {known:,} faces, {name_text(names, most=6)}")
+        lines.append(f"targets of {head}: {known:,} faces, {list_names(names, most=6)}")
     return lines
 
 

@@ -13,11 +13,11 @@ from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.photos import PhotoOptions, find_inputs, is_video
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import format_count
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions
 from fer_vit.visualization.writer import REPORT, write_report
+from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -106,10 +106,10 @@ def visualize(
         )
 
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
-    shown = " and ".join(format_count(files, kind) for kind, files in kinds.items())
+    shown = " and ".join(counted(files, kind) for kind, files in kinds.items())
     for note in [*inputs.notes, *options.unused(sources)]:
         LOGGER.warning(note)
-    LOGGER.info(f"{format_count(number, 'face')} in {shown}: open {output / 'index.html'}")
+    LOGGER.info(f"{counted(number, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 
 

@@ -10,6 +10,7 @@ from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.version import __version__
+from fer_vit.wording import list_names
 
 ALPHA = 0.05
 MOST_NAMES = 10  # of persons or clips in a line
@@ -33,8 +34,8 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
     lines = [f"{measure} is {'; '.join(clauses)}." for measure, clauses in clear.items()]
     for (first, second), measures in unclear.items():
         lines.append(
-            f"No clear difference between {second} and {first} in {listed(measures)}: this is no "
-            "evidence that they are equal."
+            f"No clear difference between {second} and {first} in {list_names(measures, MOST_NAMES)}: "
+            "this is no evidence that they are equal."
         )
     return lines
 
@@ -113,17 +114,8 @@ def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
 
     lines = []
     for reason, names in measures.items():
-        lines.append(f"Not tested: {title.lower()} of {listed(names)}, {reason}.")
+        lines.append(f"Not tested: {title.lower()} of {list_names(names, MOST_NAMES)}, {reason}.")
     return lines
-
-
-def listed(names: Sequence[str]) -> str:
-    """Returns names with commas; of many the first ones and the number of the others."""
-    text = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    if more > 0:
-        text += f" and {more:,} more"
-    return text
 
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
@@ -147,7 +139,7 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     heads = study.heads
     if heads:
-        names = listed([title[0].lower() + title[1:] for title in heads])
+        names = list_names([title[0].lower() + title[1:] for title in heads], MOST_NAMES)
         text += (
             f". Further measures ({names}) are outputs of the model or, for the pose, of the "
             "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
@@ -173,7 +165,7 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     if study.without_rest:
         lines.append(
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
-            f"or clips: {listed(study.without_rest)}."
+            f"or clips: {list_names(study.without_rest, MOST_NAMES)}."
         )
     lines += _late_lines(study, results)
     if results.mixed is None:
@@ -223,7 +215,7 @@ def design_lines(study: Study) -> list[str]:
         why = "in one condition only" if design.paired else "in both conditions"
         lines.append(
             f"{second} - {first}: {how}, {design.persons.sum():,} persons. Left out of the tests, "
-            f"since {why}, {len(names):,}: {listed(names)}."
+            f"since {why}, {len(names):,}: {list_names(names, MOST_NAMES)}."
         )
     return lines
 

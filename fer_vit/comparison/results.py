@@ -22,6 +22,7 @@ from fer_vit.comparison.statistics import (
     Missing,
     Test,
     compare_pair,
+    finite_or_none,
     intraclass_correlation,
     mixed_model,
     person_mean,
@@ -312,9 +313,9 @@ def mean_rows(study: Study, courses: Courses) -> PageTable:
                         "condition": condition,
                         "expression": label,
                         "seconds": place * courses.step,
-                        "mean": _number(mean[place]),
-                        "low": _number(low[place]),
-                        "high": _number(high[place]),
+                        "mean": finite_or_none(mean[place]),
+                        "low": finite_or_none(low[place]),
+                        "high": finite_or_none(high[place]),
                         "persons": int(count[place]),
                     }
                 )
@@ -339,15 +340,10 @@ def sync_rows(study: Study, courses: Courses) -> PageTable:
                         "condition": condition,
                         "expression": label,
                         "person": study.people[person],
-                        "correlation": _number(values[person, index]),
+                        "correlation": finite_or_none(values[person, index]),
                     }
                 )
     return PageTable(columns, rows)
-
-
-def _number(value: np.floating[Any]) -> float | None:
-    """Returns a number of numpy, None for NaN."""
-    return float(value) if np.isfinite(value) else None
 
 
 def few_persons(study: Study) -> list[str]:

@@ -33,11 +33,12 @@ class Missing(NamedTuple):
 def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
     """Returns a result with its low and high bound (NaN: none); it counts persons, not faces."""
     low, high = bounds
-    return Interval(mean=mean, low=_known(low), high=_known(high), persons=persons)
+    return Interval(mean=mean, low=finite_or_none(low), high=finite_or_none(high), persons=persons)
 
 
-def _known(bound: float) -> float | None:
-    return float(bound) if np.isfinite(bound) else None
+def finite_or_none(value: float | np.floating[Any]) -> float | None:
+    """Returns a number of Python; None for one that is not finite."""
+    return float(value) if np.isfinite(value) else None
 
 
 def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> Interval:

@@ -37,7 +37,7 @@ from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import merge_outputs, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names
-from fer_vit.listing import counted, name_text
+from fer_vit.wording import counted, list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -81,7 +81,7 @@ class Manifest:
         unnamed = [name for name in columns if name not in targets]
         if unnamed:
             LOGGER.warning(
-                f"{self.path}: {name_text(unnamed, most=6)} are no targets, because the metadata "
+                f"{self.path}: {list_names(unnamed, most=6)} are no targets, because the metadata "
                 "does not name them. Prepare the data set with `--targets`."
             )
 
@@ -104,7 +104,7 @@ class Manifest:
             return
         more = sum(len(rows) - 1 for rows in repeated)
         across = sum(len({splits[row] for row in rows}) > 1 for rows in repeated)
-        names = name_text(self.name(rows[0]) for rows in repeated)
+        names = list_names(self.name(rows[0]) for rows in repeated)
         LOGGER.warning(
             f"{self.path}: {counted(len(repeated), 'face')} with {counted(more, 'further row')} "
             f"({names}), {across:,} of them in several splits. Each row counts: remove those that "

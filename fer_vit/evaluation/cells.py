@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import csv_value
 
@@ -136,7 +137,7 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
             names.append(name.partition(".")[0])
         else:
             names.append(name)
-    return objects(names)[index], words
+    return as_objects(names)[index], words
 
 
 def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
@@ -146,7 +147,7 @@ def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     for cell in distinct:
         empty = cell is None or not cell.strip(SPACES)
         paths.append(None if empty else cell)
-    return objects(paths)[index]
+    return as_objects(paths)[index]
 
 
 def normal_path(path: str) -> str:
@@ -171,12 +172,7 @@ def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
                 truth[name] = value
         if name not in truth:
             raise BadCellError(int((names == name).argmax()), name, "TRUE or FALSE")
-    return objects([truth[name] for name in names])
-
-
-def objects(values: Sequence[object]) -> NDArray[np.object_]:
-    """Returns values as an array of objects (N,)."""
-    return np.fromiter(values, object, len(values))
+    return as_objects([truth[name] for name in names])
 
 
 def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.cells import distinct_rows, objects
+from fer_vit.evaluation.cells import distinct_rows
 from fer_vit.evaluation.columns import ROUNDED
 from fer_vit.evaluation.evaluated import Columns
 from fer_vit.evaluation.read import Table
+from fer_vit.faces import as_objects
 from fer_vit.fields import PROBABILITY, SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
 
@@ -20,7 +21,7 @@ CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
 def check_label_column(table: Table, columns: Columns, labels: Sequence[str]) -> None:
     """Raises FerVitError for a label without a probability."""
     for name in ("label", SMOOTHED_LABEL):
-        cells = columns.get(name, objects([]))
+        cells = columns.get(name, as_objects([]))
         strange = {*cells.tolist()} - {None, *labels}
         if strange:
             label = min(strange)

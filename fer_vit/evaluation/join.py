@@ -31,7 +31,7 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, outputs_of
 from fer_vit.labels import canonical
-from fer_vit.predict.tables import format_count, format_counts
+from fer_vit.wording import counted, format_counts
 
 LONGEST = 200  # characters of the name of a group or person
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
@@ -54,7 +54,7 @@ def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFa
     notes = list(truth.notes)
     without = len(set(faces.paths)) - len(set(known.paths))
     if without:
-        notes.append(f"{labels.name}: {format_count(without, 'image')} without a label left out.")
+        notes.append(f"{labels.name}: {counted(without, 'image')} without a label left out.")
     values = {}
     lacking = []
     for name in truth.outputs:
@@ -140,20 +140,27 @@ def read_output_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
         (head,) = outputs_of([name])
         low = HEADS[head].low
         high = HEADS[head].high
-        expected = f"a number from {low:g} to {high:g}"
         try:
             cells = read_numbers(table[name], mark)
         except BadCellError as error:
-            raise _bad_target(table, name, error.row, expected, error.cell) from error
-        wrong = (cells < low) | (cells > high)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise _bad_target(table, name, row, expected, cells[row])
+            expected = f"a number from {low:g} to {high:g}"
+            raise bad_target(table, name, error.row, expected, error.cell) from error
+        check_targets(table, name, cells, low, high)
         targets[name] = cells
     return targets
 
 
-def _bad_target(table: Table, name: str, row: int, expected: str, cell: object) -> TableError:
+def check_targets(table: Table, name: str, values: Array, low: float, high: float) -> None:
+    """Raises TableError when a target (M,) of the column `name` is below `low` or above `high`."""
+    wrong = (values < low) | (values > high)
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = f"a number from {low:g} to {high:g}"
+        raise bad_target(table, name, row, expected, values[row])
+
+
+def bad_target(table: Table, name: str, row: int, expected: str, cell: object) -> TableError:
+    """Returns the error of a cell that is not the expected target."""
     return TableError(
         f"{table.row_name(row)}: expected {expected} in `{printable(name)}`, but got "
         f"`{printable(short(cell))}`. Correct the cell, or empty it if it is unknown."

@@ -16,7 +16,6 @@ from fer_vit.evaluation.cells import (
     check_magnitude,
     check_whole_cells,
     normal_path,
-    objects,
     read_names,
     read_numbers,
     read_paths,
@@ -37,10 +36,11 @@ from fer_vit.evaluation.read import Table, is_table, read_table
 from fer_vit.evaluation.shape import PATH
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain
+from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_objects
 from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
-from fer_vit.predict.tables import find_tables, format_counts
+from fer_vit.predict.tables import find_tables
+from fer_vit.wording import format_counts
 
 BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
 LARGEST = 1e12  # sums and ratios of larger numbers overflow
@@ -122,7 +122,7 @@ def find_uncertain(columns: Columns) -> Mask:
     of detectors in `DETECTORS`, also are by the score. The scores of other detectors have an
     unknown scale.
     """
-    unknown = objects([None] * len(columns[PATH]))
+    unknown = as_objects([None] * len(columns[PATH]))
     warnings = columns.get("warning", unknown)
     detectors = columns.get("detector", unknown)
     score = np.array(columns.get("score", unknown), float)  # NaN without one
@@ -142,7 +142,7 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     Such a face is often none, and a mean over both would count it as much as the certain one.
     Frames of videos stay.
     """
-    unknown = objects([None] * len(faces.paths))
+    unknown = as_objects([None] * len(faces.paths))
     frames = faces.columns.get("frame", unknown)
     uncertain = find_uncertain(faces.columns)
     photos = np.array([frame is None for frame in frames], bool)
@@ -220,7 +220,7 @@ def _read_others(
 
 def _number_cells(values: Array, kind: type) -> NDArray[np.object_]:
     """Returns numbers (N,) as cells of a type, None where missing."""
-    return objects([None if math.isnan(value) else kind(value) for value in values.tolist()])
+    return as_objects([None if math.isnan(value) else kind(value) for value in values.tolist()])
 
 
 def missing_note(table: Table, name: str, words: Counter[str]) -> list[str]:
@@ -236,7 +236,7 @@ def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
     spelled = {}
     for path in dict.fromkeys(paths):
         spelled[path] = first.setdefault(normal_path(path), path)
-    return objects([spelled[path] for path in paths.tolist()])
+    return as_objects([spelled[path] for path in paths.tolist()])
 
 
 def _describe_rows(

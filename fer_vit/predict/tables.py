@@ -34,6 +34,7 @@ from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import FACTS, write_fields
 from fer_vit.version import __version__
+from fer_vit.wording import counted, format_counts
 
 PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
@@ -137,9 +138,9 @@ def predict_folder(
         statuses += table.statuses
         faces += table.faces
     return (
-        f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, all "
-        f"{format_count(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
-        f"{format_count(faces, 'face')}"
+        f"{report}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
+        f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
+        f"{counted(faces, 'face')}"
     )
 
 
@@ -387,11 +388,11 @@ class Counts:
 
     def summarize(self) -> str:
         """Returns two lines, and further ones for ambiguous, small and turned faces."""
-        kinds = [format_count(number, kind) for kind, number in self.kinds.items()]
+        kinds = [counted(number, kind) for kind, number in self.kinds.items()]
         lines = [f"{', '.join(kinds)}: {format_counts(self.statuses)}"]
 
         faces = self.labels.total()
-        line = format_count(faces, "face")
+        line = counted(faces, "face")
         if faces:
             line += f": {format_counts(self.labels)}"
         lines.append(line)
@@ -406,14 +407,3 @@ class Counts:
             if number:
                 lines.append(f"{number:,} of {faces:,} {text}")
         return "\n".join(lines)
-
-
-def format_count(number: int, name: str) -> str:
-    """Formats a number with its noun: "1 face", "1,200 faces"."""
-    noun = name if number == 1 else f"{name}s"
-    return f"{number:,} {noun}"
-
-
-def format_counts(counts: Counter[str], limit: int | None = None) -> str:
-    """Formats counts on one line, the largest first."""
-    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(limit))

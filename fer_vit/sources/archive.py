@@ -16,7 +16,8 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError, printable
 from fer_vit.face.image import MAX_FILE
 from fer_vit.files import scratch_folder
-from fer_vit.listing import PHOTO_SUFFIXES, plain, system_entry
+from fer_vit.listing import PHOTO_SUFFIXES, system_entry
+from fer_vit.wording import escaped
 
 MAX_LIST = 64_000_000
 """Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times
@@ -266,7 +267,7 @@ def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
         folder = entry.filename.rpartition("/")[0]
         if not entry.flag_bits & UTF_8 and not folder.isascii():
             raise FerVitError(
-                f"Expected names of folders in UTF-8 in {archive}, but got {plain(folder)}, from "
+                f"Expected names of folders in UTF-8 in {archive}, but got {escaped(folder)}, from "
                 "an old code page. Unpack it first with the program that made it."
             )
 

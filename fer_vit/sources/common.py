@@ -23,9 +23,10 @@ from fer_vit.face.detectors import Detector
 from fer_vit.face.image import CRASHED, ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.geometry import apply
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.listing import name_text, system_entry
+from fer_vit.listing import system_entry
 from fer_vit.processes import cores, work_in_processes
 from fer_vit.sources.duplicates import close_up, thumbnail
+from fer_vit.wording import list_names
 
 PERSON = "person"  # the column with the identity, in data sets that have it
 
@@ -168,7 +169,7 @@ def add_landmarks(
 
     notes = list(reading.notes)
     if crashed:
-        notes.append(f"The decoder crashed or ran out of memory: {name_text(crashed, most=8)}.")
+        notes.append(f"The decoder crashed or ran out of memory: {list_names(crashed, most=8)}.")
     return replace(reading, rows=rows, dropped=reading.dropped + dropped, notes=notes)
 
 
@@ -217,9 +218,9 @@ def class_notes(reading: Reading) -> list[str]:
         missing = [name for name in reading.names if counts[name] == 0]
         single = [name for name in reading.names if counts[name] == 1]
         if missing:
-            notes.append(f"No training image of {name_text(missing, most=8)}.")
+            notes.append(f"No training image of {list_names(missing, most=8)}.")
         if single:
-            notes.append(f"Only one training image of {name_text(single, most=8)}.")
+            notes.append(f"Only one training image of {list_names(single, most=8)}.")
 
     for first, second in similar_names(reading.names):
         if second in reading.names:

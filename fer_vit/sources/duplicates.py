@@ -21,7 +21,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import CloseUp, Reading, Row
 from fer_vit.face.crop import cut_out
 from fer_vit.geometry import Array, Float32Array, Image, IntArray, Mask
-from fer_vit.listing import counted, name_text
+from fer_vit.wording import counted, list_names
 
 Duplicates = Literal["drop", "keep"]
 
@@ -253,7 +253,7 @@ def label_text(row: Row) -> str:
 
 
 def _described(row: Row) -> str:
-    return f"{name_text([row.name])} ({row.split}, {label_text(row)})"
+    return f"{list_names([row.name])} ({row.split}, {label_text(row)})"
 
 
 def near_duplicates(

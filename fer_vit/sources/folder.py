@@ -24,17 +24,11 @@ from fer_vit.errors import FerVitError, printable, short
 from fer_vit.evaluation.join import match_paths
 from fer_vit.files import as_text
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.listing import (
-    PHOTO_SUFFIXES,
-    Listing,
-    counted,
-    list_folder,
-    name_text,
-    unread_notes,
-)
+from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
 from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
 from fer_vit.sources.layout import Layout, find_layout, split_names
 from fer_vit.sources.targets import TargetTable, read_targets
+from fer_vit.wording import counted, list_names
 
 NO_TARGETS = "no row in the table of targets"
 """Why a photo is dropped."""
@@ -213,7 +207,7 @@ def _split(root: Path, reading: Reading) -> Reading:
         first_folder = min(row.name.split("/")[0] for row in reading.rows)
         raise FerVitError(
             f"Expected folders of two classes or more in {root}, but got only "
-            f"{name_text(reading.names)}. Name another, or {root / first_folder} if the classes "
+            f"{list_names(reading.names)}. Name another, or {root / first_folder} if the classes "
             "are in it."
         )
     reading.notes.append(f"No split folders in {root}.")
@@ -249,7 +243,7 @@ def _spellings(layout: Layout) -> list[str]:
     notes = {}  # one for each class, although several splits may have its folders
     for (_, label), names in spelled.items():
         if len(names) > 1:
-            notes[label] = f"Read as one class, {label}: {name_text(sorted(names))}."
+            notes[label] = f"Read as one class, {label}: {list_names(sorted(names))}."
     return list(notes.values())
 
 
@@ -259,15 +253,15 @@ def _name_persons(reading: Reading, folders: str = "folders below the classes") 
     if len(spelled) >= FEWEST_PERSONS:
         reading.extra = (PERSON,)
         reading.notes.append(
-            f"{folders.capitalize()} are read as {len(spelled):,} persons ({name_text(spelled)})."
+            f"{folders.capitalize()} are read as {len(spelled):,} persons ({list_names(spelled)})."
         )
         return
     for row in reading.rows:
         row.extra = {}
     if spelled:
         reading.notes.append(
-            f"There are fewer than {FEWEST_PERSONS} {folders} ({name_text(spelled)}): they are not "
-            "read as persons."
+            f"There are fewer than {FEWEST_PERSONS} {folders} ({list_names(spelled)}): they are "
+            "not read as persons."
         )
 
 

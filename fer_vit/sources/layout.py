@@ -15,7 +15,7 @@ from unicodedata import normalize
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.listing import counted, name_text
+from fer_vit.wording import counted, list_names
 
 _WORDS = {
     "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
@@ -147,7 +147,7 @@ def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: li
         layout.places.append(place)
     if not any(layout.places):
         raise FerVitError(
-            f"Expected class folders in {name_text(splits)}, but got photos without a class. "
+            f"Expected class folders in {list_names(splits)}, but got photos without a class. "
             "Sort them into a folder for each class, or rename a class that is named like a split."
         )
 
@@ -194,8 +194,8 @@ def _split_second(
     lacking = sorted(classes - inside.keys())
     if lacking:
         raise FerVitError(
-            f"Expected the folders {name_text(sorted(inner))} in every class, but {lacking[0]} has "
-            "none of them. Add them, or move all photos directly into the class folders."
+            f"Expected the folders {list_names(sorted(inner))} in every class, but {lacking[0]} "
+            "has none of them. Add them, or move all photos directly into the class folders."
         )
 
     layout = Layout(notes=_spelling(inner))
@@ -234,19 +234,19 @@ def _check_tops(classes: list[str], splits: dict[str, Split], inside: dict[str, 
         if labels_inside and labels_inside <= labels:
             raise FerVitError(
                 f"Expected a train folder beside {name}, which holds folders of classes, but got "
-                f"{name_text(classes)}. Move them into a folder named train."
+                f"{list_names(classes)}. Move them into a folder named train."
             )
 
     tops = [*classes, *splits]
     if _name_splits(tops):
         raise FerVitError(
-            f"Expected class folders, but got {name_text(sorted(tops))}, which name splits. "
+            f"Expected class folders, but got {list_names(sorted(tops))}, which name splits. "
             "Use train/CLASS, val/CLASS and test/CLASS."
         )
     numbered = all(_SERIES.fullmatch(name) for name in tops)
     if len(tops) > 1 and numbered and any(inside.values()):
         raise FerVitError(
-            f"Expected class folders, but {name_text(tops)} are parts of a data set. "
+            f"Expected class folders, but {list_names(tops)} are parts of a data set. "
             "Use train/CLASS, val/CLASS and test/CLASS."
         )
 
@@ -261,7 +261,7 @@ def _check_persons(places: Sequence[Place]) -> None:
     names = set().union(*persons.values())
     if _name_splits(names):
         raise FerVitError(
-            f"Expected persons' folders in the classes, but got {name_text(sorted(names))}, which "
+            f"Expected persons' folders in the classes, but got {list_names(sorted(names))}, which "
             "name splits. Use CLASS/train, CLASS/val and CLASS/test."
         )
 
@@ -280,8 +280,8 @@ def _check_persons(places: Sequence[Place]) -> None:
 
     if (like_classes or unclear) and not classes_are_known:
         raise FerVitError(
-            f"Expected class folders, but all of {name_text(sorted(persons))} hold the folders "
-            f"{name_text(sorted(names))}. Put the class above the person: CLASS/PERSON; or name "
+            f"Expected class folders, but all of {list_names(sorted(persons))} hold the folders "
+            f"{list_names(sorted(names))}. Put the class above the person: CLASS/PERSON; or name "
             "parts train, val and test, and persons by a number."
         )
 

@@ -17,7 +17,7 @@ are divided by 5. The numbers by which these data sets mark a missing annotation
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,12 @@ from fer_vit.evaluation.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.evaluation.join import refuse_twice
+from fer_vit.evaluation.join import bad_target, check_targets, refuse_twice
 from fer_vit.evaluation.read import Table, read_table
 from fer_vit.evaluation.shape import PATH
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
-from fer_vit.listing import counted, name_text
+from fer_vit.wording import counted, list_names
 
 DESCRIBING = ("split", "label", "person")
 """Columns that describe a photo."""
@@ -81,11 +81,6 @@ class Column:
     def target(self) -> str:
         """The name of the column in a manifest."""
         return target_column(self.head, self.output)
-
-    @property
-    def is_verbatim(self) -> bool:
-        """Whether a manifest has the name of the table."""
-        return self.name == self.target
 
     @property
     def unannotated(self) -> tuple[float, ...]:
@@ -145,7 +140,10 @@ def read_targets(path: Path) -> TargetTable:
     for name in DESCRIBING:
         if name in table.names:
             describing[name], _ = read_names(table[name])
-    notes = [*table.assumption(), *notes, *_unread_note(table, columns)]
+    unread = _unread_note(table, columns)
+    if unread:
+        notes.append(unread)
+    notes = [*table.assumption(), *notes]
     return TargetTable(paths, values, describing, notes)
 
 
@@ -165,15 +163,16 @@ def find_columns(table: Table) -> list[Column]:
         raise TableError(
             f"Expected columns of targets in {table.path}, such as {examples}, but got {came}."
         )
-    first: dict[str, Column] = {}
+    by_target: dict[str, Column] = {}
     for column in columns:
-        same = first.setdefault(column.target.casefold(), column)
-        if same is not column:
-            names = f"`{printable(same.name)}` and `{printable(column.name)}`"
+        target = column.target.casefold()
+        if target in by_target:
+            names = f"`{printable(by_target[target].name)}` and `{printable(column.name)}`"
             raise TableError(
                 f"{table.path}, row of the names: the columns {names} are both {column.target}. "
                 "Remove one."
             )
+        by_target[target] = column
     return columns
 
 
@@ -187,50 +186,71 @@ def read_column(name: str) -> Column | None:
         return Column(name, MOVEMENTS, output, action_unit=True, scale=scale)
     for spelled in (name, name.lower()):
         for head, outputs in outputs_of([spelled]).items():
-            if outputs[0]:
-                return Column(name, head, outputs[0], scale=1.0)
+            (output,) = outputs
+            if output:  # `move_` alone has none
+                return Column(name, head, output, scale=1.0)
     return None
 
 
 def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values of columns that have any, by column of a manifest (N,), and notes."""
+    """Returns the values of columns that have any, by column of a manifest (N,), and notes.
+
+    Values are in the range of their head. Raises FerVitError for others.
+    """
     file = table.path.name
     notes = []
-    values, unknown = _read_numbers(table, columns)
-    if unknown:
-        notes.append(f"{file}: {counted(unknown, 'target')} marked as not annotated.")
+    values, not_annotated = _read_numbers(table, columns)
+    if not_annotated:
+        notes.append(f"{file}: {counted(not_annotated, 'target')} marked as not annotated.")
 
     unscaled = [column for column in columns if column.scale is None]
     scale = 1.0
     if unscaled:
-        scale, meaning = _unit_scale([values[column] for column in unscaled])
+        scale, meaning = _action_unit_scale([values[column] for column in unscaled])
         notes.append(f"{file}: action units are read as {meaning}.")
     intense = [column for column in columns if column.scale == MOST_INTENSE]
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
     for column in columns:
-        of_column = scale if column.scale is None else column.scale
-        _check_range(table, column, values[column], of_column)
-        values[column] = values[column] / of_column
+        divisor = scale if column.scale is None else column.scale
+        head = HEADS[column.head]
+        check_targets(table, column.name, values[column], divisor * head.low, divisor * head.high)
+        values[column] = values[column] / divisor
 
-    empty = [column.name for column in columns if np.isnan(values[column]).all()]
-    if len(empty) == len(columns):
+    targets, name_notes = _name_targets(table, values)
+    return targets, [*notes, *name_notes]
+
+
+def _name_targets(
+    table: Table, values: Mapping[Column, Array]
+) -> tuple[dict[str, Array], list[str]]:
+    """Returns the values by column of a manifest, without columns that are empty, and notes.
+
+    Raises FerVitError when all columns are empty.
+    """
+    file = table.path.name
+    notes = []
+    empty = [column.name for column, numbers in values.items() if np.isnan(numbers).all()]
+    if len(empty) == len(values):
         raise TableError(f"Expected targets in {table.path}, but none of their cells has a value.")
     if empty:
-        notes.append(f"{file}: left out without any value: {name_text(empty, most=8)}.")
+        notes.append(f"{file}: left out without any value: {list_names(empty, most=8)}.")
 
-    known = [column for column in columns if column.name not in empty]
+    targets = {}
     renamed = []
-    for column in known:
-        if not column.is_verbatim:
+    for column, numbers in values.items():
+        if column.name in empty:
+            continue
+        targets[column.target] = numbers
+        if column.name != column.target:
             renamed.append(f"{column.name} as {column.target}")
     if renamed:
-        notes.append(f"{file}: read {name_text(renamed, most=40)}.")
-    return {column.target: values[column] for column in known}, notes
+        notes.append(f"{file}: read {list_names(renamed, most=40)}.")
+    return targets, notes
 
 
 def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
-    """Returns the numbers of columns (N,), NaN: unknown, and how many are marked so."""
+    """Returns the numbers of columns (N,), NaN: unknown, and how many marks mean unknown."""
     try:
         mark = find_mark([table[column.name] for column in columns])
     except AmbiguousMarkError as error:
@@ -244,14 +264,14 @@ def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column,
         try:
             cells = read_numbers(table[column.name], mark)
         except BadCellError as error:
-            raise _bad_cell(table, column, error.row, error.expected, error.cell) from error
+            raise bad_target(table, column.name, error.row, error.expected, error.cell) from error
         unannotated = np.isin(cells, column.unannotated)
         count += int(unannotated.sum())
         values[column] = np.where(unannotated, np.nan, cells)
     return values, count
 
 
-def _unit_scale(values: Sequence[Array]) -> tuple[float, str]:
+def _action_unit_scale(values: Sequence[Array]) -> tuple[float, str]:
     """Returns by what action units (N,) each are divided, and what their numbers mean."""
     cells = np.concatenate(values)
     cells = cells[np.isfinite(cells)]
@@ -262,36 +282,21 @@ def _unit_scale(values: Sequence[Array]) -> tuple[float, str]:
     return 1.0, "intensities from 0 to 1"
 
 
-def _check_range(table: Table, column: Column, values: Array, scale: float) -> None:
-    """Raises FerVitError for a value (N,) outside of the head's range times `scale`."""
-    low = scale * HEADS[column.head].low
-    high = scale * HEADS[column.head].high
-    wrong = (values < low) | (values > high)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise _bad_cell(table, column, row, f"a number from {low:g} to {high:g}", values[row])
+def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
+    """Returns a line about columns that are not read, with what a misspelled one may mean.
 
-
-def _bad_cell(table: Table, column: Column, row: int, expected: str, cell: object) -> FerVitError:
-    came = printable(short(cell))
-    return TableError(
-        f"{table.row_name(row)}: expected {expected} in `{printable(column.name)}`, but got "
-        f"`{came}`. Correct the cell, or empty it if it is unknown."
-    )
-
-
-def _unread_note(table: Table, columns: Sequence[Column]) -> list[str]:
-    """Returns a line about columns that are not read, with what a misspelled one may mean."""
+    None: all are read.
+    """
     read = {PATH, *DESCRIBING} | {column.name for column in columns}
     names = [name for name in table.names if name not in read]
     if not names:
-        return []
+        return None
     known = list(DESCRIBING)
     for head in HEADS.values():
         known += head.outputs
-    note = f"{table.path.name}: columns that are no targets are not read: {name_text(names, 8)}."
+    note = f"{table.path.name}: columns that are no targets are not read: {list_names(names, 8)}."
     for name in names:
         hint = suggest(name, known)
         if hint:
             note += f" `{printable(name)}`:{hint}"
-    return [note]
+    return note

@@ -7,9 +7,9 @@ import numpy as np
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.heads import EXPRESSION, HEADS, target_column
-from fer_vit.listing import name_text
 from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
 from fer_vit.train.outputs import Shared
+from fer_vit.wording import list_names
 
 
 def check_learnable(
@@ -32,7 +32,7 @@ def check_learnable(
         if empty:
             raise FerVitError(
                 f"{manifest.path}: expected training faces with targets of {head}, but they "
-                f"have none of {name_text(empty, most=6)}. Prepare it without these columns, "
+                f"have none of {list_names(empty, most=6)}. Prepare it without these columns, "
                 f"or give {head} a weight of 0 in `--model.head_weights`."
             )
     if not (train.has_labels or has_teachers):

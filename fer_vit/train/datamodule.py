@@ -27,9 +27,9 @@ from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.heads import one_sided
-from fer_vit.listing import name_text
 from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
 from fer_vit.train.log import log_once
+from fer_vit.wording import list_names
 
 MOST_WORKERS = 256  # each takes about 100 MB
 
@@ -132,7 +132,7 @@ class FaceDataModule(L.LightningDataModule):
         names = [name for outputs in self.outputs.values() for name in one_sided(outputs)]
         if names:
             log_once(
-                f"Without the other side, and so unknown in mirrored faces: {name_text(names)}."
+                f"Without the other side, and so unknown in mirrored faces: {list_names(names)}."
             )
 
     def state_dict(self) -> dict[str, Any]:

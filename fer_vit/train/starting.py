@@ -19,6 +19,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.folder import differing, read_model
 from fer_vit.store.hub import DEFAULT
+from fer_vit.wording import list_names
 
 LOGGER = logging.getLogger("fer_vit")
 Freeze = Literal["none", "stem", "encoder"]
@@ -253,9 +254,7 @@ def _describe_differences(
     """Returns the end of a line: up to three tensors that were not copied, different settings."""
     text = ""
     if tensors:
-        text += f"; not copied: {', '.join(tensors[:3])}"
-    if len(tensors) > 3:
-        text += f" and {len(tensors) - 3} more"
+        text += f"; not copied: {list_names(tensors)}"
     changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
     if changed:
         text += f"; different settings: {', '.join(changed)}"

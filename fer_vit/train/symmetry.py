@@ -16,10 +16,10 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
 from fer_vit.geometry import TEMPLATE, Array
 from fer_vit.heads import EXPRESSION, HEADS, one_sided
-from fer_vit.listing import name_text
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
+from fer_vit.wording import list_names
 
 OPPOSITE_SIDES = {".right_": ".left_", ".left_": ".right_"}
 """Parts of the names of tensors of a region on one side, and of the region opposite it."""
@@ -84,7 +84,7 @@ def _check_sides(head: str, names: Sequence[str]) -> None:
     if alone:
         raise FerVitError(
             f"A symmetric network needs outputs of both sides, but {head} has "
-            f"{name_text(alone, most=6)} of one side alone. Add targets of the other side, or "
+            f"{list_names(alone, most=6)} of one side alone. Add targets of the other side, or "
             "leave out Symmetry."
         )
 

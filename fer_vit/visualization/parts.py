@@ -10,8 +10,8 @@ from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import CHUNK, Recognizer, crop_samples
-from fer_vit.predict.tables import format_count
 from fer_vit.visualization.people import Shown, Video, Watched, pictures
+from fer_vit.wording import counted
 
 GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
 GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
@@ -71,7 +71,7 @@ def _photo_parts(
             chunks=chunks,
             status=Counter(info.reason for info in faces.infos),
             skipped={photo.path: photo.status for photo in without_face},
-            left_out={path: format_count(number, "face") for path, number in beyond.items()},
+            left_out={path: counted(number, "face") for path, number in beyond.items()},
         )
 
 
@@ -125,7 +125,7 @@ def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]],
             samples += crop_samples(first, image)
             shown += [(face, image) for face in first]
         if len(first) < len(faces):
-            left_out[info.path] = format_count(len(faces) - len(first), "face")
+            left_out[info.path] = counted(len(faces) - len(first), "face")
     chunks = collate(samples).split(CHUNK) if samples else []
     ready = [chunk.ready(model.device) for chunk in chunks]
     return Part(

@@ -21,7 +21,6 @@ from fer_vit.fields import Cell
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
 from fer_vit.report.html import render
@@ -37,6 +36,7 @@ from fer_vit.visualization.evidence import (
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
 from fer_vit.visualization.parts import Known, read_parts
 from fer_vit.visualization.people import Video, Watched, limit, watch_people
+from fer_vit.wording import counted, format_counts, list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -130,11 +130,11 @@ def write_report(
     facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
     warnings = []
     if saver.small:
-        number = f"{saver.small:,} of {format_count(len(records), 'face')}"
+        number = f"{saver.small:,} of {counted(len(records), 'face')}"
         warnings.append(f"{number} below {SMALL} pixels: labels of small faces flicker.")
     incomplete = len(left_out) + len(people_left_out)
     if incomplete:
-        number = format_count(incomplete, "file")
+        number = counted(incomplete, "file")
         warnings.append(f"Not all faces of {number} are explained: see the end of this page.")
 
     left_out |= _left_out_of_videos(videos, people_left_out)
@@ -183,22 +183,14 @@ def _left_out_of_videos(
         if frames:
             numbers = [f"person {track} {number:,}" for track, number in frames.items()]
             lines.append(f"{sum(frames.values()):,} frames of people with pictures")
-            lines.append(_named(numbers))
+            lines.append(list_names(numbers, NAMED))
         tracks = people.get(path, ())
         if tracks:
             names = [f"person {track}" for track in tracks]
-            lines.append(f"all frames of {len(tracks):,} people: {_named(names)}")
+            lines.append(f"all frames of {len(tracks):,} people: {list_names(names, NAMED)}")
         if lines:
             left_out[path] = "; ".join(lines)
     return left_out
-
-
-def _named(names: Sequence[str]) -> str:
-    """Returns the first `NAMED` names as text, and how many there are more."""
-    text = ", ".join(names[:NAMED])
-    if len(names) > NAMED:
-        text += f" and {len(names) - NAMED:,} more"
-    return text
 
 
 class FaceSaver:
@@ -323,7 +315,7 @@ def print_estimate(model: Recognizer, explaining: ExplainOptions, photos: int, f
 
     minutes = max(1, round(seconds * faces / 60))
     megabytes = max(1, round(FACE_BYTES * faces / 1e6))
-    assumed = f"for {format_count(frames, 'picture')} of people"
+    assumed = f"for {counted(frames, 'picture')} of people"
     if photos:
         assumed = "with one face in each photo"
     LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
