@@ -34,8 +34,8 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
     lines = [f"{measure} is {'; '.join(clauses)}." for measure, clauses in clear.items()]
     for (first, second), measures in unclear.items():
         lines.append(
-            f"No clear difference between {second} and {first} in {list_names(measures, MOST_NAMES)}: "
-            "this is no evidence that they are equal."
+            f"No clear difference between {second} and {first} in "
+            f"{list_names(measures, MOST_NAMES)}: this is no evidence that they are equal."
         )
     return lines
 
