@@ -199,15 +199,18 @@ function show(done) {
   tell(done);
   status.value = '';
   const address = name => `results/${done.id}/${name}`;
-  $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => done.files.includes(name)).map(name =>
-    element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]})));
+  const report = address('report/index.html');
+  const tab = element('a', {href: report, target: '_blank', rel: 'noopener', className: 'tab', textContent: 'Open the report in a new tab'});
+  const downloads = Object.keys(DOWNLOADS).filter(name => done.files.includes(name)).map(name =>
+    element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]}));
+  $('.downloads').replaceChildren(...done.html ? [tab] : [], ...downloads);
   const pictures = done.photos.map(({name, file}) => element('figure', {},
     element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
   if (done.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
   $('.photos').open = !done.html;  // the report has them as well
   $('.photos').hidden = !pictures.length;
-  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: address('report/index.html'), title: 'Which parts of each face count'})] : []);
+  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: report, title: 'Which parts of each face count', loading: 'lazy'})] : []);
 }
 
 fetch('api/outputs').then(response => response.json()).then(byModel => {

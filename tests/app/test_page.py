@@ -58,7 +58,7 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
 
     page = chrome.new_page()
     page.set_default_timeout(1000 * PATIENCE)
-    page.route("**/*", answer)
+    page.context.route("**/*", answer)  # also of a tab that it opens
     page.goto("http://localhost:9/")
     yield page
     page.close()
@@ -129,3 +129,26 @@ def test_a_photo_that_the_report_has_is_folded(page: Page) -> None:
     expect(page.locator(".frame iframe")).to_have_count(1)
     expect(page.locator(".photos")).to_have_js_property("open", False)
     assert page.locator(".photos img").count() == 1
+
+
+def test_the_report_opens_in_a_tab_of_its_own(page: Page) -> None:
+    page.evaluate(f"show({json.dumps(DONE)})")
+    link = page.locator(".downloads .tab")
+    with page.context.expect_page() as opening:
+        link.click()
+    tab = opening.value
+    tab.wait_for_url("**/results/job/report/index.html")
+    assert tab.evaluate("opener") is None
+    tab.close()
+    page.evaluate(f"show({json.dumps(DONE | {'html': False})})")
+    expect(link).to_have_count(0)
+
+
+@pytest.mark.parametrize(("width", "framed"), [(1280, True), (390, False)])
+def test_a_phone_has_no_report_that_scrolls_within_the_page(
+    page: Page, width: int, framed: bool
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.evaluate(f"show({json.dumps(DONE)})")
+    expect(page.locator(".frame")).to_be_visible(visible=framed)
+    expect(page.locator(".downloads .tab")).to_be_visible()
