@@ -34,6 +34,7 @@ LIGHTNING = (
     "datamodule",
     "log",
     "module",
+    "options",
     "pretraining",
     "run",
     "symmetry",

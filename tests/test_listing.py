@@ -16,7 +16,7 @@ from fer_vit.listing import (
     system_entry,
     unread_notes,
 )
-from fer_vit.predict.photos import find_inputs
+from fer_vit.predict.inputs import find_inputs
 from fer_vit.wording import list_counts
 
 

@@ -28,8 +28,9 @@ from fer_vit.faces import NO_FACE, OK, Faces, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs
-from fer_vit.predict.photos import PhotoOptions, is_video
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import list_outputs, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces

@@ -22,7 +22,8 @@ from fer_vit.face.detectors import DetectorName
 from fer_vit.face.finder import FaceMode
 from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.geometry import Array
-from fer_vit.predict.photos import PhotoOptions, find_inputs
+from fer_vit.predict.inputs import find_inputs
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table, interval_text, markdown
 from fer_vit.store.hub import DEFAULT

@@ -15,9 +15,10 @@ from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.files import check_beside, check_output
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.outputs import Outputs, check_videos
 from fer_vit.predict.people import is_textgrid
-from fer_vit.predict.photos import PhotoOptions, find_inputs
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
 from fer_vit.report.table import SUFFIXES

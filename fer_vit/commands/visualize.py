@@ -11,7 +11,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
-from fer_vit.predict.photos import PhotoOptions, find_inputs, is_video
+from fer_vit.predict.inputs import find_inputs, is_video
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice

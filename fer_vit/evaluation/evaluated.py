@@ -199,10 +199,10 @@ def predict_manifest(
     dataset = FaceDataset(rows, model.crop_spec)
     batches = face_batches(dataset, range(len(rows)), CHUNK, model.device)
     read = [model.read(batch) for batch in batches]
-    probabilities = np.concatenate([shares for shares, _ in read])  # (N, C)
+    probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
     if merge is not None:
         probabilities = merge_probabilities(probabilities, matrix)
-    values = np.concatenate([outputs for _, outputs in read])  # (N, K)
+    values = np.concatenate([part.outputs for part in read])  # (N, K)
     by_column = dict(zip(model.outputs, values.T, strict=True))
 
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}

@@ -293,7 +293,7 @@ def read_crops(model: Recognizer, reader: Reader, number: int) -> tuple[Array, A
             if info.status not in READ:
                 raise FerVitError(f"{info.path}: {info.status}.")
         if batch is not None:
-            shares, outputs = model.read(batch.ready(model.device))  # (B, C) and (B, K)
-            probabilities.append(shares)
-            values.append(outputs)
+            read = model.read(batch.ready(model.device))
+            probabilities.append(read.probabilities)
+            values.append(read.outputs)
     return np.concatenate(probabilities), np.concatenate(values)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, MOVEMENTS
+from fer_vit.predict.inputs import is_video
 from fer_vit.predict.people import People, is_textgrid, write_intervals
-from fer_vit.predict.photos import is_video
 
 
 class Outputs(NamedTuple):

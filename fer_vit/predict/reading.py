@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-import fer_vit.predict.photos as media
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
-from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader
+from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader, read_batches
 from fer_vit.processes import cores
 from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
 
@@ -23,7 +23,7 @@ def read_sources(
     sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions
 ) -> Iterator[PhotoBatch]:
     """Yields batches of photos and frames, in order. The first worker processes start at once."""
-    by_kind = groupby(range(len(sources)), lambda index: media.is_video(sources[index]))
+    by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
     runs = (_read_run(sources, finder, options, video, [*run]) for video, run in by_kind)
     first = next(runs, iter(()))
     return chain(first, chain.from_iterable(runs))
@@ -40,11 +40,11 @@ def _read_run(
     processes = count_processes(options, len(run), video)
     if not video:
         photos = PhotoReader(sources, finder)
-        return media.read_batches(photos, run, options.batch_size, processes)
+        return read_batches(photos, run, options.batch_size, processes)
     from fer_vit.predict.video import VideoReader  # only here: PyAV may not be installed
 
     videos = VideoReader(sources, finder, options)
-    return media.read_batches(videos, run, options.batch_size, processes)
+    return read_batches(videos, run, options.batch_size, processes)
 
 
 def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:

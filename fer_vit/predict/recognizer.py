@@ -8,12 +8,10 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from functools import cache
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -22,12 +20,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import fer_vit.explain.methods as methods
-import fer_vit.predict.photos as media
 from fer_vit.conformal import Thresholds
-from fer_vit.data.dataset import Batch, Sample, collate
+from fer_vit.data.dataset import Batch, collate
 from fer_vit.errors import FerVitError, ImageError
 from fer_vit.explain.trace import attention_views, trace
-from fer_vit.face.crop import check_regions, crop_for, warp
+from fer_vit.face.crop import check_regions, crop_for
 from fer_vit.face.detectors import ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
@@ -43,7 +40,7 @@ from fer_vit.faces import (
     join_faces,
     no_faces,
 )
-from fer_vit.geometry import Array, Float32Array, Image, rotation
+from fer_vit.geometry import Array, Float32Array, rotation
 from fer_vit.heads import EXPRESSION, in_picture, target_column
 from fer_vit.labels import read_prior
 from fer_vit.losses import decode
@@ -52,22 +49,30 @@ from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import Tokens
 from fer_vit.predict.computed import head_angles, measure_blur, pose_source, regions_in_photo
 from fer_vit.predict.explanations import Explanations
-from fer_vit.predict.photos import Images, PhotoOptions
+from fer_vit.predict.inputs import Images, as_sources, is_video
+from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.results import FaceResults
 from fer_vit.predict.smoothing import smooth_faces
-from fer_vit.processes import ThreadLock, call_after_fork
+from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
 
 CHUNK = 64  # faces in one forward pass
-FEW_FACES = 8  # faces that one thread computes as fast as two: together about 60 ms
 EXPLAINED = 8  # faces that are explained together
 FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
 """Photos or frames with their faces, and these in batches for the network."""
+
+
+class Predictions(NamedTuple):
+    """What a model predicts for B faces."""
+
+    probabilities: Array  # of every expression (B, C)
+    outputs: Array  # of further heads, in the photo (B, K), in the order of `Recognizer.outputs`
+    features: Float32Array  # what the classifier gets (B, D)
 
 
 def load(
@@ -218,16 +223,17 @@ class Recognizer(nn.Module):
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     @torch.inference_mode()
-    def read(self, batch: Batch) -> tuple[Array, Array]:
-        """Reads the faces of a batch from `Batch.ready` with all heads.
-
-        Returns:
-            The probability of every expression (B, C), and the values of the further heads in the
-            photo (B, K), in the order of `outputs`.
-        """
+    def read(self, batch: Batch) -> Predictions:
+        """Returns what all heads predict for the faces of a batch from `Batch.ready`."""
         tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
-        probabilities = self.net.probabilities(self.net.forward_head(tokens))
-        return probabilities.double().cpu().numpy(), self._read_heads(tokens, batch)
+        pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
+        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)  # (B, D)
+        probabilities = self.net.probabilities(self.net.classify(pooled))  # (B, C)
+        return Predictions(
+            probabilities=probabilities.double().cpu().numpy(),
+            outputs=self._read_heads(tokens, batch),
+            features=features.cpu().numpy(),
+        )
 
     def predict(
         self,
@@ -273,7 +279,7 @@ class Recognizer(nn.Module):
             ImageError: The only image cannot be read.
             FerVitError: An image does not exist, or an option has a wrong value.
         """
-        sources = media.as_sources(images)
+        sources = as_sources(images)
         options = PhotoOptions(
             face=face,
             detector=detector,
@@ -363,7 +369,7 @@ class Recognizer(nn.Module):
         samples = []
         for photo in faces.photos():
             if len(photo.faces):
-                samples += crop_samples(photo.faces, read_photo(photo.faces[0]))
+                samples += crop_again(photo.faces, read_photo(photo.faces[0]))
         return collate(samples).ready(self.device)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
@@ -390,7 +396,7 @@ class Recognizer(nn.Module):
 
         Arguments as for `predict`; wrong ones are an error before the first photo is requested.
         """
-        sources = media.as_sources(images)
+        sources = as_sources(images)
         options = PhotoOptions(
             face=face,
             detector=detector,
@@ -430,7 +436,7 @@ class Recognizer(nn.Module):
             batches = read_sources(sources, make_finder(self.crop_spec, options), options)
         else:
             batches = started.batches
-        videos = any(map(media.is_video, sources))
+        videos = any(map(is_video, sources))
         with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
             for faces, batch in batches:
                 # A photo may contain hundreds of faces, and recorded attention grows with their
@@ -454,8 +460,10 @@ class Recognizer(nn.Module):
                 empty = no_faces(infos, scheme)
                 yield results(empty)
                 continue
+            parts: list[dict[str, Array]] = []
             with few_threads(len(faces)):
-                parts = [self._classify(chunk) for chunk in chunks]
+                for chunk in chunks:
+                    parts.append(self.read(chunk)._asdict() | self._crop_columns(chunk))
             columns: dict[str, Any] = {}
             for name in parts[0]:
                 columns[name] = np.concatenate([part[name] for part in parts])
@@ -468,18 +476,10 @@ class Recognizer(nn.Module):
                 smoothed_outputs=np.full_like(faces.outputs, np.nan),
             )
 
-    @torch.inference_mode()
-    def _classify(self, batch: Batch) -> dict[str, Array]:
-        """Returns what the network reads from B faces, by attributes of `Faces`."""
-        tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
-        pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
-        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)
-        probabilities = self.net.probabilities(self.net.classify(pooled))  # (B, C)
+    def _crop_columns(self, batch: Batch) -> dict[str, Array]:
+        """Returns what is known of B crops without the network, by attributes of `Faces`."""
         valid = batch.valid.cpu().numpy()
         return {
-            "probabilities": probabilities.double().cpu().numpy(),
-            "outputs": self._read_heads(tokens, batch),
-            "features": features.cpu().numpy(),
             "blur": measure_blur(batch.image).double().cpu().numpy(),
             "to_crop": batch.to_crop.double().cpu().numpy(),
             "boxes": batch.boxes.double().cpu().numpy(),
@@ -542,25 +542,6 @@ def list_outputs(further: Iterable[str]) -> list[str]:
     return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
 
 
-def crop_samples(faces: Faces, image: Image) -> list[Sample]:
-    """Returns classified faces of a photo, cut out of its image (H, W, 3) again."""
-    (info,) = faces.infos
-    samples = []
-    for row, to_crop in enumerate(faces.to_crop):
-        sample = Sample(
-            image=warp(image, to_crop, faces.scheme.crop_size),
-            boxes=faces.boxes[row].astype(np.float32),
-            valid=faces.visible[row],
-            target=None,
-            row=row,
-            path=info.path,
-            to_crop=to_crop,
-            targets={},
-        )
-        samples.append(sample)
-    return samples
-
-
 def results(faces: Faces) -> FaceResults:
     """Returns faces as Python users get them."""
     return FaceResults(**vars(faces))
@@ -587,54 +568,3 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
             f'first {whole[0]}. Leave out face="crop".',
             stacklevel=3,
         )
-
-
-class _TorchThreads:
-    """Torch's number of threads.
-
-    It is a number of each thread, but a new thread begins with the one that was set last.
-    """
-
-    lock = ThreadLock()
-    users = 0  # how many blocks of `few_threads` compute in one thread
-    threads = 1  # the number before the first of them
-
-
-@contextmanager
-def few_threads(faces: int) -> Iterator[None]:
-    """Lets torch compute few faces in one thread.
-
-    Threads that wait for each other on busy cores cost ten times the computation.
-    """
-    if faces > FEW_FACES:
-        yield
-        return
-    with _TorchThreads.lock:
-        before = torch.get_num_threads()
-        if not _TorchThreads.users:
-            _TorchThreads.threads = before
-        elif before == 1:  # a thread that began while another one computes
-            before = _TorchThreads.threads
-        _TorchThreads.users += 1
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _TorchThreads.lock:
-            _TorchThreads.users -= 1
-            torch.set_num_threads(before)
-
-
-def _after_fork() -> None:
-    """Lets a forked process compute in one thread.
-
-    The threads of OpenMP do not survive a fork: torch would wait for them forever.
-    """
-    _TorchThreads.users = 0
-    torch.set_num_threads(1)
-
-
-@cache
-def compute_in_forks() -> None:
-    """Lets each process that is forked from now on compute in one thread."""
-    call_after_fork(_after_fork)

@@ -25,9 +25,10 @@ from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
+from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
-from fer_vit.predict.photos import PhotoOptions, is_video
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import Started
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import ProcessRank

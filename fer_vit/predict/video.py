@@ -16,7 +16,8 @@ from fer_vit.face.image import ImageError
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
-from fer_vit.predict.photos import Item, PhotoOptions, as_samples, source_name
+from fer_vit.predict.inputs import source_name
+from fer_vit.predict.photos import Item, PhotoOptions, as_samples
 from fer_vit.processes import read_ahead
 
 AHEAD = 3  # frames that are decoded before they are needed

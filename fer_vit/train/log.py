@@ -1,6 +1,7 @@
-"""Lines for the user, from one process of a run."""
+"""Lines for the user, from one process of a run, and lines of Lightning that are hidden."""
 
 import logging
+import warnings
 
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -8,3 +9,39 @@ LOGGER = logging.getLogger("fer_vit")
 
 log_once = rank_zero_only(LOGGER.info)
 """Logs a line in process 0 only; the command line prints it."""
+
+ADVERTISEMENTS = (
+    "Tip: For",
+    "An SIGTERMException was",
+    "TPU available",
+    "Loading `train_dataloader` to estimate",
+)
+"""Lines of Lightning's log that are hidden."""
+EXPECTED = (
+    # the metrics are already over all processes
+    ".*sync_dist=True.*accumulate the metric across devices",
+    # FaceDataModule restores the position
+    "You're resuming from a checkpoint that ended before the epoch",
+    # resumed at the end of an epoch: no figures yet
+    r".*could not find the monitored key .*: \['epoch', 'step'\]",
+    # LastCheckpoint restores the best score
+    "The dirpath has changed from",
+    # from `model.freeze`
+    r"Found \d+ module\(s\) in eval mode at the start of training",
+    # Lightning's own use of torch
+    ".*isinstance.treespec, LeafSpec.*",
+)
+"""Warnings about what is intended here or reported elsewhere."""
+
+
+def is_news(line: logging.LogRecord) -> bool:
+    """Returns whether a line of Lightning's log is none of `ADVERTISEMENTS`."""
+    message = line.getMessage()
+    return not any(words in message for words in ADVERTISEMENTS)
+
+
+def hide_noise() -> None:
+    """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_news)
+    for message in EXPECTED:
+        warnings.filterwarnings("ignore", message=message)

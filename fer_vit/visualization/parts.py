@@ -8,8 +8,8 @@ from typing import NamedTuple
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
-from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import CHUNK, Recognizer, crop_samples
+from fer_vit.predict.photos import PhotoOptions, crop_again
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.visualization.people import Shown, Video, Watched, pictures
 from fer_vit.wording import counted
 
@@ -122,7 +122,7 @@ def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]],
             continue
         first = faces[: most - len(shown)]
         if len(first):
-            samples += crop_samples(first, image)
+            samples += crop_again(first, image)
             shown += [(face, image) for face in first]
         if len(first) < len(faces):
             left_out[info.path] = counted(len(faces) - len(first), "face")

@@ -19,7 +19,8 @@ from fer_vit.explain.trace import trace
 from fer_vit.faces import SMALL, Face
 from fer_vit.fields import Cell
 from fer_vit.listing import GENERATOR
-from fer_vit.predict.photos import PhotoOptions, is_video
+from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face

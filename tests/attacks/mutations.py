@@ -372,11 +372,11 @@ MUTATIONS = [
     ),
     Mutation(
         "no command uses the network",
-        "fer_vit/predict/photos.py",
+        "fer_vit/predict/inputs.py",
         "    named = {str(item): expand_pattern(str(item)) for item in inputs}\n",
         "    __import__('socket').getaddrinfo('example.org', 80)\n"
         "    named = {str(item): expand_pattern(str(item)) for item in inputs}\n",
-        "tests/predict/test_photos.py",
+        "tests/predict/test_inputs.py",
     ),
     Mutation(
         "damaged tables of predictions are one line",
@@ -394,7 +394,7 @@ MUTATIONS = [
     ),
     Mutation(
         "configs of odd values are one line",
-        "fer_vit/train/cli.py",
+        "fer_vit/train/options.py",
         "        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:",
         "        except ZeroDivisionError as error:",
         "tests/test_fuzz.py::test_a_config_of_odd_values",
@@ -415,7 +415,7 @@ MUTATIONS = [
     ),
     Mutation(
         "private settings of Lightning are not read",
-        "fer_vit/train/cli.py",
+        "fer_vit/train/options.py",
         ' and not name.startswith("_")',
         "",
         "tests/test_security.py::test_private_settings_of_lightning_in_a_checkpoint_are_not_read",

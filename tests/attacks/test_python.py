@@ -18,8 +18,9 @@ from PIL import Image as Pil
 
 from fer_vit import FerVitError, ImageError, load
 from fer_vit.face.image import encode_png
-from fer_vit.predict.photos import as_sources
-from fer_vit.predict.recognizer import FEW_FACES, Recognizer, compute_in_forks, few_threads
+from fer_vit.predict.inputs import as_sources
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.threads import FEW_FACES, compute_in_forks, few_threads
 from fer_vit.processes import ThreadLock
 from fer_vit.report.charts import DRAWING, rasterize, save_figure
 from tests.helpers.processes import PATIENCE
@@ -92,7 +93,7 @@ def test_forks_compute_in_one_thread_from_the_first_model_on(
 ) -> None:
     pickled = pickle.dumps(model)
     registered = []
-    monkeypatch.setattr("fer_vit.predict.recognizer.call_after_fork", registered.append)
+    monkeypatch.setattr("fer_vit.predict.threads.call_after_fork", registered.append)
     compute_in_forks.cache_clear()
     try:
         Recognizer(model.net)

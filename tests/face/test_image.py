@@ -24,7 +24,7 @@ from fer_vit.face.image import (
     read_image,
 )
 from fer_vit.listing import PHOTO_SUFFIXES
-from fer_vit.predict.photos import from_pil
+from fer_vit.predict.inputs import from_pil
 from tests.helpers.hostile import (
     BOMBS,
     FORMATS,

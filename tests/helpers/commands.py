@@ -14,8 +14,8 @@ from jsonargparse import capture_parser
 
 from fer_vit import cli
 from fer_vit.store.configs import shipped_configs
-from fer_vit.train.cli import TrainCLI
 from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.options import TrainCLI
 from fer_vit.train.task import FERTask
 
 TINY = [

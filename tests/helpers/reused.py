@@ -9,7 +9,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fer_vit.geometry import Image, IntArray
 from fer_vit.train import task
-from fer_vit.train.cli import TrainCLI
+from fer_vit.train.options import TrainCLI
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict import annotate
 from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.frames import Frame, read_frames
-from fer_vit.predict.photos import PhotoOptions, find_inputs
+from fer_vit.predict.inputs import find_inputs
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.draw import Marked
 from tests.helpers.videos import (
     NTSC,

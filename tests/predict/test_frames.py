@@ -23,7 +23,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_jpeg, encode_png
 from fer_vit.predict import frames as video, hdr
 from fer_vit.predict.frames import check_frame, read_frames
-from fer_vit.predict.photos import is_video
+from fer_vit.predict.inputs import is_video
 from tests.helpers.marks import slow
 from tests.helpers.videos import (
     NTSC,

@@ -1,6 +1,5 @@
-"""Photos as faces, the files that are read, and the options for them."""
+"""Photos as faces, and the options for them."""
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,13 +18,8 @@ from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.image import UNREADABLE, encode_png, read_image
 from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
 from fer_vit.geometry import TEMPLATE, Image
-from fer_vit.predict.photos import (
-    PhotoOptions,
-    PhotoReader,
-    as_sources,
-    find_inputs,
-    read_batches,
-)
+from fer_vit.predict.inputs import find_inputs
+from fer_vit.predict.photos import PhotoOptions, PhotoReader, read_batches
 from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
@@ -252,52 +246,6 @@ def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> N
     assert not np.allclose(kept.boxes, framed.boxes)
 
 
-def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
-    home = tmp_path / ".home"  # hidden, but named
-    top = home / "top"
-    second = home / "other"
-    for name in ("top/b/1.png", "top/.store/2.png", "other/deep/3.png"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).touch()
-    links = {
-        "a": top / "b",
-        "kept": top / ".store",
-        "more": second,
-        "same": second / "deep",
-        "b/loop": top,
-    }
-    for link, goal in links.items():
-        (top / link).symlink_to(goal)
-    expected = ["b/1.png", "kept/2.png", "more/deep/3.png"]
-    assert [path.relative_to(top).as_posix() for path in find_inputs([top]).files] == expected
-
-
-def test_find_inputs(tmp_path: Path) -> None:
-    for name in ("b.png", "a.JPG", "deep/er/c.webp", "notes.txt", ".hidden.png", ".cache/d.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "empty").mkdir()
-    os.symlink(tmp_path, tmp_path / "deep" / "loop")
-
-    def names(*inputs: str) -> list[str]:
-        return [
-            str(path.relative_to(tmp_path))
-            for path in find_inputs([tmp_path / item for item in inputs]).files
-        ]
-
-    assert names(".") == ["a.JPG", "b.png", "deep/er/c.webp"]
-    assert names("b.png", ".") == ["b.png", "a.JPG", "deep/er/c.webp"]
-    assert names("*.png", "notes.txt") == ["b.png", "notes.txt"]
-    assert names("**/*.webp") == ["deep/er/c.webp"]
-    for missing, words in (
-        ("gone.png", "there is no"),
-        ("*.gif", "there is no"),
-        ("empty", "found none"),
-    ):
-        with pytest.raises(FerVitError, match=words):
-            names(missing)
-
-
 def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
     frames = [Pil.fromarray(np.full((64, 64, 3), shade, np.uint8)) for shade in (0, 100, 255)]
     for name in ("a.png", "a.webp", "a.avif"):
@@ -326,14 +274,3 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
     assert (500, 500) in sizes
     unsearched = reader(crops, None, "crop")
     assert [unsearched.read(row)[0].infos[0].taken_whole for row in range(2)] == [False, False]
-
-
-def test_what_a_folder_has_besides_photos_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("a.png", "notes.txt", ".hidden"):
-        (tmp_path / name).touch()
-    assert as_sources([tmp_path, tmp_path / "a.png"]) == [tmp_path / "a.png"] * 2
-    notes = [record.getMessage() for record in caplog.records if record.name == "fer_vit"]
-    assert len(notes) == 2
-    assert "1 .txt" in notes[0]

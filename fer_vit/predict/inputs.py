@@ -1,0 +1,270 @@
+"""What is passed for prediction: paths, folders, patterns, open files and images in memory."""
+
+import glob
+import io
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil, ImageOps
+from torch import Tensor
+
+from fer_vit.errors import FerVitError, printable
+from fer_vit.face.image import ImageError, reduce_depth, to_rgb
+from fer_vit.faces import Source
+from fer_vit.geometry import Image
+from fer_vit.listing import (
+    MEDIA_SUFFIXES,
+    PHOTO_SUFFIXES,
+    RESULTS,
+    VIDEO_SUFFIXES,
+    is_marked_copy,
+    list_folder,
+    result_kind,
+    system_entry,
+    unread_notes,
+)
+
+LOGGER = logging.getLogger("fer_vit")
+
+Images: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
+"""A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
+or an array (H, W), (H, W, 3) or (H, W, 4)."""
+
+
+def as_sources(images: Images | Iterable[Images]) -> list[Source]:
+    """Lists the files that paths, folders and patterns name, and images in memory as RGB.
+
+    The logger `fer_vit` reports what is not read in a folder.
+    """
+    if isinstance(images, str | os.PathLike):
+        item = os.fsdecode(images)
+        inputs = find_inputs([item], MEDIA_SUFFIXES)
+        for note in inputs.notes:
+            LOGGER.warning("%s: %s", printable(item), note)
+        return [*inputs.files]
+    if isinstance(images, Pil.Image):
+        return [from_pil(images)]
+    if isinstance(images, np.ndarray) and images.dtype.kind == "S" and images.ndim == 1:
+        # bytes of a fixed length are encoded paths
+        return as_sources([os.fsdecode(path) for path in images])
+    if isinstance(images, np.ndarray) and images.ndim < 4 and not _are_paths(images):
+        return [to_rgb(images)]
+    if isinstance(images, bytes | bytearray | memoryview):
+        return [bytes(images)]
+    if hasattr(images, "read"):
+        return [_read_open(images)]
+    if isinstance(images, Tensor):
+        remedy = "Pass the `.numpy()` of a uint8 tensor (H, W, 3)"
+    elif isinstance(images, Iterable):
+        return [source for image in images for source in as_sources(image)]
+    else:
+        remedy = "Pass one of them"
+    raise FerVitError(
+        "Expected a path, a file, an image of numpy or PIL, or a list of these, but got "
+        f"{type(images).__name__}. {remedy}."
+    )
+
+
+def _are_paths(array: NDArray[np.generic]) -> bool:
+    """Returns whether an array holds text or objects (N,), such as the paths in a data frame."""
+    return array.dtype.kind in "OUT" and array.ndim == 1
+
+
+def _read_open(file: Any) -> bytes:
+    """Returns the content of an open file, from its position on.
+
+    Raises FerVitError if it is closed, text, or read to its end already.
+    """
+    if getattr(file, "closed", False):
+        raise FerVitError("Expected an open file, but it is closed. Open it again.")
+    content = b"" if isinstance(file, io.TextIOBase) else file.read()
+    if isinstance(file, io.TextIOBase) or not isinstance(content, bytes):
+        raise FerVitError('Expected a file of bytes, but it was opened as text. Add the mode "rb".')
+    if not content and hasattr(file, "seekable") and file.seekable() and file.seek(0, io.SEEK_END):
+        raise FerVitError(
+            "Expected a file at its beginning, but it was read to its end. Call its `seek(0)`."
+        )
+    return content
+
+
+def source_name(source: Source, index: int) -> str:
+    """Returns the name of a source in results; `index` is its index among the inputs."""
+    if isinstance(source, Path):
+        return str(source)
+    return f"<bytes {index}>" if isinstance(source, bytes) else f"image {index}"
+
+
+def is_video(path: object) -> bool:
+    """Returns whether a source is a video by its suffix, or a GIF of several frames."""
+    if not isinstance(path, Path):
+        return False
+    suffix = path.suffix.lower()
+    if suffix == ".gif" and path.is_file():
+        # Pillow raises many types for broken files
+        with (
+            suppress(Exception),
+            Pil.open(path, formats=["GIF"]) as image,
+        ):
+            return bool(getattr(image, "is_animated", False))
+    return suffix in VIDEO_SUFFIXES
+
+
+def from_pil(image: Pil.Image) -> Image:
+    """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
+
+    It is rotated by EXIF, and 16 bits are reduced to the 8 that are used. Raises ImageError when
+    its file is closed or damaged: PIL reads the pixels late.
+    """
+    try:
+        image.load()
+    except Exception as error:  # Pillow raises many types for broken files
+        raise ImageError(
+            f"Expected an image of PIL with pixels, but got none ({error}). Open it again, or pass "
+            "its path."
+        ) from error
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return to_rgb(reduce_depth(np.asarray(image)))
+    if image.mode in ("I", "F"):
+        raise FerVitError(
+            f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to "
+            "255."
+        )
+    return to_rgb(np.asarray(image.convert("RGB")))
+
+
+class Inputs(NamedTuple):
+    """The files that inputs name, and what is not read in their folders."""
+
+    files: list[Path]
+    others: Counter[str]  # files without a known suffix, by suffix
+    system: Counter[str]  # system entries and hidden ones, by pattern
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what is not read."""
+        return unread_notes(self.others, self.system)
+
+
+def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
+    """Lists the images in files, folders (recursively) and glob patterns, each once, in order.
+
+    In folders, system entries, hidden ones, results and files without one of the `suffixes` are
+    counted; other inputs may have any suffix. Raises FerVitError when an input does not exist or
+    contains no image.
+    """
+    named = {str(item): expand_pattern(str(item)) for item in inputs}
+    files: dict[Path, None] = {}
+    others: Counter[str] = Counter()
+    system: Counter[str] = Counter()
+    for item, paths in named.items():
+        known = False
+        for path in paths:
+            if not path.is_dir():
+                files[path] = None
+                known = True
+                continue
+            listing = list_folder(path)
+            images = listing.of_kinds(suffixes)
+            files |= dict.fromkeys(images)
+            others += listing.other_kinds(suffixes)
+            system += listing.system
+            # `predict *` also names the report of an earlier run
+            known = known or bool(images) or any(kind in listing.system for kind in RESULTS)
+        if not known:
+            raise _no_image(item, others, system)
+    if named and not files:
+        raise _no_image(", ".join(named), others, system)
+    return Inputs(list(files), others, system)
+
+
+def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitError:
+    notes = unread_notes(others, system)
+    came = f"found none ({'; '.join(notes)})" if notes else "found none"
+    return FerVitError(
+        f"Expected images in {item}, but {came}. Name a folder with images, or the files "
+        "themselves."
+    )
+
+
+def expand_pattern(item: str) -> list[Path]:
+    """Returns the files and folders that a path or glob pattern names, in order.
+
+    An existing path is itself, even if it looks like a pattern. In a pattern, leading folders that
+    exist are literal; where it matches nothing, brackets are, too. Matches with system entries,
+    hidden ones or folders of results on their way are left out, unless the pattern names these.
+
+    Raises:
+        FerVitError: The pattern is empty, matches nothing, or is an address such as https://.
+    """
+    if not item:
+        raise FerVitError('Expected an image, a folder or a pattern, but got "".')
+    if os.path.lexists(item):
+        return [Path(item)]
+    matches = _match(_as_pattern(item)) or _match(item.replace("[", "[[]"))
+    if matches:
+        return _without_system(matches, item)
+
+    address = re.fullmatch(r"(\w{2,}):/+(.*)", item)  # a Path has one slash
+    if address:
+        raise FerVitError(
+            f"Expected a file or folder, but got {address[1]}://{address[2]}. Download it first."
+        )
+    raise FerVitError(
+        f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
+    )
+
+
+def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
+    """Returns the matches without system entries, hidden ones and results that are not named."""
+    named = set(Path(pattern).parts)
+    results: dict[Path, bool] = {}  # whether a folder is one
+    kept = []
+    for match in matches:
+        folders = [folder for folder in match.parents if folder.name not in {*named, ""}]
+        for folder in folders:
+            if folder not in results:
+                results[folder] = result_kind(folder) is not None
+        hidden = any(map(system_entry, {*match.parts} - named))
+        made = any(results[folder] for folder in folders) or is_marked_copy(match)
+        if not hidden and not made:
+            kept.append(match)
+    return kept
+
+
+def _as_pattern(item: str) -> str:
+    """Returns a pattern whose leading folders, if they exist by this name, are literal."""
+    parts = Path(item).parts
+    count = 0
+    while count < len(parts) and os.path.lexists(os.path.join(*parts[: count + 1])):
+        count += 1
+    literal = [glob.escape(part) for part in parts[:count]]
+    return os.path.join(*literal, *parts[count:])
+
+
+def _match(pattern: str) -> list[Path]:
+    """Returns the paths that match a pattern, in order; of several to one place the first.
+
+    A loop of links, or several links to a folder, make several paths to one place. A link to a file
+    is a place, too, as in `list_folder`.
+    """
+    matches = sorted(glob.glob(pattern, recursive=True))
+    places: dict[str, Path] = {}
+    for match in matches:
+        places.setdefault(_place(match), Path(match))
+    return sorted(places.values())
+
+
+def _place(path: str) -> str:
+    """Returns the folder that a path names, or the file or link in its folder."""
+    if os.path.isdir(path):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
