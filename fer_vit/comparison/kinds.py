@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fer_vit.comparison.averages import average, average_directions, find_directions
-from fer_vit.comparison.series import Rest, change_from_rest
+from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
@@ -99,31 +99,27 @@ def share_kind(values: dict[str, Array]) -> Kind:
     )
 
 
-def read_heads(
-    faces: EvaluatedFaces, clip: IntArray, rest: Rest | None
-) -> dict[str, dict[str, Array]]:
+def read_heads(faces: EvaluatedFaces, resting: RestInClips | None) -> dict[str, dict[str, Array]]:
     """Returns the outputs of further heads by head and name (N,), or their change from rest."""
     heads: dict[str, dict[str, Array]] = {}
     for head, names in outputs_of([*faces.columns]).items():
         heads[head] = {}
         for name in names:
             values = faces.columns[target_column(head, name)].astype(float)
-            if rest:
-                values = _output_change(values, HEADS[head].period, clip_seconds(faces), clip, rest)
+            if resting:
+                values = _output_change(values, HEADS[head].period, resting)
             heads[head][name] = values
     return heads
 
 
-def _output_change(
-    values: Array, period: float | None, seconds: Array, clip: IntArray, rest: Rest
-) -> Array:
-    """Returns the change of an output (N,) from rest; arguments as for `change_from_rest`."""
+def _output_change(values: Array, period: float | None, resting: RestInClips) -> Array:
+    """Returns the change of an output (N,), perhaps with a period, from rest."""
     if period is None:
-        return change_from_rest(values[:, None], seconds, clip, rest)[:, 0]
-    groups = clip + 1  # 0: no clip
+        return resting.change(values[:, None])[:, 0]
+    groups = resting.clip + 1  # 0: no clip
     directions = find_directions(values, groups, int(groups.max(initial=0)) + 1, period)
     near = values_near(values, directions[groups], period)
-    changes = change_from_rest(near[:, None], seconds, clip, rest)[:, 0]
+    changes = resting.change(near[:, None])[:, 0]
     return values_near(changes, np.zeros(len(changes)), period)
 
 

@@ -55,22 +55,30 @@ def parse_rest(text: str) -> Rest:
     return rest
 
 
-def change_from_rest(values: Array, seconds: Array, clip: IntArray, rest: Rest) -> Array:
-    """Subtracts from values (N, C) their mean over an interval of the same clip.
+class RestInClips(NamedTuple):
+    """The interval of rest in the clips of N faces."""
 
-    `seconds` (N,) are the times in the clips; `clip` (N,) is the index of each value's clip, or -1.
-    Values of clips without a value in the interval are NaN.
-    """
-    changes = np.full(values.shape, np.nan)
-    resting = rest.contains(seconds) & (clip >= 0) & np.isfinite(values).all(1)
-    clips = int(clip.max(initial=-1)) + 1
-    count = np.bincount(clip[resting], minlength=clips)  # (clips,)
-    sums = np.zeros((clips, values.shape[1]))
-    np.add.at(sums, clip[resting], values[resting])
-    rows = clip >= 0
-    rows[rows] = count[clip[rows]] > 0
-    changes[rows] = values[rows] - sums[clip[rows]] / count[clip[rows], None]
-    return changes
+    rest: Rest
+    seconds: Array  # (N,), the times in the clips; NaN in a photo
+    clip: IntArray  # (N,), the index of the clip; -1: none
+
+    def change(self, values: Array) -> Array:
+        """Subtracts from values (N, C) their mean over the interval of the same clip.
+
+        Values of clips without a value in the interval are NaN.
+        """
+        changes = np.full(values.shape, np.nan)
+        in_clip = self.clip >= 0
+        resting = self.rest.contains(self.seconds) & in_clip & np.isfinite(values).all(1)
+        clips = int(self.clip.max(initial=-1)) + 1
+        count = np.bincount(self.clip[resting], minlength=clips)  # (clips,)
+        sums = np.zeros((clips, values.shape[1]))
+        np.add.at(sums, self.clip[resting], values[resting])
+        rows = in_clip.copy()
+        rows[in_clip] = count[self.clip[in_clip]] > 0
+        clip = self.clip[rows]
+        changes[rows] = values[rows] - sums[clip] / count[clip, None]
+        return changes
 
 
 def check_grid(seconds: Array, clips: int, step: float) -> int:

@@ -22,7 +22,7 @@ from fer_vit.comparison.kinds import (
     read_heads,
     share_kind,
 )
-from fer_vit.comparison.series import Rest, change_from_rest
+from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
@@ -135,7 +135,8 @@ def make_study(
     baseline, or a face in the interval.
     """
     assigned = faces.predicted & (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
-    selected = _select_faces(faces, assigned, person, rest)
+    seconds = clip_seconds(faces)  # (N,)
+    selected = _select_faces(faces, assigned, seconds, person, rest)
     observations = _observe(faces.take(selected.used), by, person, baseline)
     names = observations.conditions
     conditions = {}
@@ -151,16 +152,16 @@ def make_study(
         person=observations.person,
         paths=observations.paths,
         faces=observations.faces,
-        kinds=_measures(faces, selected, observations, rest),
+        kinds=_measures(faces, selected, observations),
         left_out=int((faces.predicted & ~assigned).sum()),
         labels=faces.labels,
         observation=observations.of_face,
-        seconds=clip_seconds(faces)[selected.used],
+        seconds=seconds[selected.used],
         probabilities=selected.probabilities[selected.used],
         rest=rest,
         without_rest=selected.without_rest,
         notes=(*faces.notes, *describe_groups(faces, (by, person))),
-        late=find_late(faces.paths, clip_seconds(faces)),
+        late=find_late(faces.paths, seconds),
     )
 
 
@@ -182,34 +183,25 @@ class Selected(NamedTuple):
 
     used: Mask  # (N,)
     probabilities: Array  # (N, C), smoothed in clips; or their change from rest
-    clip: IntArray  # (N,), the index of the clip for the change from rest; -1: none
+    resting: RestInClips | None  # of the N faces
     without_rest: tuple[str, ...]  # the photos and clips that have no face in the interval
 
 
 def _select_faces(
-    faces: EvaluatedFaces, assigned: Mask, person: str, rest: Rest | None
+    faces: EvaluatedFaces, assigned: Mask, seconds: Array, person: str, rest: Rest | None
 ) -> Selected:
-    """Selects the faces to measure of those with a person and condition, `assigned` (N,)."""
-    probabilities = _smoothed_probabilities(faces)
-    if rest is None:
-        no_clip = np.full(len(assigned), -1)
-        return Selected(assigned, probabilities, no_clip, without_rest=())
-    return _changes_from_rest(faces, assigned, probabilities, person, rest)
+    """Selects the faces to measure of those with a person and condition, `assigned` (N,).
 
-
-def _changes_from_rest(
-    faces: EvaluatedFaces, assigned: Mask, probabilities: Array, person: str, rest: Rest
-) -> Selected:
-    """Selects the faces outside of rest whose clip has a face in it, and subtracts its mean.
-
-    Faces without a condition count as rest, too. Raises FerVitError if no face is selected.
+    With `rest`, they are those outside of rest whose clip has a face in it, of which the mean is
+    subtracted. Faces without a condition count as rest, too. Raises FerVitError if no face is
+    selected.
     """
-    named = faces.predicted & (faces.columns[person] != NONE)  # (N,)
-    clip = np.full(len(named), -1)
-    clip[named] = _clips(faces.columns[person][named], faces.paths[named])
-    seconds = clip_seconds(faces)
-    changes = change_from_rest(probabilities, seconds, clip, rest)  # (N, C)
+    probabilities = _smoothed_probabilities(faces)  # (N, C)
+    if rest is None:
+        return Selected(assigned, probabilities, resting=None, without_rest=())
 
+    resting = RestInClips(rest, seconds, _clips(faces, person))
+    changes = resting.change(probabilities)  # (N, C)
     has_rest = np.isfinite(changes).all(1)  # (N,)
     without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
     used = assigned & has_rest & ~rest.contains(seconds)
@@ -218,7 +210,7 @@ def _changes_from_rest(
             f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
             f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
         )
-    return Selected(used, changes, clip, tuple(without_rest))
+    return Selected(used, changes, resting, tuple(without_rest))
 
 
 class Observations(NamedTuple):
@@ -253,19 +245,18 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
     )
 
 
-def _measures(
-    faces: EvaluatedFaces, selected: Selected, observations: Observations, rest: Rest | None
-) -> list[Kind]:
+def _measures(faces: EvaluatedFaces, selected: Selected, observations: Observations) -> list[Kind]:
     """Returns what was measured of each observation: first of its faces, then of its episodes."""
     used = selected.used
+    resting = selected.resting
     measured = faces.take(used)
-    if rest:
-        changes = change_from_rest(faces.probabilities, clip_seconds(faces), selected.clip, rest)
-        probabilities = change_kind(faces.labels, changes[used], rest)
+    if resting:
+        changes = resting.change(faces.probabilities)  # (N, C)
+        probabilities = change_kind(faces.labels, changes[used], resting.rest)
     else:
         probabilities = probability_kind(faces.labels, measured.probabilities)
     of_faces = [probabilities, share_kind(label_shares(measured))]
-    of_faces += head_kinds(read_heads(faces, selected.clip, rest), used, rest)
+    of_faces += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
 
     number = len(observations.paths)
     kinds = [average_kind(kind, observations.of_face, number) for kind in of_faces]
@@ -298,12 +289,18 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
     return names
 
 
-def _clips(persons: Array, paths: Array) -> IntArray:
-    """Returns the index of each face's clip (N,): equal for one person in one file."""
+def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
+    """Returns the index of each face's clip (N,): equal for one person in one file.
+
+    -1 for a row without a face, or without a person in the column `person`.
+    """
+    names = faces.columns[person]
+    named = faces.predicted & (names != NONE)  # (N,)
     indices: dict[tuple[str, str], int] = {}
-    clips = np.empty(len(paths), int)
-    for row, (person, path) in enumerate(zip(persons, paths, strict=True)):
-        clips[row] = indices.setdefault((str(person), str(path)), len(indices))
+    clips = np.full(len(named), -1)
+    for row in np.flatnonzero(named):
+        key = (str(names[row]), str(faces.paths[row]))
+        clips[row] = indices.setdefault(key, len(indices))
     return clips
 
 

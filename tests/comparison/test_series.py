@@ -10,9 +10,9 @@ from scipy import stats
 from fer_vit.comparison.series import (
     MOST_BINS,
     Rest,
+    RestInClips,
     average_series,
     bin_values,
-    change_from_rest,
     check_grid,
     leave_one_out,
     mean_course,
@@ -73,7 +73,8 @@ def test_wrong_intervals(text: str) -> None:
 
 def test_change_from_rest_equals_pandas(rng: np.random.Generator) -> None:
     table = clips(rng)
-    changes = change_from_rest(*arrays(table), Rest(1, 5))
+    values, seconds, clip = arrays(table)
+    changes = RestInClips(Rest(1, 5), seconds, clip).change(values)
     for name, column in zip("ab", changes.T, strict=True):
         resting = table[(table["seconds"] >= 1) & (table["seconds"] < 5)]
         expected = table[name] - table["clip"].map(resting.groupby("clip")[name].mean())
@@ -83,10 +84,10 @@ def test_change_from_rest_equals_pandas(rng: np.random.Generator) -> None:
 
 def test_change_from_rest_without_clips_and_times() -> None:
     values = np.array([[0.2], [0.4], [0.6]])
-    changes = change_from_rest(values, np.array([0, NAN, 2.0]), np.array([0, 0, -1]), Rest(0, 1))
-    assert changes[:, 0] == pytest.approx([0, 0.2, NAN], nan_ok=True)
-    changes = change_from_rest(values, np.full(3, NAN), np.full(3, -1), Rest(0, 1))
-    assert np.isnan(changes).all()
+    resting = RestInClips(Rest(0, 1), np.array([0, NAN, 2.0]), np.array([0, 0, -1]))
+    assert resting.change(values)[:, 0] == pytest.approx([0, 0.2, NAN], nan_ok=True)
+    untimed = RestInClips(Rest(0, 1), np.full(3, NAN), np.full(3, -1))
+    assert np.isnan(untimed.change(values)).all()
 
 
 @pytest.mark.parametrize("step", [0.2, 0.5, 3.0])
