@@ -26,7 +26,7 @@ PHOTO_SUFFIXES = frozenset(_PHOTOS.split())
 _VIDEOS = """
     .mp4 .m4v .mp4v .mov .qt .webm .mkv .avi .divx .mpg .mpeg .mpe .mpv .m1v .m2v .vob .ts .mts
     .m2ts .m2t .m3u8 .3gp .3gpp .3g2 .wmv .asf .flv .f4v .ogv .ogm .dv .mxf .mod .tod
-    .y4m .wtv .insv .lrv
+    .y4m .wtv .insv .lrv .h264 .264 .avc .hevc .h265 .265 .mjpeg .mjpg .ivf
 """
 VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
 """Lower-case suffixes of the files in a folder that count as videos, decodable or not."""

@@ -34,12 +34,14 @@ except ModuleNotFoundError as missing:
 
 CONTAINERS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
-    "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe"
+    "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe,ivf"
 )
 """Containers that are read, with any suffix.
 
 Others, such as playlists, may name files and addresses to open.
 """
+BY_SUFFIX = {".mjpeg": "mjpeg", ".mjpg": "mjpeg"}
+"""Containers by the suffix of files whose contents look like a single picture."""
 LIVE_CONTAINERS = "rtsp,hls,mpjpeg"
 """Further formats for addresses."""
 PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
@@ -47,20 +49,21 @@ PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 STREAM_PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE_VIDEO = "not a video that can be decoded"
 NO_VIDEO = "no video in the file"
+NO_FRAME = "no frame in the video"
+NO_FRAME_CHOSEN = "no frame between start and end"
 WRONG_PICTURES = "frames may show wrong pictures"
 MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
 MAX_FRAME_BYTES = 108_000_000
 ABSOLUTE = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
+GIF_IMAGE = b","
+GIF_TRAILER = b";"
 HEADER_BYTES = 2**16  # bytes at the start of a file in which its size is looked for
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
-# seconds by which times fall back where files were joined, beyond swapped frames; there they
-# continue
-JOINT = 1.0
 
 
 class Frame(NamedTuple):
@@ -97,8 +100,7 @@ def read_frames(
                 begin = seconds
             if seconds - begin >= end:
                 break
-            # Times may fall back below the first one: such frames are left out only on request.
-            if start > 0 and seconds - begin < start:
+            if seconds - begin < start:
                 continue
 
             if first is None:
@@ -110,8 +112,10 @@ def read_frames(
                 slot = due
                 yield Frame(converter.to_rgb(frame), index, seconds)
     _check(lost)
+    if begin is None:
+        raise ImageError(NO_FRAME)
     if first is None:
-        raise ImageError("no frame between start and end")
+        raise ImageError(NO_FRAME_CHOSEN)
 
 
 def start_of(path: Path) -> float:
@@ -207,6 +211,7 @@ def _decode(
     if file.format.name == "gif":
         path = Path(file.name.removeprefix("file:"))
         lost["frames without a delay cannot be read"] = _count_gif(path) - decoded
+        lost["blocks are missing at the end"] = not _gif_is_complete(path)
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
@@ -223,6 +228,30 @@ def _count_gif(path: Path) -> int:
     with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
         return int(getattr(image, "n_frames", 1))
     return 0
+
+
+def _gif_is_complete(path: Path) -> bool:
+    """Returns whether a GIF has its last block, the trailer (GIF89a, 27)."""
+    with path.open("rb") as file:
+        screen = file.read(13).ljust(13, b"\0")
+        file.seek(_palette_bytes(screen[10]), os.SEEK_CUR)
+        while block := file.read(1):
+            if block == GIF_TRAILER:
+                return True
+            if block == GIF_IMAGE:
+                descriptor = file.read(9)
+                if len(descriptor) < 9:
+                    return False
+                file.seek(_palette_bytes(descriptor[8]), os.SEEK_CUR)
+            file.seek(1, os.SEEK_CUR)  # of an extension its kind, of an image the size of its codes
+            while (size := file.read(1)) not in (b"", b"\0"):
+                file.seek(size[0], os.SEEK_CUR)
+    return False
+
+
+def _palette_bytes(flags: int) -> int:
+    """Returns the bytes of the palette that follows a block of a GIF with these flags."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _missing_bytes(path: Path, format_name: str) -> int:
@@ -284,30 +313,65 @@ CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
 def _time_frames(
     frames: Iterator[av.VideoFrame], stream: av.VideoStream
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with their seconds, in order.
+    """Yields frames with their seconds, which never fall, and then raises the error of `frames`.
 
-    FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait.
+    FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait. Where a
+    time is before the last one that was yielded, and the next time is not beyond all before, files
+    were joined or a clock was set back: times continue there.
     """
     waiting = deque[av.VideoFrame]()
     times: list[float] = []  # a heap
     newest = -math.inf
+    last = -math.inf  # the time that was yielded last
     offset = 0.0  # added to times after a joint
-    rate = float(stream.guessed_rate or 25)
-    for number, frame in enumerate(frames):
-        seconds = number / rate  # bare streams have no times
-        if frame.time is not None:
-            seconds = frame.time
-        seconds += offset
-        if seconds < newest - JOINT - MOST_SWAPPED / rate:
-            offset = offset + newest + 1 / rate - seconds
-            seconds = newest + 1 / rate
+    step = 1 / float(stream.guessed_rate or 25)
+    errors: list[Exception] = []
+    for frame, time_in_file, following in _with_next(_until_error(frames, errors), step):
+        seconds = time_in_file + offset
+        falls_back = seconds < last
+        stays_back = following is None or following + offset < newest
+        if falls_back and stays_back:
+            offset += newest + step - seconds
+            seconds = newest + step
         newest = max(newest, seconds)
 
         waiting.append(frame)
         heappush(times, seconds)
         if len(waiting) > MOST_SWAPPED:
-            yield waiting.popleft(), heappop(times)
-    yield from zip(waiting, sorted(times), strict=True)
+            last = max(last, heappop(times))
+            yield waiting.popleft(), last
+
+    for frame, seconds in zip(waiting, sorted(times), strict=True):
+        yield frame, max(last, seconds)
+    if errors:
+        raise errors[0]
+
+
+def _until_error(
+    frames: Iterator[av.VideoFrame], errors: list[Exception]
+) -> Iterator[av.VideoFrame]:
+    """Yields the frames before an error of a damaged file, which is added to `errors`."""
+    try:
+        yield from frames
+    except (FFmpegError, ImageError) as error:
+        errors.append(error)
+
+
+def _with_next(
+    frames: Iterator[av.VideoFrame], step: float
+) -> Iterator[tuple[av.VideoFrame, float, float | None]]:
+    """Yields frames with their times in the file and the times of the next frames, None at the end.
+
+    Bare streams have no times: their frames are `step` seconds apart.
+    """
+    before: tuple[av.VideoFrame, float] | None = None
+    for number, frame in enumerate(frames):
+        seconds = number * step if frame.time is None else frame.time
+        if before is not None:
+            yield *before, seconds
+        before = (frame, seconds)
+    if before is not None:
+        yield *before, None
 
 
 @contextmanager
@@ -317,10 +381,12 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         if source.exists() and not source.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
         url = f"file:{os.path.abspath(source)}"
+        container_name = BY_SUFFIX.get(source.suffix.lower())
         patience = None
         options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
     else:
         url = source
+        container_name = None
         patience = STREAM_PATIENCE
         options = {
             "format_whitelist": f"{CONTAINERS},{LIVE_CONTAINERS}",
@@ -330,7 +396,11 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
     try:
         # Metadata such as the title need not be Unicode.
         with av.open(
-            url, options=options, metadata_errors="replace", timeout=patience
+            url,
+            format=container_name,
+            options=options,
+            metadata_errors="replace",
+            timeout=patience,
         ) as container:
             stream = _choose_stream(container.streams.video)
             codec = stream.codec_context

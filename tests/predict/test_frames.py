@@ -340,6 +340,91 @@ def test_frames_whose_times_fall_back_are_kept(tmp_path: Path) -> None:
     assert end == ""
 
 
+def read_times(path: Path, times: list[int]) -> list[float]:
+    """The seconds of JPEG pictures with times in ms in a Matroska file."""
+    pictures = [encode_jpeg(numbered(number)) for number in range(len(times))]
+    path.write_bytes(matroska(times, pictures, (160, 120), max(times)))
+    frames, end = read(path)
+    assert [shown for shown, *_ in frames] == [*range(len(times))]
+    assert end == ""
+    return [seconds for *_, seconds in frames]
+
+
+@pytest.mark.parametrize("first", [10, 20, 40])
+@pytest.mark.parametrize("back", [6, 10, 40])
+def test_times_that_fall_continue(first: int, back: int, tmp_path: Path) -> None:
+    """Also by less than a second, as where short clips were joined or a clock was set back."""
+    start = max(0, first - back)
+    numbers = [*range(first), *range(start, start + 20)]
+    seconds = read_times(tmp_path / "a.mkv", [40 * number for number in numbers])
+    assert seconds == pytest.approx([n / 25 for n in range(len(numbers))])
+
+
+@pytest.mark.parametrize("wrong", [0, 400, 9000])
+def test_one_wrong_time_does_not_shift_other_frames(wrong: int, tmp_path: Path) -> None:
+    times = [40 * number for number in range(60)]
+    seconds = read_times(tmp_path / "a.mkv", [*times[:30], wrong, *times[31:]])
+    assert (np.diff(seconds) >= 0).all()
+    assert seconds[:-1] == pytest.approx([time / 1000 for time in times[:-1]], abs=0.041)
+
+
+def test_frames_before_one_that_is_too_large_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [encode_jpeg(numbered(number)) for number in range(9)]
+    pictures.append(encode_jpeg(np.zeros((240, 320, 3), np.uint8)))
+    times = [40 * number for number in range(10)]
+    (tmp_path / "a.mkv").write_bytes(matroska(times, pictures, (160, 120), 400))
+    monkeypatch.setattr(video, "MAX_FRAME_BYTES", 100_000)
+    frames, end = read(tmp_path / "a.mkv")
+    assert [shown for shown, *_ in frames] == [*range(9)]
+    assert "320 x 240" in end
+
+
+def test_a_gif_is_complete_with_its_last_block(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    pictures = [Pil.fromarray(numbered(number)).resize((32, 24)) for number in range(3)]
+    pictures[0].save(
+        path, save_all=True, append_images=pictures[1:], duration=40, comment=b"a;,b" * 100
+    )
+    data = path.read_bytes()
+    for ending in (b"", b"\0" * 20, b"remains of a longer file"):
+        path.write_bytes(data + ending)
+        assert len([*read_frames(path)]) == 3
+
+    for length in range(20, len(data), 97):
+        path.write_bytes(data[:length])
+        with pytest.raises(ImageError):
+            list(read_frames(path))
+    path.write_bytes(data[:-1])
+    with pytest.raises(ImageError, match="damaged: 1 blocks"):
+        list(read_frames(path))
+
+
+def test_bare_streams_are_videos_by_their_suffix(tmp_path: Path) -> None:
+    pictures = [encode_jpeg(numbered(number)) for number in range(5)]
+    camera = tmp_path / "camera.MJPEG"
+    camera.write_bytes(b"".join(pictures))
+    vp9 = write_numbered(tmp_path / "a.ivf", EVEN[:5], codec="libvpx-vp9", tick=MILLI)
+    h264 = write_numbered(tmp_path / "a.h264", EVEN[:5], tick=1 / NTSC)
+    for path in (camera, vp9, h264):
+        assert is_video(path)
+        frames, end = read(path)
+        assert [shown for shown, *_ in frames] == [*range(5)]
+        assert end == ""
+
+
+def test_a_video_without_frames_has_its_own_reason(clip: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mpeg4", 25)
+        stream.width = 160
+        stream.height = 120
+        file.start_encoding()
+    assert read(path) == ([], video.NO_FRAME)
+    assert read(clip, start=1e6) == ([], video.NO_FRAME_CHOSEN)
+
+
 def test_the_default_stream_is_read(tmp_path: Path) -> None:
     path = tmp_path / "two.mkv"
     for default in (None, 0, 1):
