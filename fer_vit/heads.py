@@ -66,20 +66,28 @@ def one_sided(names: Sequence[str]) -> list[str]:
 def other_side(name: str) -> str:
     """Returns the name of the part on the other side of the face; the same name if it has no side.
 
-    It is of the forms `left_eye`, `mouthSmileLeft` and `mouthSmile_L`.
+    It is of the forms `left_eye`, `mouthSmileLeft`, `MOUTH_LEFT` and `mouthSmile_L`. Each side in
+    a name changes: the mirror image of `Eye_Left_Right`, the left eye that looks to the right, is
+    `Eye_Right_Left`. Beside a word, `_r` is no side: `left_AU12_r` is an intensity.
     """
-    side = SIDE.search(name)
-    if side:
-        return name[: side.start()] + SIDES[side[0]] + name[side.end() :]
+    swapped = SIDE.sub(lambda side: SIDES[side[0]], name)
     for ending, opposite in SIDE_ENDINGS.items():
-        if name.endswith(ending):
-            return name.removesuffix(ending) + opposite
-    return name
+        is_side = ending.isupper() or swapped == name
+        if is_side and swapped.endswith(ending):
+            return swapped.removesuffix(ending) + opposite
+    return swapped
 
 
-SIDES = {"Left": "Right", "Right": "Left", "left": "right", "right": "left"}
+SIDES = {
+    "Left": "Right",
+    "Right": "Left",
+    "left": "right",
+    "right": "left",
+    "LEFT": "RIGHT",
+    "RIGHT": "LEFT",
+}
 """Words in names that mirroring swaps."""
-SIDE = re.compile(r"(?:(?<![A-Za-z])(?:left|right)|Left|Right)(?![a-z])")
+SIDE = re.compile(r"(?:(?<![A-Za-z])(?:left|right|LEFT|RIGHT)|Left|Right)(?![a-z])")
 """One of `SIDES` as a word: not in `upright` or `brightness`."""
 SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
 """Ends of names that mirroring swaps, as programs for animation write them."""

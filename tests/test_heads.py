@@ -246,8 +246,29 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     for name, partner in sides.items():
         assert other_side(name) == partner
         assert other_side(partner) == name
-    for name in ("jaw_up", "brightness", "upright", "frightened"):
+    for name in ("jaw_up", "brightness", "upright", "frightened", "BRIGHT", "FOREHEAD_UPRIGHT"):
         assert other_side(name) == name
+
+
+@pytest.mark.parametrize(
+    ("names", "mirrored"),
+    [
+        # each eye looks to each side, as headsets write it
+        (["Eye_Left_Left", "Eye_Left_Right"], ["Eye_Right_Right", "Eye_Right_Left"]),
+        (["lookLeft_L", "lookLeft_R"], ["lookRight_R", "lookRight_L"]),
+        (["EYE_LEFT", "MOUTH_SMILE_RIGHT"], ["EYE_RIGHT", "MOUTH_SMILE_LEFT"]),
+        (["left_AU12_r", "left_AU06_r"], ["right_AU12_r", "right_AU06_r"]),  # intensities
+    ],
+)
+def test_mirroring_swaps_each_side_in_a_name(names: list[str], mirrored: list[str]) -> None:
+    assert [other_side(name) for name in names] == mirrored
+    assert [other_side(name) for name in mirrored] == names
+    outputs = [*names, *mirrored]
+    assert one_sided(outputs) == []
+    source, sign = HEADS["movements"].mirror(outputs)
+    assert [outputs[index] for index in source] == [*mirrored, *names]
+    assert sign == [1.0] * 4
+    assert one_sided(names) == names  # their partners are missing
 
 
 def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:

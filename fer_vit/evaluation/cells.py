@@ -187,6 +187,7 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
     """Returns numbers (N,), NaN: missing; raises BadCellError for a cell that is not finite."""
     kind = cells.type
+    example = cells[0].as_py() if len(cells) else kind
     if is_text(kind):
         values = _parse(plain_text(cells), mark)
     elif pa.types.is_null(kind):
@@ -195,9 +196,8 @@ def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
         try:
             values = _floats(cells.cast(pa.float64(), safe=False))
         except pa.ArrowException as error:  # dates and times
-            raise BadCellError(0, cells[0].as_py(), "a number") from error
+            raise BadCellError(0, example, "a number") from error
     else:
-        example = cells[0].as_py() if len(cells) else kind
         raise BadCellError(0, example, "a number")
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())

@@ -40,6 +40,7 @@ def score_intervals(
     values: Contributions,
     score: Callable[[Sums], Mapping[str, Array]],
     units: IntArray | None = None,
+    members: Mapping[str, Mask] | None = None,
 ) -> dict[str, Interval]:
     """Returns results that are functions of sums over N faces, with their intervals.
 
@@ -49,6 +50,7 @@ def score_intervals(
         units: The person or photo of each face, counted from 0 (N,). All faces of a unit are drawn
             together, since they are similar. There is no interval of one; `bound` decides which
             results of a few have one.
+        members: The faces of which a result is (N,), by its name; other results are of all faces.
     """
     packed = np.hstack([*values.values()])  # (N, all K)
     ends = np.cumsum([column.shape[1] for column in values.values()])
@@ -56,10 +58,9 @@ def score_intervals(
     def unpack(sums: Array) -> Sums:
         return dict(zip(values, np.split(sums, ends[:-1], axis=-1), strict=True))
 
-    count = len(packed) if units is None else len(np.unique(units))
+    every = np.ones(len(packed), bool)
     drawn = None
-    if count > 1:
-        levels = percentiles(count)
+    if count_units(every, units) > 1:
         drawn = score(unpack(resample_sums(packed, units)))
 
     results = {}
@@ -67,12 +68,18 @@ def score_intervals(
         interval = Interval(mean=None, low=None, high=None, faces=len(packed))
         if np.isfinite(value):
             interval["mean"] = float(value)
-            if drawn is not None:
-                low, high = np.nanpercentile(drawn[name], levels)
+            count = count_units((members or {}).get(name, every), units)
+            if drawn is not None and count > 1:
+                low, high = np.nanpercentile(drawn[name], percentiles(count))
                 interval["low"] = float(low)
                 interval["high"] = float(high)
         results[name] = interval
     return results
+
+
+def count_units(member: Mask, units: IntArray | None) -> int:
+    """Returns the number of persons or photos, see `score_intervals`, of some faces (N,)."""
+    return int(member.sum()) if units is None else len(np.unique(units[member]))
 
 
 def percentiles(units: int) -> tuple[float, float]:
@@ -122,7 +129,8 @@ def mean_intervals(
         return {str(index): mean[..., index] for index in range(values.shape[1])}
 
     sums = {"total": np.where(present, values, 0.0), "count": present.astype(float)}
-    intervals = score_intervals(sums, means, units)
+    members = {str(index): member for index, member in enumerate(present.T)}
+    intervals = score_intervals(sums, means, units, members)
     bounded = []
     for interval, member in zip(intervals.values(), present.T, strict=True):
         bounded.append(bound(interval, member, units, scale))
@@ -139,7 +147,7 @@ def bound(
     fewer than `LEAST_UNITS` that disagree.
     """
     faces = int(member.sum())
-    count = faces if units is None else len(np.unique(units[member]))  # of persons or images
+    count = count_units(member, units)
     mean = interval["mean"]
     low = interval["low"]
     high = interval["high"]

@@ -142,16 +142,16 @@ def score_faces(
         subtracted = scores({name: sums[f"minus {name}"] for name in names}, labels)
         return {name: value - subtracted[name] for name, value in result.items()}
 
-    intervals = score_intervals(values, results, units)
+    label = targets.argmax(1)  # (N,)
+    of_recalls = {recall_name(name): label == index for index, name in enumerate(labels)}
+    intervals = score_intervals(values, results, units, members=of_recalls)
 
     # shares of faces that all agree need other bounds
     scale: Scale = "share" if minus is None else "difference"
-    label = targets.argmax(1)  # (N,)
     every = np.ones(len(targets), bool)
     intervals["accuracy"] = bound(intervals["accuracy"], every, units, scale)
-    for index, name in enumerate(labels):
-        recall = recall_name(name)
-        intervals[recall] = bound(intervals[recall], label == index, units, scale)
+    for name, member in of_recalls.items():
+        intervals[name] = bound(intervals[name], member, units, scale)
 
     # these are no shares of faces
     for name in ("cross-entropy", *AGREEMENTS):
@@ -162,8 +162,8 @@ def score_faces(
     sizes = np.bincount(label)
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
     for name in ("macro F1", "UAR"):
-        member = rarest if has_no_width(intervals[name]) else every
-        intervals[name] = bound(intervals[name], member, units, scale)
+        limiting = rarest if has_no_width(intervals[name]) else every
+        intervals[name] = bound(intervals[name], limiting, units, scale)
         intervals[name]["faces"] = len(targets)
 
     # Resamples add noise to each bin, whose absolute values only add up: no bootstrap covers it.

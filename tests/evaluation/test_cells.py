@@ -158,6 +158,13 @@ def test_columns_of_other_types_are_no_numbers(cells: pa.ChunkedArray) -> None:
         read_numbers(cells)
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.date32(), pa.duration("s"), pa.binary()])
+def test_an_empty_column_of_another_type_is_named(kind: pa.DataType) -> None:
+    with pytest.raises(BadCellError) as error:
+        read_numbers(pa.chunked_array([], kind))
+    assert error.value.cell == kind
+
+
 def test_whole_numbers() -> None:
     check_whole_cells(np.array([0, -1, math.nan, 2.0**53]))
     for wrong in (0.5, 2.0**60):

@@ -22,7 +22,7 @@ from statsmodels.stats.multitest import multipletests
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation import inference
-from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.expression import compare_models, evaluate_faces
 from fer_vit.evaluation.groups import (
     FEW,
@@ -42,6 +42,7 @@ from fer_vit.evaluation.inference import (
     standard_error,
     t_p,
 )
+from fer_vit.evaluation.outputs import score_head
 from fer_vit.evaluation.scores import (
     AGREEMENTS,
     confusion_matrix,
@@ -289,10 +290,11 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
 
 def test_means_and_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(1).gamma(1.0, size=(60, 3))
-    level = 1 - 2 * norm.sf(np.sqrt(60 / 59) * student.isf(0.025, 59))
     values[40:, 2] = np.nan  # faces without a value do not count
     for column, interval in zip(values.T, mean_intervals(values), strict=True):
         column = column[np.isfinite(column)]
+        number = len(column)
+        level = 1 - 2 * norm.sf(np.sqrt(number / (number - 1)) * student.isf(0.025, number - 1))
         expected = bootstrap(
             (column,),
             np.mean,
@@ -320,6 +322,44 @@ def test_intervals_of_few_persons_contain_the_truth(persons: int) -> None:
         width = expected.high - expected.low
         assert result["high"] - result["low"] == pytest.approx(width, rel=0.2)
     assert 0.88 * 300 < hits < 0.98 * 300
+
+
+@pytest.mark.parametrize("persons", [6, 8, 12])
+def test_few_persons_with_a_value_among_many_have_as_wide_intervals(persons: int) -> None:
+    """An expression of few persons in a large data set has the interval of few persons."""
+    rng = np.random.default_rng(persons)
+    values = np.full((200, 150), np.nan)
+    values[:persons] = rng.normal(size=(persons, 150))  # as many studies
+    ratios = []
+    for column, result in zip(values.T, mean_intervals(values), strict=True):
+        expected = ttest_1samp(column[:persons], 0).confidence_interval()
+        ratios.append((result["high"] - result["low"]) / (expected.high - expected.low))
+    # about 0.85 with the percentiles of 200 persons; resamples also differ in how many of the few
+    # they have
+    assert 1.0 < np.mean(ratios) < 1.3
+
+
+def test_errors_of_outputs_have_one_interval_with_and_without_another_model() -> None:
+    """`evaluate` and `evaluate --against`, where few of many faces have a target."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(100, 1))
+    targets = np.where(np.arange(100)[:, None] < 9, rng.normal(size=(100, 1)), np.nan)
+    units = np.arange(100)
+    error = score_head("movements", HeadOutputs("movements", ["a"], values, targets), units)
+    (expected,) = mean_intervals(np.abs(values - targets), units)
+    assert error["a"]["MAE"] == pytest.approx(expected)
+
+
+def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
+    """As the mean of whether these are recognized, among other faces or not."""
+    rng = np.random.default_rng(0)
+    label = np.repeat([0, 1], [12, 188])
+    guess = np.where(rng.random(200) < 0.7, label, 1 - label)
+    results = score_faces(np.eye(2)[guess] * 0.8 + 0.1, np.eye(2)[label], ("calm", "bored"))
+    for index, name in enumerate(("calm", "bored")):
+        hits = np.where(label == index, guess == label, np.nan)
+        (expected,) = mean_intervals(hits[:, None].astype(float), scale="share")
+        assert results[f"recall of {name}"] == expected
 
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
