@@ -6,6 +6,10 @@ const dialog = document.querySelector('dialog');
 const inline = faces.length <= INLINE;
 const runs = new Map();  // the last smoothed expression by person
 
+/* Whether the photo of a face has further faces. */
+const shared = number => [faces[number - 1], faces[number + 1]].some(near =>
+  near !== undefined && near.name === faces[number].name && near.track === null);
+
 /* The gallery: built once, then only hidden, shown and sorted. Of a person in a clip it has the changes of expression. */
 function makeCard(face, number) {
   const label = face.order[0];
@@ -19,11 +23,9 @@ function makeCard(face, number) {
   const card = element('button', {type: 'button', class: 'card', title: face.name}, photo,
     element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${probability(face.probabilities[label])}`),
     element('bdi', {class: 'name'}, file(face.name)));
-  if (face.track !== null) {
-    card.append(element('span', {class: 'where'}, face.where),
-      element('span', {class: 'top'}, `smoothed: ${labels[face.smoothed]}`));
-  }
-  if (shares[top] > 0) card.append(element('span', {class: 'top'}, `${regions[top]} ${signedPercent(shares[top])}`));
+  if (face.track !== null || shared(number)) card.append(element('span', {class: 'where'}, face.where));
+  if (face.track !== null) card.append(element('span', {class: 'top'}, `smoothed: ${labels[face.smoothed]}`));
+  if (shares[top] > 0) card.append(element('span', {class: 'top'}, `mainly ${regions[top]} ${signedPercent(shares[top])}`));
   for (const text of face.warnings) card.append(element('span', {class: 'flag'}, text));
   card.addEventListener('click', () => openFace(number, () => shown, () => cards[current].card));
   gallery.append(card);
@@ -45,7 +47,6 @@ function makeInline(face) {
 
 gallery.classList.toggle('inline', inline);
 form.hidden = inline;
-document.querySelector('#faces > .note').hidden = inline;
 const cards = faces.map(inline ? makeInline : makeCard);
 const ranks = {found: () => 0, most: (a, b) => b.sure - a.sure, least: (a, b) => a.sure - b.sure};
 let ordered = 'found';
@@ -63,10 +64,27 @@ function filter() {
   if (order !== ordered) gallery.append(...line.map(i => cards[i].card));
   ordered = order;
   shown = line.filter(i => !cards[i].card.hidden);
-  for (const {figure, numbers} of groups) figure.hidden = numbers.every(i => cards[i].card.hidden);
+  for (const {figure, numbers, boxes} of groups) {
+    figure.hidden = numbers.every(i => cards[i].card.hidden);
+    boxes.forEach((box, k) => box.classList.toggle('filtered', cards[numbers[k]].card.hidden));
+  }
+  const none = shown.length === 0;
+  document.querySelector('#faces > .none').hidden = !none;
+  document.querySelector('#faces > .note').hidden = none || inline;
   form.querySelector('output').value = `${shown.length} of ${faces.length} faces`;
 }
-form.addEventListener('input', filter);
+
+/* What is found begins below the form, which may lie over a part of the page far below. */
+function filterFromTop() {
+  filter();
+  const section = document.querySelector('#faces');
+  if (section.getBoundingClientRect().top < 0) section.scrollIntoView();
+}
+form.addEventListener('input', filterFromTop);
+document.querySelector('.none button').addEventListener('click', () => {
+  form.reset();
+  filterFromTop();
+});
 form.addEventListener('submit', event => event.preventDefault());
 
 /* Photos with several faces. */
@@ -80,7 +98,10 @@ let line;  // what the arrows walk along
 let back;  // where the focus goes in the end
 const large = makePanel();
 dialog.prepend(large);
-large.querySelector('header').append(dialog.querySelector('nav'));
+large.prepend(dialog.querySelector('nav'));
+
+/* The address of an open face, which can be sent to others. */
+const ADDRESS = /^#face-(\d+)$/;
 
 function openFace(number, along, home) {
   line = along;
@@ -90,8 +111,22 @@ function openFace(number, along, home) {
     cards[number].card.focus();
     return;
   }
+  history.pushState(null, '', `#face-${number}`);
   step(0, number);
 }
+
+/* Opens the face of the address, or closes the open one: a link, or the browser's Back. */
+function followAddress() {
+  const number = Number(location.hash.match(ADDRESS)?.[1] ?? NaN);
+  if (!faces[number]) {
+    dialog.close();
+    return;
+  }
+  line = () => [...faces.keys()];
+  back = () => cards[current].card;
+  step(0, number);
+}
+addEventListener('popstate', followAddress);
 
 function step(by, from = current) {
   const at = line().indexOf(from) + by;
@@ -106,6 +141,7 @@ function step(by, from = current) {
     when.replaceChildren(...person ? [expressionKey(), when.timeline] : []);
   }
   when.timeline?.place(current);
+  history.replaceState(null, '', `#face-${current}`);
   if (!dialog.open) dialog.showModal();
   large.showFace(face);
   dialog.scrollTop = by ? dialog.scrollTop : 0;
@@ -114,7 +150,10 @@ dialog.querySelector('.before').addEventListener('click', () => step(-1));
 dialog.querySelector('.after').addEventListener('click', () => step(1));
 dialog.querySelector('.close').addEventListener('click', () => dialog.close());
 dialog.addEventListener('click', event => { if (event.target === dialog) dialog.close(); });
-dialog.addEventListener('close', () => back?.().focus());
+dialog.addEventListener('close', () => {
+  if (ADDRESS.test(location.hash)) history.replaceState(null, '', location.pathname);
+  back?.().focus();
+});
 dialog.addEventListener('keydown', event => {
   if (event.target.matches('select') || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
   event.preventDefault();
@@ -124,4 +163,5 @@ dialog.addEventListener('keydown', event => {
 showPeople();
 showAverages();
 filter();
+if (!inline) followAddress();
 if (window !== parent) document.documentElement.className = 'framed';

@@ -259,9 +259,9 @@ def test_one_click_shows_how_regions_exchange_information(
     page, wrong = browser
     dialog = page.locator("dialog")
     page.locator(".card").first.click()
-    assert dialog.locator(".meaning p").text_content() == "Pixels."
+    assert dialog.locator(".meaning p").first.text_content() == "Pixels."
     dialog.get_by_text("How regions exchange information").click()
-    assert dialog.locator(".meaning p").text_content() == "Attention <b>."
+    assert dialog.locator(".meaning p").first.text_content() == "Attention <b>."
     assert rows(page) == [["mouth", "80%"], ["chin", "20%"]]
     assert rows(page, 1) == [["mouth, chin", "40%", "30%"]]
     assert dialog.locator("svg text").all_text_contents() == ["mouth 80%", "chin 20%"]
@@ -531,6 +531,25 @@ def overlap(first: Sequence[float], second: Sequence[float]) -> bool:
     return across and first[1] < second[3] - 0.1 and second[1] < first[3] - 0.1
 
 
+def write_crowd(folder: Path, label: str, faces: int) -> Path:
+    """Writes a page with a photo of several faces with one label, three in a row."""
+    records = []
+    photo = np.full((600, 600, 3), 90, np.uint8)
+    for number in range(faces):
+        row, column = divmod(number, 3)
+        left = 200.0 * column + 20
+        top = 200.0 * row + 30 + 8 * (number % 3)
+        view = replace(
+            make_view("a/" + "very_long_name_" * 8 + ".jpg"),
+            face=make_face({"neutral": 0.1, label: 0.8, "a": 0.1}, face=number),
+            photo=photo,
+            box=np.array([left, top, left + 90, top + 110]),
+        )
+        records.append(save_face(folder, number, view, make_evidence(), REGIONS))
+    write_page(folder / "index.html", {}, ["neutral", label, "a"], records, **VIEWS)
+    return folder / "index.html"
+
+
 CROWDS = [
     ("happiness", 1280),
     ("سعادة غامرة جدا", 390),
@@ -540,41 +559,130 @@ CROWDS = [
 
 
 @pytest.mark.parametrize(("label", "width"), CROWDS)
-def test_names_in_a_crowd_cover_no_name_and_no_face(
+def test_names_in_a_photo_cover_no_name_and_no_face(
     label: str, width: int, chrome: Browser, tmp_path: Path
 ) -> None:
-    records = []
-    photo = np.full((600, 900, 3), 90, np.uint8)
-    for number in range(24):
-        row, column = divmod(number, 6)
-        left = 150.0 * column + 20
-        top = 150.0 * row + 8 * (number % 3)
-        view = replace(
-            make_view("a/" + "very_long_name_" * 8 + ".jpg"),
-            face=make_face({"neutral": 0.1, label: 0.8, "a": 0.1}, face=number),
-            photo=photo,
-            box=np.array([left, top, left + 90, top + 110]),
-        )
-        records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
-    labels = ["neutral", label, "a"]
-    write_page(tmp_path / "index.html", {}, labels, records, **VIEWS)
-    with on_screen(chrome, tmp_path / "index.html", width, "light") as page:
+    file = write_crowd(tmp_path, label, 8)
+    with on_screen(chrome, file, width, "light") as page:
         assert loaded(page.locator(".whole img"))
         boxes = page.locator(".whole button")
         expect(boxes.first.locator("span")).to_have_attribute("style", re.compile("top"))
         page.evaluate(TWO_FRAMES)  # names are placed again when the photo has its size
         shapes = boxes.evaluate_all(SHAPES)
         shown = [shape for shape in shapes if shape["shown"]]
-        assert shown or width == 390  # a phone has no room for long names
+        assert shown
         for shape in shown:
             for second in shapes:
                 if second is shape:
                     continue
                 assert not overlap(shape["name"], second["box"])
                 assert not (second["shown"] and overlap(shape["name"], second["name"]))
-        assert page.locator(".groups .key").all_inner_texts() == [f"{label} 24"]
+        assert page.locator(".groups .key").all_inner_texts() == [f"{label} 8"]
         assert page.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
         hidden = page.locator(".whole .unnamed").first
         if hidden.count():
             hidden.focus()
             expect(hidden.locator("span")).to_be_visible()
+
+
+def test_names_in_a_crowd_are_shown_on_request(chrome: Browser, tmp_path: Path) -> None:
+    page, wrong = opened(chrome, write_crowd(tmp_path, "happiness", 9).as_uri())
+    names = page.locator(".whole span")
+    expect(page.locator(".whole .unnamed")).to_have_count(9)
+    for name in names.all():
+        expect(name).to_be_hidden()
+    page.locator(".whole button").nth(4).focus()
+    expect(names.nth(4)).to_be_visible()
+    assert page.locator(".groups .key").all_inner_texts() == ["happiness 9"]
+    assert wrong == []
+
+
+def test_the_result_of_a_face_is_a_sentence(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
+    result = dialog.locator(".result")
+    expect(result).to_have_text("For happiness: mouth +25%. Against it: chin -50%.")
+    dialog.locator("select[name=target]").select_option('happiness rather than "><i>x')
+    expect(result).to_have_text('For happiness rather than "><i>x: mouth +90%, chin +10%.')
+    dialog.get_by_text("How regions exchange information").click()
+    expect(result).to_have_text("The output takes most from: mouth 80%, chin 20%.")
+
+
+def test_bars_of_shares_have_the_same_scale_on_all_faces(opened_face: Page) -> None:
+    dialog = opened_face.locator("dialog")
+    ends = dialog.locator(".numbers .ends").first.locator("small")
+    bars = dialog.locator(".numbers .bar")
+    expect(ends).to_have_text(["-50%", "0", "+50%"])
+    assert bars.first.evaluate(WIDTH) == pytest.approx(0.5 * 0.25 / 0.5)
+    dialog.locator("select[name=target]").select_option('happiness rather than "><i>x')
+    expect(ends).to_have_text(["-100%", "0", "+100%"])  # of shares above a half
+    assert bars.first.evaluate(WIDTH) == pytest.approx(0.5 * 0.9)
+    dialog.get_by_text("How regions exchange information").click()
+    expect(ends).to_have_text(["0", "100%"])
+    assert bars.first.evaluate(WIDTH) == pytest.approx(0.8, abs=0.002)  # in steps of a byte
+
+
+def test_an_open_face_has_an_address(chrome: Browser, file: Path) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    dialog = page.locator("dialog")
+    page.locator(".card").nth(1).click()
+    assert page.evaluate("location.hash") == "#face-1"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("location.hash") == "#face-2"
+    page.evaluate("history.back()")
+    expect(dialog).to_be_hidden()
+    page.evaluate("history.forward()")
+    expect(dialog.locator(".name")).to_have_text("broken ?.png")
+    page.keyboard.press("Escape")
+    assert page.evaluate("location.hash") == ""
+    linked, faults = opened(chrome, f"{file.as_uri()}#face-3")
+    expect(linked.locator("dialog .name")).to_have_text("folder/last.png")
+    unknown, more = opened(chrome, f"{file.as_uri()}#face-99")
+    expect(unknown.locator("dialog")).to_be_hidden()
+    assert wrong + faults + more == []
+
+
+def test_a_search_without_a_match_offers_all_faces(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    page.get_by_label("File name").fill("zzz")
+    none = page.locator("#faces > .none")
+    expect(none).to_be_visible()
+    expect(page.locator("#faces > .note")).to_be_hidden()
+    none.get_by_role("button").click()
+    expect(page.locator(".card:visible")).to_have_count(4)
+    expect(none).to_be_hidden()
+    assert wrong == []
+
+
+def test_a_filter_dims_the_boxes_of_other_faces(chrome: Browser, tmp_path: Path) -> None:
+    page, wrong = opened(chrome, write_crowd(tmp_path, "happiness", 4).as_uri())
+    page.get_by_label("Order").select_option("most")
+    expect(page.locator(".whole .filtered")).to_have_count(0)
+    page.evaluate("cards[0].label = 0")
+    page.locator(".filter").get_by_text("happiness 4").click()
+    expect(page.locator(".whole .filtered")).to_have_count(1)
+    assert page.locator(".whole button").nth(0).evaluate(OPACITY) < 0.5
+    assert wrong == []
+
+
+def test_the_names_of_boxes_lie_below_the_filter(chrome: Browser, tmp_path: Path) -> None:
+    file = write_crowd(tmp_path, "happiness", 4)
+    with on_screen(chrome, file, 390, "light") as page:
+        assert loaded(page.locator(".whole img"))
+        page.evaluate("document.body.style.paddingBottom = '200vh'")
+        name = page.locator(".whole button:not(.unnamed) span").first
+        expect(name).to_be_visible()
+        covered = name.evaluate(UNDER_FORM)
+        assert covered, "the form is not above the name"
+
+
+WIDTH = "bar => Number(bar.style.getPropertyValue('--w'))"
+OPACITY = "part => Number(getComputedStyle(part).opacity)"
+UNDER_FORM = """name => {
+    const form = document.querySelector('.filter');
+    const top = name.getBoundingClientRect().top;
+    scrollBy(0, top - form.getBoundingClientRect().height / 2);
+    const {left, right, top: y, bottom} = name.getBoundingClientRect();
+    const seen = document.elementFromPoint((left + right) / 2, (y + bottom) / 2);
+    return form.contains(seen);
+}"""
+"""Scrolls until a name lies behind the form that sticks to the top; returns what is in front."""

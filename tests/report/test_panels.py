@@ -91,6 +91,25 @@ def test_movements_are_bars_by_side_and_add_up_from_their_terms(
     assert wrong == []
 
 
+def test_bars_of_movements_are_equally_long_with_and_without_sides(
+    chrome: Browser, file: Path
+) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    tracks = page.locator(".movements .wide").first.locator(".bar")
+    widths = tracks.evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
+    assert widths == pytest.approx([widths[0]] * 3, abs=0.5)
+    assert wrong == []
+
+
+def test_the_terms_of_all_angles_have_one_scale(chrome: Browser, file: Path) -> None:
+    page, wrong = opened(chrome, file.as_uri())
+    page.locator(".pose summary").click()
+    scales = page.locator(".pose .ends").all_inner_texts()
+    assert scales == [scales[0]] * 2
+    assert "+2.0" in scales[0]  # the largest term of yaw; those of roll are 0
+    assert wrong == []
+
+
 def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -> None:
     page, wrong = opened(chrome, file.as_uri())
     dials = page.locator(".dials figcaption").all_inner_texts()

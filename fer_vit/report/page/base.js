@@ -84,11 +84,24 @@ function table(caption, head, rows) {
     element('tbody', {}, ...bodyRows));
 }
 
-/* Signed values with one scale for all of them. */
-function signedTable(caption, names, values, text) {
-  const most = Math.max(1e-9, ...values.map(Math.abs));
-  const rows = names.map((name, i) => [name, signedBar(values[i] / most), text(values[i], i)]);
+/* The largest absolute value, which is the end of a scale from its middle. */
+const endOf = values => Math.max(1e-9, ...values.map(Math.abs));
+
+/* The end of a scale of shares: the same for all faces, so that their bars can be compared. */
+const shareEnd = shares => (endOf(shares) > .5 ? 1 : .5);
+
+/* Signed values as bars on a scale from `-end` to `end`. */
+function signedTable(caption, names, values, text, end = endOf(values)) {
+  const rows = names.map((name, i) => [name, signedBar(values[i] / end), text(values[i], i)]);
   return table(caption, ['name', 'size from the middle', 'value'], rows);
+}
+
+/* A table with the scale of its bars below them. */
+function withScale(made, ...ends) {
+  const marks = ends.map(text => element('small', {}, text));
+  const scale = element('td', {}, element('span', {class: 'ends'}, ...marks));
+  made.append(element('tfoot', {'aria-hidden': 'true'}, element('tr', {}, element('td'), scale, element('td'))));
+  return made;
 }
 
 /* Colours of expressions, by their indices, with the text of each. */

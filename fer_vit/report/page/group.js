@@ -1,5 +1,5 @@
 /* Photos with several faces, whole and small; a box opens its face. */
-const CROWD = 8;  // faces above which a photo is shown larger
+const CROWD = 8;  // faces above which a photo is shown larger, with names on request only
 
 function makeGroup(first) {
   const {name} = faces[first];
@@ -13,7 +13,7 @@ function makeGroup(first) {
       expressionCounts(numbers)));
   document.querySelector('.groups').append(figure);
   new ResizeObserver(() => placeNames(whole, boxes)).observe(whole);
-  return {figure, numbers};
+  return {figure, numbers, boxes};
 }
 
 function faceBox(number, numbers) {
@@ -37,7 +37,8 @@ function expressionCounts(numbers) {
 }
 
 /* Names of faces, large faces first. A name that would cover another name or face, or leave the
-   photo, is shown when its box is pointed at; the colour of the box is always the expression's. */
+   photo, is shown when its box is pointed at, and so are all names of a crowd; the colour of the box
+   is always the expression's. */
 function placeNames(whole, boxes) {
   const photo = whole.getBoundingClientRect();
   const edges = new Map(boxes.map(box => [box, box.getBoundingClientRect()]));
@@ -52,7 +53,7 @@ function placeNames(whole, boxes) {
     const places = [left, right - width].map(x => ({left: x, top: y, right: x + width, bottom: y + height}));
     const fits = place => within(place, photo) && !taken.some(shown => overlap(place, shown)) &&
       !boxes.some(face => face !== box && overlap(place, edges.get(face)));
-    const place = places.find(fits);
+    const place = boxes.length > CROWD ? undefined : places.find(fits);
     box.classList.toggle('unnamed', !place);
     if (place) taken.push(place);
     const shown = place ?? places.find(candidate => within(candidate, photo)) ?? places[0];

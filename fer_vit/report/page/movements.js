@@ -1,5 +1,6 @@
 /* Facial movements: the strongest on their regions, all in a table, and the terms of any one. */
 const WEAK = .1;  // intensity below which a movement is in the folded part of the table
+const isStrong = value => Number(value.toFixed(2)) >= WEAK;  // as the number on the page is rounded
 const DRAWN = 6;  // movements on the picture, at most
 
 /* Movements by their name without the side: {name, sides: {right, left} or {both}, value}; indices by side. */
@@ -18,10 +19,11 @@ function movementGroups({values}, {names}) {
 }
 
 function movementTable(caption, groups, {values}) {
-  const level = index => element('span', {class: 'level'}, bar(values[index]), values[index].toFixed(2));
+  // All bars are equally long, also of a movement without sides, which stands between the sides.
+  const level = (index, kind = 'level') => element('span', {class: kind}, bar(values[index]), values[index].toFixed(2));
   const rows = groups.map(({name, sides}) => (sides.both === undefined
     ? [name, level(sides.right), level(sides.left)]
-    : [name, element('td', {colspan: 2}, level(sides.both))]));
+    : [name, element('td', {colspan: 2}, level(sides.both, 'level both'))]));
   const made = table(caption, ['movement', 'right', 'left'], rows);
   made.classList.add('wide');
   return made;
@@ -32,7 +34,7 @@ function strongestByRegion({values}, {names, places}, face) {
   const strongest = new Map();
   names.forEach((name, index) => {
     const place = places[index];
-    if (place === null || !face.boxes[place] || values[index] < WEAK) return;
+    if (place === null || !face.boxes[place] || !isStrong(values[index])) return;
     if (values[index] > (values[strongest.get(place)] ?? 0)) strongest.set(place, index);
   });
   return [...strongest.values()].sort((a, b) => values[b] - values[a]).slice(0, DRAWN);
@@ -71,24 +73,26 @@ function drawLevel({svg, text, width}, name, value, [centre, middle], taken) {
   svg.append(element('text', {x, y: y + .1 * text, 'font-size': text}, name));
 }
 
-function movementTerms(data, {names, bias}, face) {
+function movementTerms(data, shared, face) {
+  const {names} = shared;
   const choice = element('select', {'aria-label': 'Movement'});
   const order = [...names.keys()].sort((a, b) => data.values[b] - data.values[a]);
-  choice.append(...order.map(index => element('option', {value: index}, `${names[index]} ${data.values[index].toFixed(2)}`)));
+  choice.append(...order.map(index => element('option', {value: index}, names[index])));
   const place = element('div');
   const show = () => {
     const index = Number(choice.value);
-    place.replaceChildren(termsTable('logits; their sum gives the intensity', bias[index], data.face[index], data.regions[index], face, 2));
+    const caption = `in logits; their sum, on a logistic curve, is the intensity ${data.values[index].toFixed(2)}`;
+    place.replaceChildren(termsTable(caption, face, termsOf(data, shared, face, index), 2));
   };
   choice.addEventListener('input', show);
   show();
-  return element('details', {}, element('summary', {}, 'What each is made of'), element('p', {}, choice), place);
+  return element('details', {}, element('summary', {}, TERMS), element('p', {}, choice), place);
 }
 
 CHARTS.movements = (data, shared, face) => {
   const groups = movementGroups(data, shared);
-  const strong = groups.filter(group => group.value >= WEAK);
-  const weak = groups.filter(group => group.value < WEAK);
+  const strong = groups.filter(group => isStrong(group.value));
+  const weak = groups.filter(group => !isStrong(group.value));
   const parts = [
     element('div', {class: 'onface'}, movementPicture(data, shared, face)),
     element('div', {class: 'numbers'}, movementTable('estimated intensity from 0 to 1, no FACS coding; left and right are the person\u2019s', strong, data)),

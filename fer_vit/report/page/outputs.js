@@ -12,9 +12,12 @@ CHARTS.outputs = (data, shared, face) => {
   };
 };
 
-/* What each output of a head is made of. */
-function outputTerms(data, {names, bias, unit, bounded}, face, digits) {
+/* What each output of a head is made of, all on one scale. */
+function outputTerms(data, shared, face, digits) {
+  const {names, unit, bounded} = shared;
   const scale = bounded ? ', before it is bounded' : unit && ` in ${unit}`;
-  const tables = names.map((name, k) => termsTable(name + scale, bias[k], data.face[k], data.regions[k], face, digits));
-  return element('details', {}, element('summary', {}, 'What each is made of'), ...tables);
+  const terms = names.map((_, k) => termsOf(data, shared, face, k));
+  const end = endOf(terms.flat());
+  const tables = names.map((name, k) => termsTable(name + scale, face, terms[k], digits, end));
+  return element('details', {}, element('summary', {}, TERMS), element('div', {class: 'terms'}, ...tables));
 }

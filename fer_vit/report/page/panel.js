@@ -5,6 +5,7 @@ const MODES = {
     draw: (box, face, state) => {
       const target = chosenTarget(face, state);
       drawAttribution(startPicture(box.querySelector('svg'), face, state.map), target, state);
+      box.querySelector('.result')?.replaceChildren(attributionSentence(face, target));
       fill(box, attributionLegend(face, target, state), attributionTables(face, target));
     },
   },
@@ -13,6 +14,7 @@ const MODES = {
     draw: (box, face, state) => {
       const seen = attention(face, Number(state.view));
       drawAttention(startPicture(box.querySelector('svg'), face, true), seen, state);
+      box.querySelector('.result')?.replaceChildren(attentionSentence(face, seen));
       fill(box, attentionLegend(face, seen, state), attentionTables(face, seen, Number(state.view)));
     },
   },
@@ -39,9 +41,32 @@ function drawBox(box, face, form) {
   for (const part of form.querySelectorAll('.attention')) part.hidden = !looks;
   form.querySelector('.map').hidden = looks && !PATCHES;
   form.nextElementSibling.querySelector('p').textContent = meaning[state.mode] ?? '';
+  form.nextElementSibling.querySelector('.pairs').hidden = looks || !face.interactions.length;
   MODES[state.mode].draw(box, face, state);
   const of = face.label ?? `${labels[face.order[0]]}, ${file(face.name)}`;
   box.querySelector('svg').setAttribute('aria-label', `${MODES[state.mode].title}: ${of}`);
+}
+
+/* The result in words: the regions with the largest shares. */
+const NAMED = 3;  // regions of a sentence, at most
+const SMALL = .05;  // shares below which a region is not in a sentence
+
+function attributionSentence(face, {name, shares}) {
+  const named = sign => largest(shares, shares.length)
+    .filter(r => face.boxes[r] && sign * shares[r] >= SMALL)
+    .slice(0, NAMED)
+    .map(r => `${regions[r]} ${signedPercent(shares[r])}`)
+    .join(', ');
+  const pro = named(1);
+  const contra = named(-1);
+  const parts = [`For ${name}: ${pro || 'no region'}.`];
+  if (contra) parts.push(`Against it: ${contra}.`);
+  return parts.join(' ');
+}
+
+function attentionSentence(face, {output}) {
+  const named = largest(output, NAMED).filter(r => face.boxes[r]).map(r => `${regions[r]} ${percent(output[r])}`);
+  return named.length ? `The output takes most from: ${named.join(', ')}.` : '';
 }
 
 /* Legends. */
@@ -91,11 +116,14 @@ const present = face => [...regions.keys()].filter(r => face.boxes[r]);
 
 function attributionTables(face, {index, shares}) {
   const shown = present(face);
-  const tables = [signedTable('contribution of regions; absolute values add up to 100%', shown.map(r => regions[r]), shown.map(r => shares[r]),
-    (share, i) => signedPercent(share) + interval(face, shown[i], signedPercent))];
+  const end = shareEnd(shares);
+  const contributions = signedTable('contribution of regions; absolute values add up to 100%',
+    shown.map(r => regions[r]), shown.map(r => shares[r]),
+    (share, i) => signedPercent(share) + interval(face, shown[i], signedPercent), end);
+  const tables = [withScale(contributions, signedPercent(-end), '0', signedPercent(end))];
   if (index === 0 && face.interactions.length) {
     const rows = face.interactions.slice(0, 2 * ARCS).map(([a, b, logits]) => [`${regions[a]}, ${regions[b]}`, signed(logits)]);
-    tables.push(table('interactions of regions', ['pair', 'logits'], rows));
+    tables.push(table('pairs that count more (+) or less (-) together than each alone, in logits', ['pair', 'logits'], rows));
   }
   return tables;
 }
@@ -103,10 +131,11 @@ function attributionTables(face, {index, shares}) {
 function attentionTables(face, {pairs, output}, view) {
   const bounds = index => view ? '' : interval(face, index, percent);
   const shown = present(face);
-  const most = Math.max(1e-9, ...output);
+  const end = shareEnd(output);
   const equal = 1 / shown.length;
-  const rows = shown.map(r => [regions[r], bar(output[r] / most, equal / most), percent(output[r]) + bounds(R + r)]);
-  const tables = [table('attention to the output; the line is an equal share', ['region', 'size', 'share'], rows)];
+  const rows = shown.map(r => [regions[r], bar(output[r] / end, equal / end), percent(output[r]) + bounds(R + r)]);
+  const received = table('attention to the output; the line is an equal share', ['region', 'size', 'share'], rows);
+  const tables = [withScale(received, '0', percent(end))];
   if (pairs.length) {
     const between = pairs.map(({a, b, takes, gives}) => [`${regions[a]}, ${regions[b]}`,
       percent(takes) + bounds(2 * R + a * R + b), percent(gives) + bounds(2 * R + b * R + a)]);
