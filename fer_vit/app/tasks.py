@@ -7,9 +7,10 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from io import StringIO
+from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -24,14 +25,14 @@ from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
 from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
-from fer_vit.faces import NO_FACE, OK, Faces, no_faces
+from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import list_outputs, load
+from fer_vit.predict.recognizer import Recognizer, list_outputs, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
@@ -162,14 +163,13 @@ def make_table(
     """Makes the table of a task; as JSON, one list of rows."""
     model = load_cached(task.model)
     table = Path("..", task.table)
-    if table.suffix != ".json":
-        outputs = Outputs(table, heads=task.outputs)
-        predict_table(model, paths, options, outputs, refused=refused)
+    is_json = table.suffix == ".json"
+    written = table.with_suffix(".jsonl") if is_json else table
+    photos = recognize_others(model, paths, options, refused)
+    predict_table(model, photos, paths, options, Outputs(written, heads=task.outputs))
+    if not is_json:
         return
-    lines = table.with_suffix(".jsonl")
-    outputs = Outputs(lines, heads=task.outputs)
-    predict_table(model, paths, options, outputs, refused=refused)
-    with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
+    with written.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
         before = "["
         for row in rows:
             file.write(before + row.rstrip("\n"))
@@ -205,7 +205,8 @@ def make_report(
 
     outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
-        predict_table(model, paths, options, outputs, on_faces=collect, refused=refused)
+        photos = recognize_others(model, paths, options, refused)
+        predict_table(model, photos, paths, options, outputs, on_faces=collect)
     except FerVitError:
         if not table.exists():
             raise
@@ -218,11 +219,11 @@ def make_report(
     sentences = {"messages": messages, "warnings": warnings}
     send({"state": "found", **sentences})
 
-    photos = {str(path): by_path[str(path)].faces for path in paths if path not in clips}
-    files = name_pictures(photos)
-    decoded = draw_photos(photos, files)
+    faces_by_photo = {str(path): by_path[str(path)].faces for path in paths if path not in clips}
+    files = name_pictures(faces_by_photo)
+    decoded = draw_photos(faces_by_photo, files)
     if task.explain:
-        in_photos = sum(len(faces) for faces in photos.values())
+        in_photos = sum(len(faces) for faces in faces_by_photo.values())
         write_explanations(
             task, paths, options, Known(decoded, watched), min(in_photos, MAX_FACES), send
         )
@@ -291,6 +292,26 @@ def refuse_large(paths: Sequence[Path], end: float) -> dict[Path, str]:
         except ImageError as error:
             refused[path] = f"{error}: make it smaller"
     return refused
+
+
+def recognize_others(
+    model: Recognizer, sources: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
+) -> Iterator[Faces]:
+    """Yields each photo and frame, in order, with its faces.
+
+    Files that are `refused` have this status and are not read.
+    """
+    scheme = model.scheme(options.detector)
+    read = [source for source in sources if source not in refused]
+    by_source = groupby(model.recognize(read, options), lambda faces: faces.infos[0].index)
+    for index, source in enumerate(sources):
+        if source in refused:
+            yield no_faces([PhotoInfo(str(source), refused[source], index)], scheme)
+            continue
+        _, parts = next(by_source)
+        for faces in parts:
+            infos = tuple(replace(info, index=index) for info in faces.infos)
+            yield replace(faces, infos=infos)
 
 
 @dataclass

@@ -163,7 +163,8 @@ def predict(
     if in_chunks:
         LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
     else:
-        LOGGER.info(predict_table(recognizer, sources, options, wanted, started))
+        photos = recognizer.recognize(sources, options, started)
+        LOGGER.info(predict_table(recognizer, photos, sources, options, wanted))
 
 
 def add_options(parser: ArgumentParser) -> None:

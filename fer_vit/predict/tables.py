@@ -8,8 +8,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -22,14 +21,13 @@ from tqdm import tqdm
 from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, no_faces
+from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.reading import Started
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
@@ -50,31 +48,36 @@ class Checked(NamedTuple):
 
 def predict_table(
     model: Recognizer,
+    photos: Iterable[Faces],
     images: Sequence[Path],
     options: PhotoOptions,
     outputs: Outputs,
-    started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
-    refused: Mapping[Path, str] | None = None,
 ) -> str:
     """Writes a table of the faces in photos and videos; returns a summary.
 
-    `on_faces` gets each photo and frame with its faces. Files that are `refused` are not read: they
-    have a row with this status. The table is complete even if the marked copy fails.
+    The table is complete even if the marked copy fails.
+
+    Args:
+        model: What recognizes the faces.
+        photos: Each photo and frame with its faces, in the order of `images`, see
+            `Recognizer.recognize`.
+        images: The files.
+        options: How they are read.
+        outputs: What is written.
+        on_faces: Gets each photo and frame with its faces, when its rows are written.
     """
     check_heads(outputs.heads, model.heads, model.name)
     check_intervals(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
         model=model,
+        photos=photos,
         images=images,
-        options=options,
         share={outputs.table: images},
         facts=facts,
         outputs=outputs,
-        started=started,
         on_faces=on_faces,
-        refused=refused,
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:
@@ -120,7 +123,8 @@ def predict_folder(
     if share:
         # a table that another process wrote in the meantime is the same
         again = outputs._replace(overwrite=True)
-        report, *_ = _write_tables(model, images, options, share, facts, again)
+        photos = model.recognize(list(chain.from_iterable(share.values())), options)
+        report, *_ = _write_tables(model, photos, images, share, facts, again)
 
     missing = sum(not path.exists() for path in plan)
     if missing:
@@ -279,22 +283,17 @@ def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str
 
 def _write_tables(
     model: Recognizer,
+    photos: Iterable[Faces],
     images: Sequence[Path],
-    options: PhotoOptions,
     share: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
-    started: Started | None = None,
     on_faces: Callable[[Faces], None] | None = None,
-    refused: Mapping[Path, str] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
-    """Writes the tables of a share; returns a summary, the people, and faces of a marked copy."""
-    sources = list(chain.from_iterable(share.values()))
-    photos: Iterator[Faces]
-    if refused:
-        photos = recognize_others(model, sources, options, refused)
-    else:
-        photos = model.recognize(sources, options, started)
+    """Writes `photos` into the tables of a share, which has their files in order.
+
+    Returns a summary, the people, and the faces of a marked copy.
+    """
     videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
@@ -319,26 +318,6 @@ def _write_tables(
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face, outputs.min_confidence) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
-
-
-def recognize_others(
-    model: Recognizer, sources: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
-) -> Iterator[Faces]:
-    """Yields each photo and frame, in order, with its faces.
-
-    Files that are `refused` have this status and are not read.
-    """
-    scheme = model.scheme(options.detector)
-    read = [source for source in sources if source not in refused]
-    by_source = groupby(model.recognize(read, options), lambda faces: faces.infos[0].index)
-    for index, source in enumerate(sources):
-        if source in refused:
-            yield no_faces([PhotoInfo(str(source), refused[source], index)], scheme)
-            continue
-        _, parts = next(by_source)
-        for faces in parts:
-            infos = tuple(replace(info, index=index) for info in faces.infos)
-            yield replace(faces, infos=infos)
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:

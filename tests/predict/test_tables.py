@@ -89,7 +89,9 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     broken.write_text("a")
     table = tmp_path / "faces.csv"
     model = load(small_model(regions=("mouth",)))
-    predict_table(model, [empty, broken], PhotoOptions(workers=0), Outputs(table, features=True))
+    options = PhotoOptions(workers=0)
+    photos = model.recognize([empty, broken], options)
+    predict_table(model, photos, [empty, broken], options, Outputs(table, features=True))
     with table.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["path"] for row in rows] == [str(empty), str(broken)]
@@ -208,5 +210,7 @@ def test_frames_are_counted_for_people_only_on_request(
     outputs = Outputs(tmp_path / "faces.csv")
     if requested:
         outputs = outputs._replace(people=tmp_path / "people.csv")
-    predict_table(load(small_model(regions=("mouth",))), [photo], PhotoOptions(workers=0), outputs)
+    model = load(small_model(regions=("mouth",)))
+    options = PhotoOptions(workers=0)
+    predict_table(model, model.recognize([photo], options), [photo], options, outputs)
     assert len(counted) == requested
