@@ -9,7 +9,7 @@ from fer_vit.comparison.results import compute_results
 from fer_vit.comparison.series import parse_rest
 from fer_vit.comparison.study import make_study
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.inputs import check_options
+from fer_vit.evaluation.inputs import check_columns
 from fer_vit.evaluation.join import add_columns
 from fer_vit.evaluation.predictions import leave_out_uncertain, read_predictions
 from fer_vit.files import check_output
@@ -78,7 +78,7 @@ def compare(
         faces = leave_out_uncertain(faces)
     if columns:
         faces = add_columns(faces, columns)
-    check_options(data, faces, (by, person), against=False, robustness=False, images=False)
+    check_columns(data, faces, (by, person), is_manifest=False)
 
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)

@@ -12,7 +12,13 @@ from fer_vit.data.schema import Split
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.inputs import Conditions, check_options, read_faces, read_other
+from fer_vit.evaluation.inputs import (
+    Conditions,
+    check_columns,
+    check_needs,
+    read_faces,
+    read_other,
+)
 from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
@@ -99,7 +105,10 @@ def evaluate(
     everything, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
     if columns:
         everything = add_columns(everything, columns)
-    check_options(data, everything, by, against is not None, robustness, images=rows is not None)
+    check_columns(data, everything, by, is_manifest=rows is not None)
+    check_needs(
+        everything, against=against is not None, robustness=robustness, images=rows is not None
+    )
     faces = everything.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts

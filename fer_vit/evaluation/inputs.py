@@ -126,25 +126,24 @@ def read_other(
     return conditions.predict(against, rows)
 
 
-def check_options(
-    data: Path,
-    faces: EvaluatedFaces,
-    by: Sequence[str],
-    against: bool,
-    robustness: bool,
-    images: bool,
+def check_columns(
+    data: Path, faces: EvaluatedFaces, names: Sequence[str], *, is_manifest: bool
 ) -> None:
-    """Raises FerVitError when a column is missing, or the labels or images that an option needs.
+    """Raises FerVitError without a face, or when a column is missing.
 
-    `data` names the table or manifest of the faces; `images`: it is a manifest, which has them.
+    `data` names the table or manifest of the faces.
     """
     if not faces.predicted.any():
         raise FerVitError(
             f"Expected a face with a prediction in {data}, but there is none. Name another table."
         )
-    for column in by:
-        if column not in faces.columns:
-            raise _no_column(column, data, faces, is_manifest=images)
+    for name in names:
+        if name not in faces.columns:
+            raise _no_column(name, data, faces, is_manifest)
+
+
+def check_needs(faces: EvaluatedFaces, *, against: bool, robustness: bool, images: bool) -> None:
+    """Raises FerVitError when there are no labels or `images`, but an option needs them."""
     if against and faces.targets is None and not faces.heads:
         raise FerVitError(
             "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "

@@ -21,15 +21,7 @@ from fer_vit.evaluation.cells import (
     read_paths,
     read_truth,
 )
-from fer_vit.evaluation.checks import (
-    check_clips,
-    check_complete,
-    check_label_column,
-    check_times,
-    join_probabilities,
-    order_rows,
-    refuse_empty,
-)
+from fer_vit.evaluation.checks import TypedTable, check_rows, check_times, order_rows
 from fer_vit.evaluation.columns import ROUNDED, column_types, find_labels, is_feature
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.evaluation.read import Table, is_table, read_table
@@ -63,46 +55,27 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
         raise TableError(f"{path} lacks {left:,} of its {left + len(tables):,} tables. {rest}")
     table = read_table(*(tables or [path]))
     table.require(PATH, "confidence")
-
-    # columns as types
-    labels = find_labels(table)
-    types = column_types(table, labels)
-    number_names = [name for name in table.names if types.get(name) in (int, float)]
-    mark = table.decimal_mark(number_names)
-    numbers = {name: _read_column(table, name, types[name], mark) for name in number_names}
-    if not videos and not np.isnan(numbers.get("frame", np.nan)).all():
-        raise TableError(
-            f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only."
-        )
-    paths = read_paths(table[PATH])
-    refuse_empty(table, PATH, paths)
-    paths = _one_spelling(paths)
-    probabilities = join_probabilities(table, numbers, labels)  # (N, C)
-    columns, word_notes = _read_others(table, types, numbers)
-    check_label_column(table, columns, labels)
+    typed, notes = _as_types(table)
+    check_rows(typed, videos)
 
     # rows in order
-    check_complete(table, columns, numbers, labels)
-    if videos and SMOOTHED_LABEL in columns:
-        check_clips(table, columns, labels)
-    order = order_rows(table, paths, numbers, labels)
+    typed = typed._replace(paths=_one_spelling(typed.paths))
+    order = order_rows(typed)
     if videos:
-        check_times(table, paths, numbers, order)
-    columns = {name: cells[order] for name, cells in columns.items()}
-    columns[PATH] = paths[order]
-    probabilities = probabilities[order]
-    predicted = np.isfinite(probabilities[:, 0])
-    score = numbers.get("score", np.full(len(table), np.nan))[order]
+        check_times(typed, order)
+    columns = {name: cells[order] for name, cells in typed.columns.items()}
+    columns[PATH] = typed.paths[order]
+    predicted = typed.predicted[order]
+    probabilities = np.where(predicted[:, None], typed.shares[order], np.nan)  # (N, C)
+    score = typed.numbers.get("score", np.full(len(table), np.nan))[order]
 
     # what was assumed and left out
-    decimal = ["decimal commas"] if mark == "," else []
-    notes = [*table.assumption(*decimal), *word_notes]
-    notes += _describe_rows(path, columns, probabilities, labels)
+    notes += _describe_rows(path, columns, probabilities, typed.labels)
     uncertain = find_uncertain(columns)
     if uncertain.any():
         notes.append(f"{uncertain.sum():,} of {predicted.sum():,} faces are uncertain.")
     return EvaluatedFaces(
-        labels=labels,
+        labels=typed.labels,
         paths=columns[PATH],
         probabilities=probabilities,
         detected=predicted & (score != NOT_FOUND),
@@ -113,6 +86,29 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
         facts=_facts(table, columns),
         notes=tuple(notes),
     )
+
+
+def _as_types(table: Table) -> tuple[TypedTable, list[str]]:
+    """Returns the columns of a table as types, and notes about what was assumed.
+
+    Raises FerVitError for a cell that does not fit its column.
+    """
+    labels = find_labels(table)
+    types = column_types(table, labels)
+    number_names = [name for name in table.names if types.get(name) in (int, float)]
+    mark = table.decimal_mark(number_names)
+    numbers = {name: _read_column(table, name, types[name], mark) for name in number_names}
+    columns, word_notes = _read_others(table, types, numbers)
+    typed = TypedTable(
+        table=table,
+        labels=labels,
+        paths=read_paths(table[PATH]),
+        shares=np.column_stack([numbers[PROBABILITY + label] for label in labels]),
+        numbers=numbers,
+        columns=columns,
+    )
+    decimal = ["decimal commas"] if mark == "," else []
+    return typed, [*table.assumption(*decimal), *word_notes]
 
 
 def find_uncertain(columns: Columns) -> Mask:
