@@ -24,6 +24,9 @@ from fer_vit.geometry import IntArray
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
+from fer_vit.wording import counted
+
+MOST_RARE = 3  # labels with few faces that a sentence names
 
 
 def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
@@ -33,23 +36,24 @@ def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> li
     table = score_table("", rows)
     meanings = meanings_section(table[0])
     heads = []
-    unknown = []
+    unknown: list[str] = []
     for head, measured in results.get("heads", {}).items():
         if has_targets(head, measured):
             heads += head_sections(results, head)
         else:
             unknown.append(head)
+    lacking = []
     if unknown:
-        lacking = f"No face has a target of {' or '.join(unknown)}."
-        heads.append(Section("Heads without targets", lacking))
+        lacking.append(f"Not measured, since no face has a target: {', '.join(unknown)}.")
+    scores = Section("Scores", text, table, lines=lacking, more=[meanings])
     if faces.targets is None:
-        return [Section("Scores", text, table, more=[meanings]), *heads, *groups]
+        return [scores, *heads, *groups]
 
     confusion = np.array(results["confusion"])  # (C, C)
     calibration = calibration_plot(faces.probabilities.max(1), faces.correct)
     parts = [
         Section("Result", lines=result_lines(results, confusion, faces.labels)),
-        Section("Scores", text, table, more=[meanings]),
+        scores,
         class_section(results["all"], confusion, faces.labels),
         Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
@@ -82,17 +86,14 @@ def result_lines(
         f"{share:.1%}."
     ]
 
-    # The worst of the labels that have enough faces.
     recalls = {}
+    faces = {}
     for label, size in zip(labels, sizes.tolist(), strict=True):
-        if size >= FEW:
+        if size:
             recalls[label] = scores[recall_name(label)]
+            faces[label] = size
     if len(recalls) > 1:
-        worst = min(recalls, key=lambda label: recalls[label]["mean"])
-        lines.append(
-            f"Least often found, of the labels with {FEW} faces or more: {worst}, in "
-            f"{_in_words(recalls[worst], '.1%')} of its faces."
-        )
+        lines += worst_lines(recalls, faces)
     if comparison := results.get("comparison"):
         test = comparison["McNemar"]
         lines.append(
@@ -102,6 +103,33 @@ def result_lines(
             "(McNemar's exact test; where several faces are of one person, not below the p of a "
             "t test over persons)."
         )
+    return lines
+
+
+def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> list[str]:
+    """Returns which labels are found least often, up to the first one with many faces.
+
+    A rare label may be found less often than all others; its number of faces shows how much that
+    means.
+
+    Args:
+        recalls: By label.
+        faces: The number of faces with each label.
+    """
+    # of labels that are found equally often, the most frequent one comes first
+    ranking = sorted(recalls, key=lambda label: (recalls[label]["mean"] or 0.0, -faces[label]))
+    frequent = [label for label in ranking if faces[label] >= FEW]
+    last = frequent[0] if frequent else ranking[0]
+    rare = ranking[: ranking.index(last)]
+
+    named = []
+    for label in [*rare[:MOST_RARE], last]:
+        share = _in_words(recalls[label], ".1%")
+        named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
+    lines = [f"Found least often: {'; '.join(named)}."]
+    if len(rare) > MOST_RARE:
+        between = counted(len(rare) - MOST_RARE, "label")
+        lines.append(f"Between the last two of these: {between} with fewer than {FEW} faces.")
     return lines
 
 

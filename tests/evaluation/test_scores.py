@@ -50,7 +50,7 @@ from fer_vit.evaluation.scores import (
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluation.sections import evaluation_sections, group_section
+from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.report.table import Interval
@@ -810,9 +810,35 @@ def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     results = evaluate_faces(made)
     unknown = Interval(mean=None, low=None, high=None, faces=0)
     with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
-    text = {section.title: section.text for section in evaluation_sections(results, made)}
-    text_with_head = {
-        section.title: section.text for section in evaluation_sections(with_head, made)
-    }
-    assert text_with_head["Scores"] == text["Scores"]
-    assert "pose" in text_with_head["Heads without targets"]
+    sections = evaluation_sections(results, made)
+    sections_with_head = evaluation_sections(with_head, made)
+    assert [part.title for part in sections_with_head] == [part.title for part in sections]
+    assert sections_with_head[1].text == sections[1].text
+    assert not sections[1].lines
+    (line,) = sections_with_head[1].lines
+    assert "pose" in line
+
+
+def recall(mean: float) -> Interval:
+    """A recall without an interval."""
+    return Interval(mean=mean, low=None, high=None)
+
+
+def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others() -> None:
+    recalls = {"joy": recall(0.97), "calm": recall(0.98), "grief": recall(0.6), "dread": recall(0)}
+    faces = {"joy": FEW, "calm": FEW + 18, "grief": 16, "dread": 1}
+    (line,) = worst_lines(recalls, faces)
+    places = [line.index(text) for text in ("dread", "its 1 face;", "grief", "its 16", "joy")]
+    assert places == sorted(places)
+    assert "calm" not in line
+    (line,) = worst_lines({"dread": recall(0), "joy": recall(0)}, faces)
+    assert "dread" not in line  # it is not found less often than a frequent label
+
+
+def test_the_result_counts_the_rare_labels_that_it_does_not_name() -> None:
+    rare = {f"rare{number}": recall(number / 10) for number in range(5)}
+    line, rest = worst_lines({**rare, "joy": recall(0.9)}, dict.fromkeys(rare, 2) | {"joy": FEW})
+    assert [name in line for name in [*rare, "joy"]] == [True, True, True, False, False, True]
+    assert "2 labels" in rest
+    (line,) = worst_lines(rare, dict.fromkeys(rare, 2))  # no label has many faces
+    assert [name in line for name in rare] == [True, False, False, False, False]
