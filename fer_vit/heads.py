@@ -168,7 +168,9 @@ class Head:
 
     Attributes:
         title: Of its part of a comparison.
-        phrase: What is higher or lower in a comparison, in a sentence.
+        phrase: What a comparison measures, with its scale.
+        subject: Of a sentence of a comparison, before the name of an output: what is higher or
+            lower.
         scale: What the values are: "intensity" (0 to 1), "signed" (-1 to 1) or "number". `losses`
             has a loss for each.
         low: Smallest value of a target.
@@ -192,6 +194,7 @@ class Head:
 
     title: str
     phrase: str
+    subject: str
     scale: str
     low: float
     high: float
@@ -221,6 +224,7 @@ HEADS: dict[str, Head] = {
     MOVEMENTS: Head(
         title="Movements",
         phrase="the mean intensity (0 to 1)",
+        subject="the mean intensity of",
         scale="intensity",
         low=0.0,
         high=1.0,
@@ -234,6 +238,7 @@ HEADS: dict[str, Head] = {
     POSE: Head(
         title="Head pose",
         phrase="the mean angle in degrees",
+        subject="the mean",
         scale="number",
         low=-180.0,
         high=180.0,
@@ -252,6 +257,7 @@ HEADS: dict[str, Head] = {
     "affect": Head(
         title="Valence and arousal",
         phrase="the mean value (-1 to 1)",
+        subject="the mean",
         scale="signed",
         low=-1.0,
         high=1.0,

@@ -31,6 +31,7 @@ from tests.helpers.commands import CROPS, run
 AGE = Head(
     title="Age",
     phrase="the mean age in years",
+    subject="the mean number of",
     scale="number",
     low=0.0,
     high=120.0,

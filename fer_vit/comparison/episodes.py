@@ -87,6 +87,8 @@ def clip_kinds(
     durations = Kind(
         title="Seconds per episode",
         phrase="the mean duration of an episode",
+        subject="the mean duration of an episode of",
+        prefix="seconds_",
         form=".2f",
         unit=" s",
         values=duration,
@@ -94,6 +96,8 @@ def clip_kinds(
     rates = Kind(
         title="Episodes per minute",
         phrase="the number of episodes",
+        subject="the number of episodes of",
+        prefix="episodes_",
         form=".2f",
         unit=" per minute",
         values=rate,
@@ -103,6 +107,8 @@ def clip_kinds(
     rates_of_changes = Kind(
         title="Transitions per minute",
         phrase="the number of transitions",
+        subject="the number of transitions from",
+        prefix="transitions_",
         form=".2f",
         unit=" per minute",
         values=changes,

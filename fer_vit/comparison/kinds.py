@@ -25,7 +25,9 @@ class Kind(NamedTuple):
     """Measures of one kind, such as the mean probability of each expression."""
 
     title: str
-    phrase: str  # what is higher or lower, in a sentence
+    phrase: str  # what was measured, with its scale
+    subject: str  # of a sentence, before the name of a measure: what is higher or lower
+    prefix: str  # of the columns of `measures.csv`
     form: str  # the format of the values
     unit: str  # of a difference, in a sentence
     values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
@@ -66,6 +68,8 @@ def probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
     return Kind(
         title="Mean probability",
         phrase="the mean probability (0 to 1)",
+        subject="the mean probability of",
+        prefix="p_",
         form=".3f",
         unit="",
         values=values,
@@ -79,6 +83,8 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
     return Kind(
         title=CHANGE,
         phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
+        subject="the change from rest of the probability of",
+        prefix="change_p_",
         form="+.3f",
         unit="",
         values=values,
@@ -92,6 +98,8 @@ def share_kind(values: dict[str, Array]) -> Kind:
     return Kind(
         title=SHARE,
         phrase="the share of faces with this label",
+        subject="the share of faces with the label",
+        prefix="share_",
         form=".1%",
         unit=" percentage points",
         values=values,
@@ -138,13 +146,17 @@ def head_kinds(
         entry = HEADS[head]
         title = entry.title
         phrase = entry.phrase
+        subject = entry.subject
+        prefix = entry.prefix
         form = entry.form
         unit = f" {entry.unit}" if entry.unit else ""
         least = entry.low
         most = entry.high
         if rest:
             title = f"{title}, change from rest"
-            phrase = f"{phrase}, as the change from rest ({rest} s),"
+            phrase = f"{phrase}, as the change from rest ({rest} s)"
+            subject = f"the change from rest of {subject}"
+            prefix = f"change_{prefix}"
             form = f"+{form}"
             largest = most - least
             least = -largest
@@ -155,6 +167,8 @@ def head_kinds(
         kind = Kind(
             title=title,
             phrase=phrase,
+            subject=subject,
+            prefix=prefix,
             form=form,
             unit=unit,
             values=measured,

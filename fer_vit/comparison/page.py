@@ -18,6 +18,7 @@ from fer_vit.comparison.results import (
     Results,
     as_json,
     course_tables,
+    measure_rows,
 )
 from fer_vit.comparison.series import average_series, mean_course
 from fer_vit.comparison.statistics import Missing
@@ -29,15 +30,30 @@ from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.table import NOTHING, Interval, interval_text
 
-COMPARISON_FILES = (*EVALUATION_FILES, "grid.csv", "grid_means.csv", "sync.csv")
+MEASURES_FILE = "measures.csv"
+COMPARISON_FILES = (*EVALUATION_FILES, MEASURES_FILE, "grid.csv", "grid_means.csv", "sync.csv")
 MIXED = "Mixed model"
 DASH = "A dash: there is no test, for a reason above."
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
-ICC = "The share of the variance that lies between persons: near 1, repeated photos or clips agree."
+ICC = (
+    "The share of the variance that lies between persons (Shrout & Fleiss 1979): near 1, repeated "
+    "photos or clips agree; below 0, they differ more within persons than between them."
+)
 MEASURES_NOTE = (
     "A measure describes what the model sees in faces: the words that annotators would choose, not "
     "what persons felt. Each section corrects for its tests alone. Report the measure that you "
-    "chose before the study; a difference that you found here needs new data."
+    "chose before the study: a single planned test has the p without correction. A difference that "
+    "you found here needs new data."
+)
+MEANS = (
+    "The mean over persons with its 95% interval, and the standard deviation (SD) of persons. "
+    "Where the same persons are compared, these intervals do not show whether conditions differ; "
+    "the interval of the difference does."
+)
+MIXED_NOTE = (
+    "Differences from the first condition, estimated from all photos or clips, with 95% intervals. "
+    "Persons in one condition only count as well. With two conditions and equal numbers of photos "
+    "or clips, this is the paired t test of the section before."
 )
 MOST_DRAWN = 500  # bins of a curve on the page
 
@@ -52,7 +68,9 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         words[outcome.kind.title] = outcome_lines(study, outcome)
         missing += missing_lines(outcome.kind.title, outcome.comparisons)
     missing += missing_lines(MIXED, results.mixed or [])
-    tables = course_tables(study, results.courses) if results.courses else {}
+    tables = {MEASURES_FILE: measure_rows(study)}
+    if results.courses:
+        tables |= course_tables(study, results.courses)
 
     json: dict[str, Any] = dict(facts)
     json["methods"] = "\n".join(lines)
@@ -78,10 +96,7 @@ def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list
     expressions = study.kinds[0]
     if results.mixed is not None:
         tests = tests_section(f"{expressions.title}: mixed model", results.mixed, expressions.form)
-        pair = common_pair(results.mixed)
-        text = "Each difference" if pair is None else f"Each difference ({pair})"
-        text += " as the model of all photos or clips has it, with its 95% interval."
-        tests = tests._replace(text=text, lines=missing_lines(MIXED, results.mixed))
+        tests = tests._replace(text=MIXED_NOTE, lines=missing_lines(MIXED, results.mixed))
         parts.append(fold_table(tests))
     if _has_means(results.repeated):
         repeated = means_section(f"{expressions.title}: ICC(1)", results.repeated, ".2f", ICC)
@@ -121,7 +136,7 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
         pair = common_pair(outcome.comparisons)
         which = "each difference" if pair is None else f"each difference ({pair})"
         text += (
-            f" Below, {which} with its 95% interval; a filled dot has p < "
+            f" Below, {which} with its 95% interval, which is not corrected; a filled dot has p < "
             f"{ALPHA} after Holm's correction for the {tested} tests of this section. g is the "
             "difference in standard deviations (Hedges' g)."
         )
@@ -133,7 +148,7 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
         intervals=differences.intervals,
         more=[
             differences._replace(intervals=None),
-            means_section("Means by condition", outcome.means, kind.form),
+            deviations_section(outcome.means, kind.form),
         ],
     )
 
@@ -156,6 +171,24 @@ def means_section(title: str, means: Means, form: str, text: str = "") -> Sectio
             lines[printable(f"{name}, {condition}")] = mean
         rows.append([name, *cells])
     return Section(title, text, rows, intervals=interval_chart(lines, form))
+
+
+def deviations_section(means: Means, form: str) -> Section:
+    """Returns the means of a kind, whose table also has the standard deviation of persons."""
+    section = means_section("Means by condition", means, form, MEANS)
+    columns = [""]
+    for condition in next(iter(means.values())):
+        columns += [condition, f"SD, {condition}"]
+    plain = form.removeprefix("+")
+    rows = [columns]
+    for name, row in means.items():
+        cells = [name]
+        for mean in row.values():
+            deviation = mean["sd"]
+            cells.append(interval_text(mean, form))
+            cells.append(NOTHING if deviation is None else f"{deviation:{plain}}")
+        rows.append(cells)
+    return section._replace(rows=rows)
 
 
 def common_pair(comparisons: Sequence[Comparison]) -> str | None:

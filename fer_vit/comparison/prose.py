@@ -9,6 +9,7 @@ from fer_vit.comparison.series import LEAST_BINS
 from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.version import __version__
 from fer_vit.wording import list_names
 
@@ -31,19 +32,22 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
             pair = (comparison.first, comparison.second)
             unclear.setdefault(pair, []).append(comparison.measure)
 
-    lines = [f"{measure} is {'; '.join(clauses)}." for measure, clauses in clear.items()]
+    subject = kind.subject[0].upper() + kind.subject[1:]
+    lines = []
+    for measure, clauses in clear.items():
+        lines.append(f"{subject} {measure} is {'; '.join(clauses)}.")
     for (first, second), measures in unclear.items():
         lines.append(
-            f"No clear difference between {second} and {first} in "
+            f"No clear difference between {second} and {first} in {kind.subject} "
             f"{list_names(measures, MOST_NAMES)}: this is no evidence that they are equal."
         )
     return lines
 
 
 def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
-    """Returns a clear difference in words: size, direction, interval, p, Hedges' g, persons.
+    """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
-    Size, interval and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
+    Size, interval, t and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
     corrected for the number of tests. A word stands between each name and the next number, so that
     a name that is written from right to left does not move the number.
     """
@@ -60,8 +64,9 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
     return (
         f"{size_text(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
         f"{comparison.first} (95% interval {size_text(low, kind.form)} to "
-        f"{size_text(high, kind.form)}, not corrected; {_p(test['p corrected'])} after Holm's "
-        f"correction; g = {g:.2f}; {persons})"
+        f"{size_text(high, kind.form)}, not corrected; t({round(test['df'], 2):g}) = "
+        f"{abs(test['t']):.2f}, {_p(test['p corrected'])} after Holm's correction; g = {g:.2f}; "
+        f"{persons})"
     )
 
 
@@ -120,41 +125,10 @@ def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
     """Returns the methods for a paper, and a line for everything that is left out of all tests."""
-    settings = [f"{name} {fact}" for name, fact in facts.items() if name != "data"]
-    if not settings:
-        settings = ["settings unknown, since the table does not record them"]
-    text = (
-        f"Expressions were classified with fer-vit ({', '.join(settings)}) and compared with "
-        f"fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
-        "condition. Means have 95% t intervals over persons. Conditions were compared by two-sided "
-        "t tests, paired for persons in both and Welch's for different persons, with Holm's "
-        "correction within each table, and by rank tests (Wilcoxon or Mann-Whitney) without "
-        "correction; g is Hedges' g by the pooled standard deviation"
-    )
-    if results.mixed is not None:
-        text += (
-            "; mixed models have random intercepts and slopes of persons (statsmodels, REML), and "
-            "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
-            "freedom (Bell & McCaffrey 2002)"
-        )
-    heads = study.heads
-    if heads:
-        names = list_names([title[0].lower() + title[1:] for title in heads], MOST_NAMES)
-        text += (
-            f". Further measures ({names}) are outputs of the model or, for the pose, of the "
-            "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
-            "series are of the expressions alone"
-        )
-    if study.rest:
-        text += (
-            ". From the probabilities and outputs of a clip, their mean from "
-            f"{study.rest.start:g} up to {study.rest.end:g} s was subtracted (before smoothing; in "
-            "series, of smoothed probabilities where the table has them), and faces in this "
-            "interval count nowhere else"
-        )
+    parts = [*_test_methods(facts, results), *_measure_methods(facts, study)]
     if results.courses:
-        text += f". {_course_methods(results.courses)}"
-    lines = [f"{text}.", *design_lines(study)]
+        parts.append(_course_methods(results.courses))
+    lines = [f"{'. '.join(parts)}.", *design_lines(study)]
     few = few_persons(study)
     if few:
         lines.append(
@@ -173,6 +147,59 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     lines += _repeated_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
+
+
+def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
+    """Returns how faces were classified, averaged and tested, as sentences without a full stop."""
+    settings = [f"{name} {fact}" for name, fact in facts.items() if name != "data"]
+    if not settings:
+        settings = ["settings unknown, since the table does not record them"]
+    tests = (
+        "Conditions were compared by two-sided t tests, paired for persons in both and Welch's for "
+        "different persons, with the correction of Holm (1979) within each table, and by rank "
+        "tests (Wilcoxon or Mann-Whitney) without correction; g is Hedges' g: the difference "
+        "divided by the pooled standard deviation of both conditions, also for pairs (g_av of "
+        "Lakens 2013)"
+    )
+    if results.mixed is not None:
+        tests += (
+            "; mixed models have random intercepts and slopes of persons (statsmodels, REML), and "
+            "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
+            "freedom (Bell & McCaffrey 2002)"
+        )
+    return [
+        f"Expressions were classified with fer-vit ({', '.join(settings)})",
+        f"Statistics were computed with fer-vit {__version__}",
+        "Faces were averaged by photo or clip, and these by person and condition",
+        "Means have 95% confidence intervals (t) and standard deviations over persons",
+        tests,
+    ]
+
+
+def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
+    """Returns how further measures were made, as sentences without a full stop."""
+    parts = []
+    if study.heads:
+        names = list_names([title[0].lower() + title[1:] for title in study.heads], MOST_NAMES)
+        parts.append(
+            f"Further measures ({names}) are outputs of the model or, for the pose, of the "
+            "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
+            "series are of the expressions alone"
+        )
+    if study.smoothed:
+        smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
+        if "version" in facts:
+            seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
+            smoothing += f" (a Gaussian over time with a standard deviation of {seconds} s)"
+        parts.append(smoothing)
+    if study.rest:
+        parts.append(
+            "From the probabilities and outputs of a clip, their mean from "
+            f"{study.rest.start:g} up to {study.rest.end:g} s was subtracted (before smoothing; in "
+            "series, of smoothed probabilities where the table has them), and faces in this "
+            "interval count nowhere else"
+        )
+    return parts
 
 
 def _late_lines(study: Study, results: Results) -> list[str]:

@@ -254,6 +254,33 @@ def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
     return {"differences": differences, "missing": missing}
 
 
+def measure_rows(study: Study) -> PageTable:
+    """Returns a row for each photo or clip of a person with all its measures; empty: no value.
+
+    Their means by person and condition are what is compared.
+    """
+    columns: dict[str, type] = {"path": str, "condition": str, "person": str, "faces": int}
+    measures: dict[str, Array] = {}
+    for kind in study.kinds:
+        for measure, values in kind.values.items():
+            measures[kind.prefix + measure] = values
+    columns |= dict.fromkeys(measures, float)
+
+    conditions = _conditions(study)
+    rows = []
+    for index, path in enumerate(study.paths):
+        row: dict[str, Any] = {
+            "path": path,
+            "condition": conditions[index],
+            "person": study.people[study.person[index]],
+            "faces": int(study.faces[index]),
+        }
+        for column, values in measures.items():
+            row[column] = finite_or_none(values[index])
+        rows.append(row)
+    return PageTable(columns, rows)
+
+
 def course_tables(study: Study, courses: Courses) -> dict[str, PageTable]:
     """Returns files with the series of clips, their means, and the synchrony of each person."""
     tables = {"grid.csv": clip_rows(study, courses), "grid_means.csv": mean_rows(study, courses)}

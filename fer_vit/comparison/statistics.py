@@ -42,18 +42,20 @@ def finite_or_none(value: float | np.floating[Any]) -> float | None:
 
 
 def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> Interval:
-    """Returns the mean over persons (P,) of a measure, without NaN, and its t interval.
+    """Returns the mean over persons (P,) of a measure, without NaN, its t interval and its `sd`.
 
-    No value of the measure is below `least` or above `most`.
+    The standard deviation of persons, `sd`, needs two of them. No value of the measure is below
+    `least` or above `most`.
     """
     known = values[np.isfinite(values)]
     if not len(known):
-        return interval(None, (np.nan, np.nan), 0)
+        return interval(None, (np.nan, np.nan), 0) | {"sd": None}
     mean = float(known.mean())
+    deviation = float(known.std(ddof=1)) if len(known) > 1 else None
     if len(known) < LEAST_PERSONS or np.ptp(known) <= EQUAL:
-        return interval(mean, (np.nan, np.nan), len(known))
+        return interval(mean, (np.nan, np.nan), len(known)) | {"sd": deviation}
     bounds = stats.ttest_1samp(known, 0).confidence_interval()
-    return interval(mean, np.clip(bounds, least, most), len(known))
+    return interval(mean, np.clip(bounds, least, most), len(known)) | {"sd": deviation}
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:

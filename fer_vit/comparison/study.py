@@ -1,5 +1,6 @@
 """Shapes predictions into a study: averages by photo or clip, and these by person and condition."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -63,6 +64,9 @@ class Study:
     without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
     notes: tuple[str, ...] = ()  # what was assumed and left out in reading
     late: dict[str, float] = field(default_factory=dict)  # by clip, see `find_late`
+    # by condition: the photos and frames of persons in which no face was found
+    without_face: dict[str, int] = field(default_factory=dict)
+    smoothed: bool = False  # whether labels of clips are of smoothed probabilities
 
     @property
     def heads(self) -> list[str]:
@@ -77,13 +81,17 @@ class Study:
         return means
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Returns the numbers of persons, of photos or clips, and of faces in each condition."""
+        """Returns the numbers of persons, of photos or clips, and of faces in each condition.
+
+        Beside them, the number of photos and frames in which no face was found.
+        """
         counts = {}
         for name, rows in self.conditions.items():
             counts[name] = {
                 "persons": len(np.unique(self.person[rows])),
                 "photos or clips": int(rows.sum()),
                 "faces": int(self.faces[rows].sum()),
+                "without a face": self.without_face.get(name, 0),
             }
         return counts
 
@@ -160,9 +168,46 @@ def make_study(
         probabilities=selected.probabilities[selected.used],
         rest=rest,
         without_rest=selected.without_rest,
-        notes=(*faces.notes, *describe_groups(faces, (by, person))),
+        notes=(
+            *faces.notes,
+            *describe_groups(faces, (by, person)),
+            *note_several(faces.take(selected.used), person),
+        ),
         late=find_late(faces.paths, seconds),
+        without_face=count_without_face(faces, seconds, by, person, rest),
+        smoothed=SMOOTHED_LABEL in faces.columns,
     )
+
+
+def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
+    """Returns a line if several faces of a photo or frame are of one person, which is unusual.
+
+    These may be other people, whose faces then count as the person's.
+    """
+    frames = measured.columns.get("frame", np.full(len(measured.paths), None))
+    persons = measured.columns[person]
+    counts = Counter(zip(measured.paths, frames, persons, strict=True))
+    several = [path for (path, _, _), count in counts.items() if count > 1]
+    if not several:
+        return []
+    return [
+        f"Several faces of one person in {len(several):,} photos or frames, for example in "
+        f"{short(several[0])}, are averaged. If they are of other people, remove their rows."
+    ]
+
+
+def count_without_face(
+    faces: EvaluatedFaces, seconds: Array, by: str, person: str, rest: Rest | None
+) -> dict[str, int]:
+    """Returns by condition the number of photos and frames of persons without a face.
+
+    `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count.
+    """
+    named = (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
+    empty = named & ~faces.predicted  # (N,)
+    if rest:
+        empty &= ~rest.contains(seconds)
+    return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
 
 
 def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:

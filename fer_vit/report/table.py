@@ -41,6 +41,7 @@ class Interval(TypedDict):
     high: float | None
     faces: NotRequired[int]
     persons: NotRequired[int]
+    sd: NotRequired[float | None]  # standard deviation of the persons
 
 
 def interval_text(result: Interval, form: str) -> str:

@@ -90,7 +90,12 @@ def test_compare_prints_what_made_the_faces_and_the_comparison(comparison: Compa
 
 def test_compare_measures_differences_between_conditions(comparison: Comparison) -> None:
     results = comparison.results
-    assert results["conditions"]["rest"] == {"persons": 8, "photos or clips": 24, "faces": 24}
+    assert results["conditions"]["rest"] == {
+        "persons": 8,
+        "photos or clips": 24,
+        "faces": 24,
+        "without a face": 0,
+    }
     assert results["designs"]["film <b> - rest"] == {"paired": True, "persons": 8, "left out": []}
     mean = results["Mean probability"]["means"][HOSTILE]["rest"]
     assert mean["low"] < mean["mean"] < mean["high"]
@@ -176,13 +181,16 @@ def test_each_result_is_a_sentence_before_differences_and_means(
         low, high = sorted((abs(difference["low"]), abs(difference["high"])))
         assert f"{low:.3f} to {high:.3f}" in sentence
         assert f"g = {abs(test['g']):.2f}" in sentence
+        assert f"t(7) = {abs(test['t']):.2f}" in sentence
         assert "n = 8 pairs" in sentence
+        assert sentence.startswith("The mean probability of ")
         assert ("higher" in sentence) == (difference["mean"] > 0)
 
     # The signed difference stands in the chart and in the table of tests.
     signed = f"{kind['differences']['calm: rest - film <b>']['difference']['mean']:+.3f} ("
     mean = f"{kind['means']['calm']['rest']['mean']:.3f} ("
-    for name, text in (("results.md", "calm is"), ("index.html", "<li>calm is")):
+    start = "The mean probability of calm is"
+    for name, text in (("results.md", f"- {start}"), ("index.html", f"<li>{start}")):
         written = (output / name).read_text()
         places = [written.index(part) for part in (text, signed, mean, "photos or clips")]
         assert places == sorted(places)

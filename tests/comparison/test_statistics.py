@@ -36,6 +36,7 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert interval["mean"] == pytest.approx(values[:12].mean())
     assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
     assert dict(interval)["persons"] == 12
+    assert interval["sd"] == pytest.approx(pd.Series(values).std())
     assert person_mean(np.eye(8)[0], 0, 1)["low"] == 0  # no share is lower
     assert person_mean(1 - np.eye(8)[0], 0, 1)["high"] == 1
 
@@ -49,7 +50,14 @@ def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator
     few = rng.uniform(size=5)
     many = rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
-    assert person_mean(np.array([NAN]))["mean"] is None
+    assert person_mean(np.array([NAN])) == {
+        "mean": None,
+        "low": None,
+        "high": None,
+        "persons": 0,
+        "sd": None,
+    }
+    assert person_mean(np.array([0.5]))["sd"] is None
     assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2))["mean"] is None
     assert intraclass_correlation(many, np.arange(9))["mean"] is None
 

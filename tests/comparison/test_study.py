@@ -11,7 +11,7 @@ from scipy.stats import t, ttest_ind
 from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE, Kind
 from fer_vit.comparison.prose import methods, sentences, size_text
-from fer_vit.comparison.results import compare_kind, compute_results
+from fer_vit.comparison.results import compare_kind, compute_results, measure_rows
 from fer_vit.comparison.series import Rest, bin_values
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study, choose_design, make_study
@@ -85,7 +85,45 @@ def test_photos_are_averaged_by_person_and_condition(
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
         for condition, means in compared.cells(kind.values["happy"]).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    assert compared.counts()["film"] == {"persons": 9, "photos or clips": 18, "faces": 36}
+    assert compared.counts()["film"] == {
+        "persons": 9,
+        "photos or clips": 18,
+        "faces": 36,
+        "without a face": 0,
+    }
+    (line,) = [note for note in compared.notes if "averaged" in note]
+    assert " 37 photos " in line, "every photo has two faces"
+
+
+def test_measures_of_photos_have_the_means_that_are_compared(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    compared = study(photos(rng), tmp_path, baseline="rest")
+    outcomes = [compare_kind(compared, kind) for kind in compared.kinds]
+    table = measure_rows(compared)
+    rows = pd.DataFrame(table.rows, columns=[*table.columns])
+    assert len(rows) == len(compared.paths)
+    means = rows.groupby(["condition", "person"]).mean(numeric_only=True)
+    for outcome, prefix in zip(outcomes, ("p_", "share_"), strict=True):
+        for measure, row in outcome.means.items():
+            for condition, mean in row.items():
+                persons = means.loc[condition, prefix + measure]
+                assert mean["mean"] == pytest.approx(persons.mean())
+                assert mean["sd"] == pytest.approx(persons.std())
+
+
+@pytest.mark.parametrize(("rest", "missing"), [(None, 3), (Rest(0, 1), 1)])
+def test_frames_without_a_face_are_counted_by_condition(
+    rest: Rest | None, missing: int, tmp_path: Path
+) -> None:
+    clips = pd.concat([clip("a.mp4", "h--hh-h", "film"), clip("b.mp4", "cchhcch", "rest")])
+    clips["confidence"] = clips[["p_calm", "p_happy"]].max(axis=1)
+    clips.to_csv(tmp_path / "faces.csv", index=False)
+    faces = read_predictions(tmp_path / "faces.csv", videos=True)
+    compared = make_study(faces, "condition", "subject", rest=rest)
+    counted = {name: sizes["without a face"] for name, sizes in compared.counts().items()}
+    assert counted == {"film": missing, "rest": 0}
+    assert not any("averaged" in note for note in compared.notes), "no frame has several faces"
 
 
 def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
@@ -410,7 +448,15 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     values = np.concatenate([np.linspace(0.1, 0.2, 8), np.linspace(0.5, 0.8, 8)])
     person = np.tile(np.arange(8), 2)
     is_rest = (np.arange(16) < 8) == (second == "film")
-    kind = Kind("Mean probability", "the mean probability", ".3f", "", {"happy": values})
+    kind = Kind(
+        title="Mean probability",
+        phrase="the mean probability",
+        subject="the mean probability of",
+        prefix="p_",
+        form=".3f",
+        unit="",
+        values={"happy": values},
+    )
     compared = Study(
         conditions={"rest": is_rest, second: ~is_rest},
         pairs=[("rest", second)],
