@@ -101,6 +101,7 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     that are made for it, and are empty afterwards, are removed as well: a command that fails leaves
     nothing.
     """
+    _check_parents(path)
     with ExitStack() as after:
         after.callback(_remove_empty, _missing_parents(path))
         try:
@@ -122,6 +123,17 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
             if of_another_file:
                 raise
             raise cannot_write(path, error, advice) from error
+
+
+def _check_parents(path: Path) -> None:
+    """Raises FerVitError when a path lies in a file."""
+    for parent in path.parents:
+        if os.path.lexists(parent):
+            if not parent.is_dir():
+                raise FerVitError(
+                    f"Cannot write {path}, because {parent} is no folder. Choose another name."
+                )
+            return
 
 
 def _missing_parents(path: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
-from fer_vit.files import atomic_write, check_permission, json_text
+from fer_vit.files import atomic_write, check_output, check_permission, json_text
 from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown
 from fer_vit.train.recipe import Recipe
 
@@ -99,11 +99,12 @@ def repeat(
 
 
 def check_runs(output: Path) -> None:
-    """Raises FerVitError when a folder has other content than the runs of this command."""
+    """Raises FerVitError for a folder that cannot be written or has other content than runs."""
     if output.is_file():
         raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
     if output.is_dir() and any(output.iterdir()) and not any(output.glob("*/seed*")):
         raise FerVitError(f"{output} holds other files. Choose another folder.")
+    check_output(output / "runs.csv", overwrite=True)
 
 
 def read_runs(output: Path) -> list[dict[str, Any]]:

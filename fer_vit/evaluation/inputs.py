@@ -49,6 +49,11 @@ class Conditions:
         if self.merge:
             return rows.merge_labels(self.merge)
         if self.classes:
+            if not {*self.classes} & {*rows.names}:
+                raise FerVitError(
+                    f"Expected `--classes` among {', '.join(rows.names)}, the labels of {path}, "
+                    f"but got {', '.join(self.classes)}."
+                )
             kept = {name: name if name in self.classes else None for name in rows.names}
             return rows.merge_labels(kept)
         return rows

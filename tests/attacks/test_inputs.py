@@ -45,6 +45,52 @@ def test_what_is_no_table_by_its_name_is_refused(name: str, tmp_path: Path) -> N
         read_table(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "predict photos --output taken/faces.csv",
+        "predict photos --output taken/a/b/faces.csv",
+        "prepare folder photos taken/faces.parquet",
+        "crossvalidate faces.parquet --output taken",
+        "repeat faces.parquet --output taken/runs",
+        "distill ferplus-small faces.parquet taken/votes.parquet",
+        "export taken/model",
+        "finetune photos --output taken/model",
+        "compare faces.csv --by condition --output taken/results",
+    ],
+)
+def test_no_output_lies_in_a_file(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture = encode_png(np.zeros((8, 8), np.uint8))
+    for label in NAMES:
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        (tmp_path / "photos" / label / "a.png").write_bytes(picture)
+    write(tmp_path / "faces.parquet", FACE, replace(FACE, split="val"))
+    (tmp_path / "taken").write_text("kept")
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(SystemExit) as end:
+        run(*words.split())
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "because taken is no folder" in error
+    assert (tmp_path / "taken").read_text() == "kept"
+    assert {*tmp_path.rglob("*")} == before
+
+
+def test_classes_that_a_manifest_does_not_have_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path / "faces.parquet", replace(FACE, split="val"))
+    with pytest.raises(SystemExit):
+        run("evaluate", path, "--classes", "joy", "--output", tmp_path / "results")
+    error = capsys.readouterr().err
+    assert "joy" in error
+    assert "neutral, anger" in error
+
+
 @pytest.mark.parametrize("command", ["compare", "evaluate"])
 def test_a_folder_of_photos_is_no_table(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture
