@@ -14,7 +14,7 @@ function person({track, probabilities}) {
     bar.style.setProperty('--w', probability);
     row.append(label);
     row.insertCell().append(bar);
-    row.insertCell().textContent = `${Math.round(100 * probability)}%`;
+    row.insertCell().textContent = probability < .995 ? `${Math.round(100 * probability)}%` : '>99%';  // none is certain
   }
   return table;
 }

@@ -33,7 +33,7 @@ from fer_vit.report.draw import (
     FaceView,
 )
 from fer_vit.report.faces import Attributed, heat_palette
-from fer_vit.report.fonts import drawn_characters, find_font
+from fer_vit.report.fonts import drawn_characters, find_fonts
 
 BARS = 12  # probabilities beside a face, at most
 PANELS = 6  # side by side, at most
@@ -135,11 +135,11 @@ def _draw_roc(panel: Axes, value: Array, true: Mask) -> None:
 
 
 def choose_fonts(figure: Figure) -> None:
-    """Gives each text of a figure a font that has its characters, beside the usual one."""
+    """Gives each text of a figure fonts that have its characters, beside the usual one."""
     for text in figure.findobj(Text):
-        file = find_font(drawn_characters(text.get_text()))
-        if file is not None:
-            text.set_fontfamily([*text.get_fontfamily(), file.name])
+        files = find_fonts(drawn_characters(text.get_text()))
+        if files:
+            text.set_fontfamily([*text.get_fontfamily(), *(file.name for file in files)])
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
     setting is restored: another thread may have changed it.
     """
     with DRAWING, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # for which find_font has a line
+        warnings.filterwarnings("ignore", "Glyph")  # for which find_fonts has a line
         before = {name: rcParams[name] for name in settings}
         rcParams.update(settings)
         try:
@@ -388,20 +388,27 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     return figure
 
 
+def share_end(shares: Sequence[float]) -> float:
+    """Returns the end of the scale of shares, the same for all faces with shares up to a half."""
+    return 1.0 if any(abs(share) > 0.5 for share in shares) else 0.5
+
+
 def shares_figure(target: Attributed, view: FaceView, regions: Sequence[str]) -> Figure:
     """Draws the signed share of each region that a face has, from a line in the middle."""
     shown = [index for index, name in enumerate(regions) if name in view.regions]
     shares = [float(target.shares[index]) for index in shown]
     names = [regions[index].replace("_", " ") for index in shown]
-    height = 0.35 + LINE_HEIGHT * (len(shown) + 1.5)
+    end = share_end(shares)
+    height = 0.35 + LINE_HEIGHT * (len(shown) + 2.5)
     figure = Figure(figsize=(FIGURE_WIDTH, height), dpi=FIGURE_DPI, layout="constrained")
     axes = figure.add_subplot()
     rows = range(len(shown))
     colours = [FOR_COLOUR if share > 0 else AGAINST_COLOUR for share in shares]
     axes.barh(rows, shares, 0.6, color=colours)
     axes.axvline(0, color=ACCENT_COLOUR, linewidth=0.7)
-    most = max([abs(share) for share in shares], default=0.0) or 1.0
-    axes.set(xlim=(-1.05 * most, 1.05 * most), ylim=(len(shown) - 0.5, -0.5), xticks=[])
+    axes.set(xlim=(-1.05 * end, 1.05 * end), ylim=(len(shown) - 0.5, -0.5))
+    ends = (-end, 0.0, end)
+    axes.set_xticks(ends, [signed_percent(share) for share in ends], fontsize=FONT_POINTS)
     axes.set_yticks(rows, names, fontsize=FONT_POINTS, parse_math=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -154,9 +154,9 @@ def percent(value: float, digits: int = 0) -> str:
 
 
 def probability_text(value: float) -> str:
-    """Returns a probability as a percentage; only a certain one is 100%, also after rounding."""
+    """Returns a probability as a percentage; none is 100%, since no prediction is certain."""
     text = percent(value)
-    return ">99%" if text == "100%" and value < 0.9995 else text
+    return ">99%" if text == "100%" else text
 
 
 def fitted(text: str, size: int, width: float) -> str:

@@ -1,7 +1,8 @@
 """Fonts that have the characters of labels and file names, in any script.
 
 Pillow's own font has ASCII alone. Of other text, the font is matplotlib's, or else one of the
-system, which `matplotlib.font_manager` lists.
+system, which `matplotlib.font_manager` lists. Pillow draws a text with one font, matplotlib with
+several, as texts in two scripts may need.
 """
 
 import logging
@@ -56,27 +57,64 @@ def _load(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | ImageFon
 def find_font(characters: frozenset[str]) -> FontFile | None:
     """Returns a font that has some characters; None: Pillow's own.
 
-    Where no font has all of them, a line reports those that are missing, each of them once.
+    Where no font has all of them, it is the one that lacks fewest, and a line reports those that
+    are missing, each of them once.
     """
     if characters <= PILLOW:
         return None
-    files = [*font_files()]
+    file, missing = _best_font(characters)
+    _report(missing)
+    return file
+
+
+@lru_cache(maxsize=1024)
+def find_fonts(characters: frozenset[str]) -> tuple[FontFile, ...]:
+    """Returns fonts that together have some characters; none: Pillow's own has them.
+
+    A line reports characters that no font has, each of them once.
+    """
+    files: list[FontFile] = []
+    missing = characters
+    while not missing <= PILLOW:
+        file, left = _best_font(missing)
+        if left == missing:
+            _report(missing - PILLOW)
+            break
+        files.append(file)
+        missing = left
+    return tuple(files)
+
+
+def _best_font(characters: frozenset[str]) -> tuple[FontFile, frozenset[str]]:
+    """Returns the first font that lacks fewest of some characters, and those that it lacks."""
+    files = font_files()
+    best = next(files)
+    fewest = missing_characters(best, characters)
     for file in files:
-        if not missing_characters(file, characters):
-            return file
-    _report(missing_characters(files[0], characters))
-    return files[0]
+        if not fewest:
+            break
+        missing = missing_characters(file, characters)
+        if len(missing) < len(fewest):
+            best, fewest = file, missing
+    return best, fewest
 
 
 def _report(missing: frozenset[str]) -> None:
-    """Logs a line with the characters that no line has reported yet."""
+    """Logs a line with the characters that no line has reported yet, and their scripts."""
     new = "".join(sorted(missing - REPORTED))
     REPORTED.update(new)
     if new:
+        scripts = ", ".join(sorted({script_of(character) for character in new}))
         LOGGER.warning(
-            f"No font of this machine has all of {new}: pictures show boxes instead. Install a "
-            "font of this script, for example one of Noto Sans. Tables and pages are complete."
+            f"No font of this machine has {new} ({scripts}): pictures show boxes instead. Install "
+            "a font of this script, for example one of Noto Sans. Tables and pages are complete."
         )
+
+
+def script_of(character: str) -> str:
+    """Returns the script of a letter by its name in Unicode: "CJK", "Hiragana", "Devanagari"."""
+    word = unicodedata.name(character, "unnamed").split()[0]
+    return word if word == "CJK" else word.capitalize()
 
 
 def font_files() -> Iterator[FontFile]:

@@ -116,7 +116,7 @@ def test_percent() -> None:
 
 def test_a_probability_is_not_rounded_to_certainty() -> None:
     texts = [draw.probability_text(value) for value in (0.126, 0.994, 0.996, 0.99949, 0.9996, 1)]
-    assert texts == ["13%", "99%", ">99%", ">99%", "100%", "100%"]
+    assert texts == ["13%", "99%", ">99%", ">99%", ">99%", ">99%"]
 
 
 def test_fitted_keeps_the_end_of_a_path() -> None:

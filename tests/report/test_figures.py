@@ -89,3 +89,16 @@ def test_chosen_faces_have_figures() -> None:
     assert not FigureOptions().includes(0)
     assert FigureOptions("pdf").includes(7)
     assert [FigureOptions("pdf", [3]).includes(number) for number in (2, 3)] == [False, True]
+
+
+def test_bars_of_shares_have_the_same_scale_in_all_figures() -> None:
+    ends = []
+    for share in (0.1, 0.5, 0.51):
+        target = TARGET._replace(shares=np.array([share, 0.0, -0.2]))
+        (axes,) = shares_figure(target, VIEW, REGIONS).axes
+        ends.append(axes.get_xlim())
+        assert axes.get_xticks().tolist() == pytest.approx(
+            [-ends[-1][1] / 1.05, 0, ends[-1][1] / 1.05]
+        )
+    assert ends[0] == ends[1]
+    assert ends[2] == pytest.approx((-1.05, 1.05))

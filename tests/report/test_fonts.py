@@ -19,6 +19,7 @@ FOREIGN = "喜"
 @pytest.fixture(autouse=True)
 def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     fonts.find_font.cache_clear()
+    fonts.find_fonts.cache_clear()
     fonts.characters_of.cache_clear()
     monkeypatch.setattr(fonts, "REPORTED", set())
 
@@ -118,3 +119,44 @@ def test_texts_of_figures_have_a_second_font() -> None:
     charts.choose_fonts(figure)
     assert fonts.STANDARD in cyrillic.get_fontfamily()
     assert len(plain.get_fontfamily()) < len(cyrillic.get_fontfamily())
+
+
+FILES = {"Latin": "abc%", "Letters and Kana": "abcかな", "Nagari": "खुश"}
+"""The characters of fonts, by their names."""
+
+
+@pytest.fixture
+def three_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [fonts.FontFile(name, name) for name in FILES]
+    monkeypatch.setattr(fonts, "font_files", lambda: iter(files))
+    monkeypatch.setattr(fonts, "characters_of", lambda path: frozenset(map(ord, FILES[path])))
+
+
+@pytest.mark.usefixtures("three_fonts")
+def test_a_text_in_several_scripts_has_several_fonts(caplog: pytest.LogCaptureFixture) -> None:
+    names = [file.name for file in fonts.find_fonts(frozenset("abcかखु"))]
+    assert names == ["Letters and Kana", "Nagari"]
+    assert fonts.find_fonts(frozenset("abc")) == ()
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("three_fonts")
+def test_a_text_has_the_font_that_lacks_fewest(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        file = fonts.find_font(frozenset("abcかख"))
+    assert file is not None
+    assert file.name == "Letters and Kana"
+    (record,) = caplog.records
+    assert "ख (Devanagari)" in record.getMessage()
+
+
+@pytest.mark.usefixtures("three_fonts")
+def test_the_line_of_missing_characters_names_their_scripts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        names = [file.name for file in fonts.find_fonts(frozenset("か喜성"))]
+    assert names == ["Letters and Kana"]
+    (record,) = caplog.records
+    assert "(CJK, Hangul)" in record.getMessage()
+    assert "か" not in record.getMessage()

@@ -26,10 +26,10 @@ const MINUS = '-';  // a hyphen: spreadsheets read copied numbers
 const file = name => name.split('/').pop();
 const percent = share => `${Math.round(100 * share) + 0}%`;
 
-/* A probability; only a certain one is 100%, since rounding must not promise it. */
+/* A probability; none is 100%, since no prediction is certain. */
 function probability(value) {
   const text = percent(value);
-  return text === '100%' && value < .9995 ? '>99%' : text;
+  return text === '100%' ? '>99%' : text;
 }
 
 function signed(value, digits = 2) {
