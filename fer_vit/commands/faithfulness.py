@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,21 +12,24 @@ from torch import Tensor
 
 from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_whole
+from fer_vit.evaluation.evaluated import name_units
 from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
-from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.evaluation.logits import labelled_batches, labelled_rows
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDDEN, Effects, agreement, region_effects
 from fer_vit.face.detectors import DetectorName
 from fer_vit.face.finder import FaceMode
 from fer_vit.files import atomic_write, check_output, json_text
-from fer_vit.geometry import Array
+from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import Interval, faithfulness_table, interval_text, markdown
 from fer_vit.store.hub import DEFAULT
+from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
 MethodTable: TypeAlias = dict[str, dict[str, Interval]]
@@ -34,6 +37,8 @@ HeadTerms: TypeAlias = dict[str, dict[str, Any]]
 """The scores of the terms of a head, by how a region is hidden: intervals by name of `TERMS`, and
 the means of each output, `outputs`.
 """
+MeasuredBatch: TypeAlias = tuple[Batch, Sequence[str]]
+"""Faces, and the name of the person or photo of each."""
 MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
@@ -63,7 +68,8 @@ def faithfulness(
     of masking each region. SaCo: whether groups of tokens with higher scores change the probability
     more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights
     (about 200 faces). The table has means of the differences from random scores, with 95%
-    bootstrap intervals. The predicted expression is explained, whether it is correct or not.
+    bootstrap intervals over persons (a column `person` of the manifest) or photos. The predicted
+    expression is explained, whether it is correct or not.
 
     A second table is of the terms of regions that further heads add up, on faces with all regions:
     the rank correlation of the terms with the change when each region is hidden, and how often the
@@ -95,17 +101,18 @@ def faithfulness(
     check_output(output, overwrite, FAITHFULNESS_FILES)
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
 
+    faces: Iterator[MeasuredBatch]
     if [path.suffix.lower() for path in images] == [".parquet"]:
-        batches, _ = labelled_batches(recognizer, images[0], max_faces=max_faces)
+        faces = manifest_faces(recognizer, images[0], max_faces)
     else:
         inputs = find_inputs(images)
         for note in inputs.notes:
             LOGGER.info(note)
         photos = recognizer.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
-        chunks = chain.from_iterable(faces for _, faces in photos)
-        batches = limit_faces(chunks, max_faces)
+        chunks = chain.from_iterable(crops for _, crops in photos)
+        faces = ((batch, batch.path) for batch in limit_faces(chunks, max_faces))
 
-    table, differences, shuffled, terms = score_methods(recognizer, batches)
+    table, differences, shuffled, terms = score_methods(recognizer, faces)
     if not table:
         raise FerVitError(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
@@ -119,12 +126,15 @@ def faithfulness(
     }
     text = faithfulness_table(table, differences, BETTER)
     few = [
-        f"{name}: {result['faces']}"
+        f"{name}: {counted(result['faces'], 'face')}"
         for name, result in table["random"].items()
-        if result["faces"] < LEAST_UNITS
+        if result["low"] is None
     ]
     if few:
-        text += f"\nFewer than {LEAST_UNITS} faces have no intervals. {'; '.join(few)}.\n"
+        text += (
+            f"\nFaces of fewer than {LEAST_UNITS} persons or photos have no intervals. "
+            f"{'; '.join(few)}.\n"
+        )
     if terms:
         text += f"\n{terms_table(terms)}"
     with atomic_write(output) as folder:
@@ -140,6 +150,15 @@ def faithfulness(
         )
 
 
+def manifest_faces(model: Recognizer, manifest: Path, max_faces: int) -> Iterator[MeasuredBatch]:
+    """Yields batches of the labelled faces of the val split, and the person or image of each."""
+    rows = labelled_rows(Manifest.read(manifest, ["val"]), "val")
+    names = name_units(rows.image_names(), rows.describing_columns().get("person"))
+    batches, _ = labelled_batches(model, rows, max_faces=max_faces)
+    for batch in batches:
+        yield batch, [names[row] for row in batch.row.tolist()]
+
+
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
     """Yields batches up to `max_faces` faces in all."""
     for batch in batches:
@@ -150,7 +169,7 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def score_methods(
-    model: Recognizer, batches: Iterable[Batch]
+    model: Recognizer, batches: Iterable[MeasuredBatch]
 ) -> tuple[MethodTable, MethodTable, MethodTable, dict[str, HeadTerms]]:
     """Returns the intervals of methods, of their differences from `random`, of shuffled weights,
     and of the terms of further heads.
@@ -160,14 +179,15 @@ def score_methods(
     measured: list[MethodValues] = []
     shuffled: list[MethodValues] = []
     effects: list[dict[str, Effects]] = []
-    faces = 0
-    for batch in batches:
-        net = model.net
+    names: list[str] = []  # of the person or photo of each face
+    names_of_effects: list[str] = []
+    net = model.net
+    for batch, batch_names in batches:
         image = batch.image
         boxes = batch.boxes
         valid = batch.valid
         measured.append(measure_methods(net, image, boxes, valid, [*MEASURED]))
-        if faces < SHUFFLED:
+        if len(names) < SHUFFLED:
             by_method = {}
             for method in METHODS:
                 by_method[method] = dict(randomised(net, image, boxes, valid, method))
@@ -175,19 +195,35 @@ def score_methods(
         whole = valid.all(1)
         if len(net.heads) and valid.shape[1] > 1 and whole.any():
             effects.append(region_effects(net, image[whole], boxes[whole], valid[whole]))
-        faces += len(batch.path)
+            names_of_effects += compress(batch_names, whole.tolist())
+        names += batch_names
 
     differences = [subtract_random(batch) for batch in measured]
-    terms = {head: score_terms(model, head, effects) for head in model.net.heads if effects}
-    return average_batches(measured), average_batches(differences), average_batches(shuffled), terms
+    terms = {}
+    if effects:
+        units = number_units(names_of_effects)
+        terms = {head: score_terms(model, head, effects, units) for head in net.heads}
+    units = number_units(names)
+    return (
+        average_batches(measured, units),
+        average_batches(differences, units),
+        average_batches(shuffled, units),
+        terms,
+    )
+
+
+def number_units(names: Sequence[str]) -> IntArray:
+    """Returns persons or photos by their names (N,) as numbers from 0 (N,)."""
+    return np.unique(names, return_inverse=True)[1]
 
 
 def score_terms(
-    model: Recognizer, head: str, batches: Sequence[Mapping[str, Effects]]
+    model: Recognizer, head: str, batches: Sequence[Mapping[str, Effects]], units: IntArray
 ) -> HeadTerms:
     """Returns how well the terms of a head predict the effect of hiding a region.
 
-    The controls are the terms of a face in random order. Means are over faces and outputs.
+    The controls are the terms of a face in random order. Means are over faces and outputs, their
+    intervals over persons or photos, `units` (B,).
     """
     terms = gather([effects[head].terms for effects in batches])  # (B, R, K)
     shuffled = np.random.default_rng(0).permuted(terms, axis=1)
@@ -198,7 +234,7 @@ def score_terms(
         control = agreement(shuffled, changes)
         columns = [predicted.rank, control.rank, predicted.first, control.first]
         means = np.column_stack([known_mean(column, 1) for column in columns])  # (B, 4)
-        row: dict[str, Any] = dict(zip(TERMS, mean_intervals(means), strict=True))
+        row: dict[str, Any] = dict(zip(TERMS, mean_intervals(means, units), strict=True))
         row["outputs"] = {}
         for place, name in enumerate(model.net.settings.outputs[head]):
             of_output = [float(known_mean(column[:, place], 0)) for column in columns]
@@ -243,8 +279,11 @@ def subtract_random(measured: MethodValues) -> MethodValues:
     return differences
 
 
-def average_batches(batches: list[MethodValues]) -> MethodTable:
-    """Returns the mean over the faces of all batches with its interval, by method and measure."""
+def average_batches(batches: list[MethodValues], units: IntArray) -> MethodTable:
+    """Returns the mean over the faces of all batches with its interval, by method and measure.
+
+    `units` (N,) are the persons or photos of these faces, and perhaps of more.
+    """
     table: MethodTable = {}
     if not batches:
         return table
@@ -252,5 +291,6 @@ def average_batches(batches: list[MethodValues]) -> MethodTable:
         table[method] = {}
         for name in measures:
             values = torch.cat([batch[method][name].double().cpu() for batch in batches])  # (N,)
-            table[method][name] = mean_intervals(values.numpy()[:, None])[0]
+            of_faces = units[: len(values)]
+            table[method][name] = mean_intervals(values.numpy()[:, None], of_faces)[0]
     return table

@@ -1,6 +1,6 @@
 """The faces of an evaluation: a model's predictions of a manifest, and its labels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -75,6 +75,18 @@ def pair_outputs(
     return heads
 
 
+def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[str]:
+    """Returns the name of what is drawn in resamples for each face: its person, else its image.
+
+    `persons` are the cells of the column `person`; None: there is none.
+    """
+    names = [f"image {path}" for path in paths]
+    for row, person in enumerate(persons if persons is not None else ()):
+        if person is not None:
+            names[row] = f"person {person}"
+    return names
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluatedFaces:
     """N faces of a manifest or table: probabilities of C expressions, labels and columns.
@@ -145,10 +157,7 @@ class EvaluatedFaces:
     @cached_property
     def units(self) -> IntArray:
         """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
-        names = [f"image {path}" for path in self.paths]
-        for row, person in enumerate(self.columns.get("person", self.paths)):
-            if person is not None:
-                names[row] = f"person {person}"
+        names = name_units(self.paths, self.columns.get("person"))
         return np.unique(names, return_inverse=True)[1]
 
     @property

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -67,10 +69,10 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
     lines = (measured / "faithfulness.md").read_text().splitlines()
     for row in ROWS:
         assert any(line.startswith("|") and row in line for line in lines), row
-    (few,) = [line for line in lines if line.startswith("Fewer than 6 faces")]
+    (few,) = [line for line in lines if line.startswith("Faces of fewer than 6 persons")]
     for name in BETTER:
         number = 0 if name.startswith("pixel") else 2  # both predictions need no pixels
-        assert f"{name}: {number}" in few
+        assert f"{name}: {number} faces" in few
 
 
 def test_an_exported_model_has_the_gains_of_its_methods(
@@ -83,6 +85,41 @@ def test_an_exported_model_has_the_gains_of_its_methods(
         gain = [*row["pixel insertion, blurred"].values()][:3]  # mean, low and high
         expected = [number for number in gain if number is not None]
         assert gains.get(method, []) == pytest.approx(expected, abs=6e-4)
+
+
+def test_intervals_are_over_persons_not_faces(
+    drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of `evaluate` and `visualize`: twelve faces of three persons have none."""
+    quick = {name: MEASURED[name] for name in ("random", "relevance")}
+    monkeypatch.setattr(faithfulness, "MEASURED", quick)
+    monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
+    table = Manifest.read(drawn / "faces.parquet", ["val"]).split("val").table.slice(0, 12)
+    persons = pa.array([f"p{row // 4}" for row in range(12)])
+    pq.write_table(table.append_column("person", persons), tmp_path / "persons.parquet")
+    pq.write_table(table, tmp_path / "faces.parquet")
+    for name, has_interval in (("persons", False), ("faces", True)):
+        output = tmp_path / name
+        words = ["--checkpoint", checkpoint, "--output", output]
+        run("faithfulness", tmp_path / f"{name}.parquet", *words)
+        results = json.loads((output / "faithfulness.json").read_text())
+        deletion = results["differences"]["relevance"]["deletion"]
+        assert deletion["faces"] == 12
+        assert (deletion["low"] is not None) == has_interval
+        text = (output / "faithfulness.md").read_text()
+        assert ("; deletion: 12 faces;" in text) != has_interval
+
+
+def test_faces_of_one_photo_are_one_unit() -> None:
+    """Copies of a face make no interval narrower."""
+    values = torch.randn(8, generator=torch.Generator().manual_seed(0))
+    copies = values.repeat_interleave(5)
+    apart = faithfulness.number_units([f"photo {index}" for index in range(8)])
+    together = faithfulness.number_units([f"photo {index // 5}" for index in range(40)])
+    single = faithfulness.average_batches([{"pixels": {"saco": values}}], apart)
+    batches = [{"pixels": {"saco": part}} for part in copies.split(16)]
+    repeated = faithfulness.average_batches(batches, together)["pixels"]["saco"]
+    assert repeated == pytest.approx(single["pixels"]["saco"] | {"faces": 40})
 
 
 def test_faithfulness_of_photos(
