@@ -90,7 +90,7 @@ def test_an_exported_model_has_the_gains_of_its_methods(
 def test_intervals_are_over_persons_not_faces(
     drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of `evaluate` and `visualize`: twelve faces of three persons have none."""
+    """As in `evaluate` and `visualize`: twelve faces of three persons have none."""
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
     monkeypatch.setattr(faithfulness, "MEASURED", quick)
     monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
