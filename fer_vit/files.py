@@ -373,11 +373,14 @@ def _locked(scratch: Path, wait: bool = False) -> Iterator[int | None]:
         return
     import fcntl
 
-    locked = None
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
     try:
+        is_locked = False
         with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            locked = handle
-        yield locked
+            fcntl.flock(handle, operation)
+            is_locked = True
+        yield handle if is_locked else None
     finally:
         os.close(handle)

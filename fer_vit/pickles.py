@@ -7,7 +7,7 @@ are refused.
 
 import io
 import pickletools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from zipfile import ZIP_STORED, ZipFile
@@ -70,7 +70,7 @@ def load_tensors(path: Path) -> Any:
     when it is damaged, and UnsafeError for calls, keys or sizes that no checkpoint has.
     """
     content = torch.load(io.BytesIO(_packed_again(path)), map_location="cpu", weights_only=True)
-    tensors = check_parts(content)
+    tensors = collect_tensors(content)
     if sum(tensor.nbytes for tensor in tensors) > 2 * path.stat().st_size:
         raise UnsafeError("it claims more weights than it contains")
     return content
@@ -217,7 +217,7 @@ OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
 """What an opcode does; all others are refused."""
 
 
-def check_parts(content: Any) -> list[Tensor]:
+def collect_tensors(content: Any) -> list[Tensor]:
     """Returns the tensors in nested lists and dictionaries, each once.
 
     Raises UnsafeError when these are nested deeply, would be very large if no list were used twice,
@@ -247,9 +247,11 @@ def check_parts(content: Any) -> list[Tensor]:
     return list(tensors.values())
 
 
-def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-        yield from vars(value).values() if hasattr(value, "__dict__") else ()
-    else:
-        yield from value
+def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
+    """Returns the values in a dictionary, and its attributes if it has any, or those in a list."""
+    if not isinstance(value, dict):
+        return list(value)
+    parts = list(value.values())
+    if hasattr(value, "__dict__"):  # as an OrderedDict has
+        parts += vars(value).values()
+    return parts

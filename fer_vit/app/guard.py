@@ -157,7 +157,9 @@ class UploadLimit:
 
     def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
         claimed = headers.get("content-length", "0")
-        self._expected = int(claimed) if claimed.isdecimal() and len(claimed) < 20 else 0
+        self._expected = 0  # bytes; 0 where the header is no number
+        if claimed.isdecimal() and len(claimed) < 20:
+            self._expected = int(claimed)
         self._receive = receive
         self._folder = folder
         self._seen = 0  # bytes

@@ -223,10 +223,9 @@ def make_report(
     files = name_pictures(faces_by_photo)
     decoded = draw_photos(faces_by_photo, files)
     if task.explain:
-        in_photos = sum(len(faces) for faces in faces_by_photo.values())
-        write_explanations(
-            task, paths, options, Known(decoded, watched), min(in_photos, MAX_FACES), send
-        )
+        photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
+        known = Known(decoded, watched)
+        write_explanations(task, paths, options, known, photo_faces, send)
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
@@ -238,14 +237,18 @@ def write_explanations(
     paths: Sequence[Path],
     options: PhotoOptions,
     known: Known,
-    in_photos: int,
+    photo_faces: int,
     send: Callable[[Event], None],
 ) -> None:
-    """Makes the report of the faces as a page and an archive; sends how many are explained."""
+    """Makes the report of the faces as a page and an archive; sends how many are explained.
+
+    `photo_faces` of photos will be explained, as far as these can be read again.
+    """
     report = Path("../report")
 
-    def explained(faces: int, in_clips: int) -> None:
-        send({"state": "explaining", "faces": faces, "of": max(faces, in_photos + in_clips)})
+    def send_progress(faces: int, clip_faces: int) -> None:
+        total = max(faces, photo_faces + clip_faces)
+        send({"state": "explaining", "faces": faces, "of": total})
 
     faces = write_report(
         folder=report,
@@ -255,7 +258,7 @@ def write_explanations(
         explaining=ExplainOptions(memory=EXPLAIN_MEMORY),
         name=task.model,
         most=MAX_FACES,
-        on_face=explained,
+        on_face=send_progress,
         known=known,
     )
     if faces:

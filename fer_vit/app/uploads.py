@@ -198,7 +198,8 @@ class FormReader:
 
     def _on_header_end(self) -> None:
         self._headers[self._header.lower()] = self._value
-        self._header = self._value = b""
+        self._header = b""
+        self._value = b""
 
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))

@@ -99,7 +99,9 @@ def _count(cell: object) -> float:
         count = float(str(cell))
     except ValueError:
         return np.nan
-    return count if count.is_integer() and count >= 0 else np.nan
+    if count < 0 or not count.is_integer():
+        return np.nan
+    return count
 
 
 def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Any]]:

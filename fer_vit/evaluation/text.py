@@ -146,7 +146,8 @@ def _filled_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _skip_blank(row: Any) -> str:
-    return "error" if (row.text or "").strip(SPACES + ',;"') else "skip"
+    is_blank = not (row.text or "").strip(SPACES + ',;"')
+    return "skip" if is_blank else "error"
 
 
 def _name_ragged_line(path: Path, encoding: str, separator: str, skipped: int) -> None:

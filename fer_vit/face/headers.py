@@ -188,7 +188,8 @@ def _avif(data: bytes) -> Size | None:
                 sizes.append(unpack_from(">II", data, at + 8))
                 continue
             # Sides of a track are in 65,536ths; version 1 has longer times before them.
-            width, height = unpack_from(">II", data, at + (92 if data[at + 4] == 1 else 80))
+            offset = 92 if data[at + 4] == 1 else 80
+            width, height = unpack_from(">II", data, at + offset)
             sizes.append((width >> 16, height >> 16))
     return max(sizes, key=math.prod, default=None)
 
@@ -216,16 +217,29 @@ def _has_alpha(data: bytes) -> bool:
 
 
 def _tiff(data: bytes) -> Size:
+    """Returns the size in the first directory of a TIFF, or of a BigTIFF with 64-bit offsets."""
     order = "<" if data.startswith(b"II") else ">"
-    large = 43 in data[2:4]
-    (start,) = unpack_from(order + ("Q" if large else "I"), data, 8 if large else 4)
-    (entries,) = unpack_from(order + ("Q" if large else "H"), data, start)
-    first, step, value = (start + 8, 20, 12) if large else (start + 2, 12, 8)
+    is_big = 43 in data[2:4]
+    if is_big:
+        (start,) = unpack_from(f"{order}Q", data, 8)
+        (entries,) = unpack_from(f"{order}Q", data, start)
+        first = start + 8
+        entry_size = 20
+        value_offset = 12
+    else:
+        (start,) = unpack_from(f"{order}I", data, 4)
+        (entries,) = unpack_from(f"{order}H", data, start)
+        first = start + 2
+        entry_size = 12
+        value_offset = 8
+
     sides = {WIDTH: 0, HEIGHT: 0}
-    for at in range(first, first + step * min(entries, MAX_ENTRIES), step):
-        tag, kind = unpack_from(order + "HH", data, at)
+    for number in range(min(entries, MAX_ENTRIES)):
+        at = first + number * entry_size
+        tag, kind = unpack_from(f"{order}HH", data, at)
         if tag in sides:  # the largest of several: decoders differ in which one they take
-            sides[tag] = max(sides[tag], unpack_from(order + INTEGERS[kind], data, at + value)[0])
+            (side,) = unpack_from(order + INTEGERS[kind], data, at + value_offset)
+            sides[tag] = max(sides[tag], side)
     return sides[WIDTH], sides[HEIGHT]
 
 

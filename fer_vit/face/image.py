@@ -24,7 +24,6 @@ from PIL.JpegImagePlugin import JpegImageFile
 from fer_vit.errors import FerVitError, ImageError as ImageError
 from fer_vit.face.headers import (
     AVIF,
-    MAX_PIXELS,
     MEGA,
     Size,
     brands,
@@ -44,6 +43,8 @@ REDUCED = {
     8: 64,
 }
 ORIENTATION = Base.Orientation
+# steps of rows and columns for the EXIF orientations 1 to 4; -1: reversed
+FLIPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
 MAX_FILE = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
@@ -167,12 +168,12 @@ def _avif_orientation(data: bytes) -> int:
 def rotate_upright(image: Image, orientation: int) -> Image:
     """Applies an EXIF orientation (1 to 8): those from 5 on are transposed.
 
-    Each four have the same reflections.
+    Each four have the same `FLIPS`.
     """
     if orientation > 4:
         image = image.transpose(1, 0, 2)
-    rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]
-    return np.ascontiguousarray(image[::rows, ::columns])
+    row_step, column_step = FLIPS[(orientation - 1) % 4]
+    return np.ascontiguousarray(image[::row_step, ::column_step])
 
 
 def check_cost(data: bytes) -> None:
@@ -182,22 +183,26 @@ def check_cost(data: bytes) -> None:
     """
     if not data:
         raise ImageError("the file is empty")
-    if (names := brands(data)) & HEIC and not names & AVIF:
+    names = brands(data)
+    if names & HEIC and not names & AVIF:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
-    known = find_image_format(data)
-    size = image_size(data)
-    if known is None:
+    image_format = find_image_format(data)
+    if image_format is None:
         raise ImageError(_reason_unread(data))
+    size = image_size(data)
     if size is None:
         raise ImageError(UNREADABLE)
-    check_size(size, known.most_heavy if known.is_heavy(data) else known.most)
-    if (scans := count_scans(data)) > MAX_SCANS:
+    most_pixels = image_format.most_heavy if image_format.is_heavy(data) else image_format.most
+    check_size(size, most_pixels)
+    scans = count_scans(data)
+    if scans > MAX_SCANS:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
-    texts = data.count(b"zTXt") + data.count(b"iTXt") if data.startswith(b"\x89PNG") else 0
-    if texts > MAX_TEXTS:
-        raise ImageError(f"too many texts in a PNG: {texts:,}, the limit is {MAX_TEXTS}")
+    if data.startswith(b"\x89PNG"):
+        texts = data.count(b"zTXt") + data.count(b"iTXt")
+        if texts > MAX_TEXTS:
+            raise ImageError(f"too many texts in a PNG: {texts:,}, the limit is {MAX_TEXTS}")
 
 
 def _reason_unread(data: bytes) -> str:
@@ -208,7 +213,7 @@ def _reason_unread(data: bytes) -> str:
     return UNREADABLE
 
 
-def check_size(size: Size, most: int = MAX_PIXELS) -> None:
+def check_size(size: Size, most: int) -> None:
     """Raises ImageError for a width and height of more than `most` pixels."""
     if math.prod(size) > most:
         raise ImageError(
@@ -301,12 +306,9 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
             "`image.filled(0)`."
         )
     array = np.asarray(array)  # a matrix keeps two dimensions
-    if (
-        array.dtype != np.uint8
-        or array.ndim < 2
-        or not array.size
-        or array.shape[2:] not in ((), (1,), (3,), (4,))
-    ):
+    is_grey = array.ndim == 2
+    has_channels = array.ndim == 3 and array.shape[2] in (1, 3, 4)
+    if array.dtype != np.uint8 or not array.size or not (is_grey or has_channels):
         came = f"{array.dtype} {array.shape}"
         raise FerVitError(
             f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {came}."
@@ -317,9 +319,13 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
 
 def encode_jpeg(image: Image) -> bytes:
     """Encodes an image (H, W, 3) RGB as JPEG bytes of high quality."""
-    return bytes(cv2.imencode(".jpg", image[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 95))[1])
+    _, data = cv2.imencode(".jpg", image[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 95))
+    return bytes(data)
 
 
 def encode_png(image: Image) -> bytes:
     """Encodes an image (H, W, 3) RGB or (H, W) grey as PNG bytes."""
-    return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])
+    if image.ndim == 3:
+        image = image[..., ::-1]  # OpenCV expects BGR
+    _, data = cv2.imencode(".png", image)
+    return bytes(data)

@@ -91,7 +91,9 @@ def _sound_in_words(of_source: bool, of_copy: bool) -> str:
     """Returns what became of the sound of a video."""
     if of_copy:
         return "with its sound"
-    return "without its sound, which MP4 cannot contain" if of_source else "without sound"
+    if of_source:
+        return "without its sound, which MP4 cannot contain"
+    return "without sound"
 
 
 def _add_video(
@@ -114,7 +116,9 @@ def _add_video(
     usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
     tags = source.codec_context
     is_hdr = tags.color_trc in (PQ, HLG)  # its frames were converted
-    codec.colorspace = codec.color_primaries = codec.color_trc = usual
+    codec.colorspace = usual
+    codec.color_primaries = usual
+    codec.color_trc = usual
     codec.color_range = ColorRange.MPEG
     # Players convert primaries as well; these do not change when a face is drawn.
     if not is_hdr and tags.color_primaries != UNTAGGED:

@@ -73,9 +73,11 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
     if not wanted:
         return
     videos = list(filter(is_video, sources))
-    if copy := outputs.copy:
-        itself = copy.resolve() in map(Path.resolve, videos)
-        if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
+    copy = outputs.copy
+    if copy:
+        is_input = copy.resolve() in map(Path.resolve, videos)
+        is_mp4 = copy.suffix.lower() == ".mp4"
+        if in_chunks or is_input or not is_mp4 or len(videos) != 1:
             came = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
             raise FerVitError(
                 f"Expected one video, one table (.csv) and another .mp4, but got {came}."

@@ -29,11 +29,11 @@ def read_photo(face: Face) -> Image:
     except ImageError as error:
         raise ImageError(f"{face.path}: {error}.") from error
     height, width = photo.shape[:2]
-    if face.info.size not in (None, (width, height)):
-        before = " x ".join(map(str, face.info.size))
+    before = face.info.size
+    if before is not None and before != (width, height):
         raise ImageError(
-            f"{face.path}: Expected {before} pixels, as when it was predicted, but got "
-            f"{width} x {height}. Predict it again."
+            f"{face.path}: Expected {before[0]} x {before[1]} pixels, as when it was predicted, "
+            f"but got {width} x {height}. Predict it again."
         )
     return photo
 

@@ -66,9 +66,12 @@ def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
     Raises FerVitError when a file of the detector is missing.
     """
     detector = find_detector(options.detector)
-    min_score = detector.min_score if options.min_score is None else options.min_score
     if options.face == "crop":
         min_score = detector.crop_score
+    elif options.min_score is None:
+        min_score = detector.min_score
+    else:
+        min_score = options.min_score
     return FaceFinder(spec, options.face, detector.load(min_score))
 
 

@@ -104,7 +104,7 @@ def _find_in_frames(
 
 
 def find_in_frames(
-    detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool = False
+    detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[Tracked]:
     """Yields each frame with its faces and their tracks.
 
@@ -113,8 +113,11 @@ def find_in_frames(
     followed back into the frames since the search before, as far as these wait.
     """
     waiting = deque[Tracked]()
-    most = min(detect_every, WAITING - 1) if fill else 1  # `mark_last` holds one, too
-    marked = mark_last(frames) if fill else ((frame, False) for frame in frames)
+    most = 1
+    marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
+    if fill:
+        most = min(detect_every, WAITING - 1)  # `mark_last` holds one, too
+        marked = mark_last(frames)
     try:
         for tracked in search_frames(detector, marked, detect_every, waiting):
             waiting.append(tracked)

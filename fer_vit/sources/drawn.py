@@ -81,7 +81,9 @@ def read(
 def label_of(number: int, heads: bool) -> str | None:
     """Returns the expression of a face; with heads, every second round has none."""
     turn, place = divmod(number, len(EXPRESSIONS))
-    return None if heads and turn % 2 else EXPRESSIONS[place]
+    if heads and turn % 2 == 1:
+        return None
+    return EXPRESSIONS[place]
 
 
 def _split_of(number: int, count: int) -> Split:

@@ -76,8 +76,10 @@ def split_names(names: Iterable[str]) -> dict[str, Split]:
             meanings[name] = meaning
 
     as_split: dict[str, Split] = {split: split for split in SPLITS}
-    taken = set(meanings.values())
-    as_split["evaluation"] = "val" if "test" in taken and "val" not in taken else "test"
+    # Beside a test split, folders for evaluation are val.
+    as_split["evaluation"] = "test"
+    if "test" in meanings.values() and "val" not in meanings.values():
+        as_split["evaluation"] = "val"
     return {name: as_split[meaning] for name, meaning in meanings.items()}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fer_vit.errors import ModelError
 from fer_vit.files import check_permission
 from fer_vit.pickles import UnsafeError, load_tensors
-from fer_vit.store.settings import EXTRA_KEYS, check_settings
+from fer_vit.store.settings import EXTRA_KEYS, network_arguments
 
 MAX_CONFIG = 1_000_000
 """Largest settings in characters of JSON; the included models have 2,000."""
@@ -85,7 +85,9 @@ def is_pretraining(hyper: dict[str, Any]) -> bool:
 
 def as_dict(value: Any) -> dict[str, Any]:
     """Returns a dictionary with string keys, else an empty one."""
-    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
+    return {}
 
 
 def all_are(values: Iterable[Any], kind: type) -> bool:
@@ -143,7 +145,7 @@ def _is_plain(name: object) -> bool:
 
 def _is_inside(name: object, folder: object) -> bool:
     """Returns whether a path begins with a folder."""
-    return str(name).startswith(folder + os.sep) if isinstance(folder, str) else False
+    return isinstance(folder, str) and str(name).startswith(folder + os.sep)
 
 
 def unpack_checkpoint(
@@ -156,14 +158,14 @@ def unpack_checkpoint(
     settings["evened"] = _evened(checkpoint)
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper):
-        return check_settings(settings, name), state
+        return network_arguments(settings, name), state
 
     # the parts that reconstruct the masked tokens are no longer needed
     decoder = [key for key in state if key.partition(".")[0] in ("mask_token", "decoder")]
     for key in decoder:
         del state[key]
     settings["labels"] = []
-    return check_settings(settings, name, pretraining=True), state
+    return network_arguments(settings, name, pretraining=True), state
 
 
 def _evened(checkpoint: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_model_folder, find_folder
-from fer_vit.store.settings import check_settings
+from fer_vit.store.settings import network_arguments
 
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."
@@ -157,7 +157,7 @@ def read_model(
         raise ModelError(
             f"The model {name} cannot be read ({error}). Download or export it again."
         ) from error
-    return check_settings(settings, name), state
+    return network_arguments(settings, name), state
 
 
 def differing(

@@ -18,7 +18,7 @@ EXTRA_KEYS = tuple(field.name for field in fields(ModelSettings))
 """What prediction needs besides the network."""
 
 
-def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
+def network_arguments(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
     """Returns the settings of a file as arguments of `build_model`.
 
     Raises:
@@ -52,19 +52,19 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
             raise ModelError(f"{name}: expected {key} to be {expected}, but got {came}.")
 
     coordinates = chain(*settings.template)
-    points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)
-    expect("template", points, "five points (x, y)")
+    has_points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)
+    expect("template", has_points, "five points (x, y)")
 
     expect("temperature", _within(1e-3, [settings.temperature], 1e3), "from 0.001 to 1000")
 
-    thresholds = {*settings.thresholds} in (set(), LEVELS)
+    has_levels = not settings.thresholds or settings.thresholds.keys() == LEVELS
     for row in settings.thresholds.values():  # for all faces, then for each label
-        complete = len(row) == 1 + classes and row[0] is not None
-        thresholds = thresholds and complete and _within(0, row, 1)
-    expect("thresholds", thresholds, "from 0 to 1, all and each label, by level")
+        is_complete = len(row) == 1 + classes and row[0] is not None
+        has_levels = has_levels and is_complete and _within(0, row, 1)
+    expect("thresholds", has_levels, "from 0 to 1, all and each label, by level")
 
-    prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
-    expect("prior", prior, "empty or one share per label")
+    has_prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
+    expect("prior", has_prior, "empty or one share per label")
 
     expect("evened", 0 <= settings.evened < math.inf, "at least 0")
     most = 1 if settings.prior else 0

@@ -220,5 +220,7 @@ def plausible_score(score: Any, monitor: str) -> torch.Tensor | None:
         value = float(score)
     except (TypeError, ValueError, RuntimeError):
         return None
-    in_range = 0 <= value <= 1 or monitor.rpartition("/")[2] not in SHARES
-    return torch.tensor(value) if math.isfinite(value) and in_range else None
+    is_share = monitor.rpartition("/")[2] in SHARES
+    if not math.isfinite(value) or (is_share and not 0 <= value <= 1):
+        return None
+    return torch.tensor(value)
