@@ -23,7 +23,7 @@ from fer_vit.explain.methods import (
     explain_each,
     find_method,
 )
-from fer_vit.explain.trace import Trace, drops, evaluating, masked_outputs, trace, units
+from fer_vit.explain.trace import Trace, drops, evaluating, masked_outputs, region_units, trace
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -36,15 +36,17 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
 }
 """What pixels are replaced by."""
-BETTER: dict[str, int] = {}
-"""The measures, and whether more (1) or less (-1) is better."""
-for baseline_name in BASELINES:
-    BETTER[f"pixel deletion, {baseline_name}"] = -1
-    BETTER[f"pixel insertion, {baseline_name}"] = 1
-BETTER["deletion"] = -1
-BETTER["insertion"] = 1
-BETTER["region agreement"] = 1
-BETTER["saco"] = 1
+BETTER = {
+    "pixel deletion, blurred": -1,
+    "pixel insertion, blurred": 1,
+    "pixel deletion, mean colour": -1,
+    "pixel insertion, mean colour": 1,
+    "deletion": -1,
+    "insertion": 1,
+    "region agreement": 1,
+    "saco": 1,
+}
+"""The measures, with the baselines of pixels, and whether more (1) or less (-1) is better."""
 
 
 @torch.no_grad()
@@ -68,17 +70,18 @@ def measure_methods(
     Returns:
         The measures (B,) by method, and by name in `BETTER`.
     """
-    seen = trace(net, image, boxes, valid)
-    label = seen.logits.argmax(-1)  # (B,)
-    direction = one_hot(label, seen.logits.shape[1]).float()  # (B, C)
-    faces = _Faces(net, seen, label)
+    traced = trace(net, image, boxes, valid)
+    label = traced.logits.argmax(-1)  # (B,)
+    direction = one_hot(label, traced.logits.shape[1]).float()  # (B, C)
+    faces = _TracedFaces(net, traced, label)
     result = {}
     with evaluating(net):
-        falls = drops(net, seen.tokens, units(net.layout, seen.membership))  # (B, R, O)
-        falls = falls[torch.arange(len(label)), :, label]  # (B, R)
+        regions = region_units(net.layout, traced.membership)  # (B, R, T)
+        falls_of_outputs = drops(net, traced.tokens, regions)  # (B, R, O)
+        falls = falls_of_outputs[torch.arange(len(label)), :, label]  # (B, R)
         for method in methods:
             draws = find_method(method, MEASURED).draws
-            explanations = explain_each(net, seen, method, direction.expand(draws, -1, -1))
+            explanations = explain_each(net, traced, method, direction.expand(draws, -1, -1))
             measured = [_measures(faces, explanation, falls) for explanation in explanations]
             result[method] = _mean_measures(measured)
     return result
@@ -93,11 +96,11 @@ def _mean_measures(measured: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
     return means
 
 
-class _Faces(NamedTuple):
+class _TracedFaces(NamedTuple):
     """Traced faces. The methods return the probability (B,) of their class."""
 
     net: RegionViT
-    seen: Trace
+    traced: Trace
     label: Tensor  # the predicted class (B,)
 
     def probability(self, logits: Tensor) -> Tensor:
@@ -105,22 +108,22 @@ class _Faces(NamedTuple):
 
     def masked(self, hidden: Tensor) -> Tensor:
         """Masks the tokens that are `hidden` (B, T)."""
-        outputs = masked_outputs(self.net, self.seen.tokens, hidden)  # (B, O)
-        return self.probability(outputs[:, : self.seen.logits.shape[1]])
+        outputs = masked_outputs(self.net, self.traced.tokens, hidden)  # (B, O)
+        return self.probability(outputs[:, : self.traced.logits.shape[1]])
 
     def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
         """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""
-        image = torch.where(keep[:, None], self.seen.image, baseline)
-        return self.probability(self.net.logits(image, self.seen.boxes, self.seen.valid))
+        image = torch.where(keep[:, None], self.traced.image, baseline)
+        return self.probability(self.net.logits(image, self.traced.boxes, self.traced.valid))
 
 
-def _measures(faces: _Faces, explanation: Explanation, falls: Tensor) -> dict[str, Tensor]:
+def _measures(faces: _TracedFaces, explanation: Explanation, falls: Tensor) -> dict[str, Tensor]:
     """Returns each measure (B,) of an explanation.
 
     `falls` (B, R) are the falls of the logit without each region.
     """
     scores = explanation.scores  # (B, T)
-    located = located_tokens(faces.seen.tokens, faces.net.layout.num_prefix)  # (B, T)
+    located = located_tokens(faces.traced.tokens, faces.net.layout.num_prefix)  # (B, T)
     count = located.sum(1, keepdim=True)  # (B, 1)
 
     # Ranks from 0; the tokens that are not located come last.
@@ -132,7 +135,7 @@ def _measures(faces: _Faces, explanation: Explanation, falls: Tensor) -> dict[st
         groups.append(group)
 
     # The mean score of each group, and the fall of the probability without it.
-    intact = faces.probability(faces.seen.logits)  # (B,)
+    intact = faces.probability(faces.traced.logits)  # (B,)
     mean_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
     effects = [intact - faces.masked(group) for group in groups]
     salience = torch.stack(mean_scores, 1)  # (B, G)
@@ -143,15 +146,15 @@ def _measures(faces: _Faces, explanation: Explanation, falls: Tensor) -> dict[st
     measures = _pixel_measures(faces, explanation.heat)
     measures["deletion"] = _area(torch.stack(deletion))
     measures["insertion"] = _area(torch.stack(insertion))
-    measures["region agreement"] = spearman(explanation.shares, falls, faces.seen.valid)
+    measures["region agreement"] = spearman(explanation.shares, falls, faces.traced.valid)
     measures["saco"] = torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan)
     return measures
 
 
-def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
+def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
     """Returns deletion and insertion (B,) of pixels with scores (B, S, S), by every baseline."""
-    seen = faces.seen
-    read = covered(seen.where, seen.image.shape[-1])  # (B, S, S)
+    traced = faces.traced
+    read = covered(traced.where, traced.image.shape[-1])  # (B, S, S)
 
     # In [0, 1) where a token reads, else 1 or more.
     ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
@@ -159,15 +162,16 @@ def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
 
     measures = {}
     for name, baseline in BASELINES.items():
-        replaced = baseline(seen.image)
+        replaced = baseline(traced.image)
         deleted = [faces.shown(relative >= fraction, replaced) for fraction in FRACTIONS]
         inserted = [faces.shown((relative < fraction) | ~read, replaced) for fraction in FRACTIONS]
         whole = deleted[0]  # (B,)
         empty = deleted[-1]
+        has_fallen = empty <= whole / 2  # (B,), see `measure_methods`
         for kind, probabilities in (("deletion", deleted), ("insertion", inserted)):
             area = _area(torch.stack(probabilities))
             part = (area - empty) / (whole - empty)
-            measures[f"pixel {kind}, {name}"] = torch.where(empty <= whole / 2, part, torch.nan)
+            measures[f"pixel {kind}, {name}"] = torch.where(has_fallen, part, torch.nan)
     return measures
 
 
@@ -221,15 +225,13 @@ def randomised(
 
     # The copy is shuffled part by part, from the output to the input.
     shuffled = copy.deepcopy(net)
-    parts: list[tuple[str, nn.Module]] = []
-    parts.append(("classifier", shuffled.vit.head))
-    parts.append(("pooling", shuffled.pool))
+    parts: dict[str, nn.Module] = {"classifier": shuffled.vit.head, "pooling": shuffled.pool}
     for number in reversed(range(len(shuffled.vit.blocks))):
-        parts.append((f"block {number}", shuffled.vit.blocks[number]))
-    parts.append(("embeddings", shuffled))
+        parts[f"block {number}"] = shuffled.vit.blocks[number]
+    parts["embeddings"] = shuffled  # and the parts before again
 
     generator = torch.Generator().manual_seed(seed)
-    for name, module in parts:
+    for name, module in parts.items():
         parameters = list(module.parameters())
         if not parameters:  # some poolings have none
             continue

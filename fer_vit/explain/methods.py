@@ -6,7 +6,7 @@ of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N box
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from fer_vit.explain.trace import (
     overlaps,
     raw_outputs,
     region_means,
+    region_units,
     rollout,
     trace,
-    units,
 )
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
@@ -41,14 +41,11 @@ class Attribution(NamedTuple):
     shares: Tensor  # of every region (E, B, R)
 
 
-Attribute: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
-"""Explains the scores that `directions` (E, B, O) make of the raw outputs of traced faces."""
-
-
 class Method(NamedTuple):
     """A way to explain."""
 
-    attribute: Attribute
+    # of a network and traced faces, the scores that directions (E, B, O) make of the raw outputs
+    attribute: Callable[[RegionViT, Trace, Tensor], Attribution]
     title: str  # in a few words, for the head of a report
     text: str  # what it shows, for a report
     can_be_rounded: bool = False  # whether bfloat16, in half the time, is exact enough
@@ -102,14 +99,14 @@ def explain(
     Raises:
         FerVitError: The method is unknown.
     """
-    seen = trace(net, image, boxes, valid)
+    traced = trace(net, image, boxes, valid)
     directions = None if direction is None else direction[None]  # (1, B, C)
-    return explain_each(net, seen, method, directions)[0]
+    return explain_each(net, traced, method, directions)[0]
 
 
 @torch.no_grad()
 def explain_each(
-    net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None
+    net: RegionViT, traced: Trace, method: str, directions: Tensor | None
 ) -> list[Explanation]:
     """Explains several scores of traced faces; `directions` are (E, B, C) or (E, B, O).
 
@@ -117,18 +114,17 @@ def explain_each(
     """
     attribute = find_method(method, MEASURED).attribute
     if directions is None:
-        directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
-    further = seen.outputs.shape[1] - directions.shape[2]  # outputs without a weight
+        directions = one_hot(traced.logits.argmax(-1), traced.logits.shape[1]).float()[None]
+    further = traced.outputs.shape[1] - directions.shape[2]  # outputs without a weight
     directions = pad(directions, (0, further))  # (E, B, O)
-    attribution = attribute(net, seen, directions)
+    attribution = attribute(net, traced, directions)
     scores = _normalized(attribution.scores)  # (E, B, T)
     heat = _normalized(attribution.heat)  # (E, B, S, S)
     shares = _normalized(attribution.shares)  # (E, B, R)
-    probabilities = net.probabilities(seen.logits)  # (B, C)
+    probabilities = net.probabilities(traced.logits)  # (B, C)
     explanations = []
-    for number in range(len(directions)):
-        explanation = Explanation(probabilities, scores[number], heat[number], shares[number])
-        explanations.append(explanation)
+    for token_scores, pixel_heat, region_shares in zip(scores, heat, shares, strict=True):
+        explanations.append(Explanation(probabilities, token_scores, pixel_heat, region_shares))
     return explanations
 
 
@@ -146,88 +142,90 @@ def find_method(name: str, known: Mapping[str, Method]) -> Method:
     return known[name]
 
 
-def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def pixels(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """What each pixel adds to the score, from a blurred face to this one (integrated gradients)."""
     with evaluating(net):
-        maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-    rows, columns = overlaps(seen.where, maps.shape[2:], 1)  # (B, T, S) each
+        maps = integrated_gradients(net, traced.image, traced.boxes, traced.valid, directions)
+    maps = maps.float()  # (E, B, S, S)
+    rows, columns = overlaps(traced.where, maps.shape[2:], 1)  # (B, T, S) each
     with no_autocast(maps):
         # Pixels at a box's edge count in part.
         scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # (E, B, T)
-    shares = region_sums(maps, seen.boxes)  # (E, B, R)
+    shares = region_sums(maps, traced.boxes)  # (E, B, R)
     return Attribution(scores, maps, shares)
 
 
-def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """Gradient times attention, from the score back to the model's tokens.
 
     Raises FerVitError for the outputs of further heads, which do not read the pooled tokens.
     """
-    classes = seen.logits.shape[1]
+    classes = traced.logits.shape[1]
     if directions[..., classes:].any():
         raise FerVitError(
             "The method relevance explains expressions alone. "
             "For movements, pose and affect use pixels or ablation."
         )
-    directions = directions[..., :classes]  # (E, B, C)
-    depth = len(seen.attention)
-    pool = seen.pooled.weights
-    attended = list(seen.attention)
+    depth = len(traced.attention)
+    pool = traced.pooled.weights  # (B, H', Q, T)
+    attended = list(traced.attention)
     if net.pool.per_expression:
         attended.append(pool)
     scores = []
-    for direction in directions:
+    for direction in directions[..., :classes]:  # (B, C)
         gradients = torch.autograd.grad(
-            seen.logits, attended, direction.to(seen.logits), retain_graph=True
+            traced.logits, attended, direction.to(traced.logits), retain_graph=True
         )
-        pool_gradient = gradients[depth] if net.pool.per_expression else None
-        flow = relevance_flow(seen.attention, gradients[:depth], pool, pool_gradient)  # (B, T)
+        pool_gradient = None
+        if net.pool.per_expression:
+            pool_gradient = gradients[depth]
+        flow = relevance_flow(traced.attention, gradients[:depth], pool, pool_gradient)  # (B, T)
         scores.append(flow)
-    return from_tokens(net, seen, torch.stack(scores))
+    return from_tokens(net, traced, torch.stack(scores))
 
 
-def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def ablation(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """How far the score falls when a region's tokens and the patches under it are masked."""
-    together = units(net.layout, seen.membership)  # (B, R, T)
+    together = region_units(net.layout, traced.membership)  # (B, R, T)
     with evaluating(net):
-        falls = drops(net, seen.tokens, together)  # (B, R, O)
+        falls = drops(net, traced.tokens, together)  # (B, R, O)
     with no_autocast(falls):
         shares = torch.einsum("bro,ebo->ebr", falls, directions.to(falls))
         # A token has the mean fall of the regions that it belongs to.
         regions = together.sum(1).clamp(min=1)  # (B, T)
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / regions
-    heat = spread(scores, seen.where, seen.image.shape[-1])
+    heat = spread(scores, traced.where, traced.image.shape[-1])
     return Attribution(scores, heat, shares)
 
 
-def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def random_scores(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """Random scores in [-1, 1]. Seeded by the faces: the same faces always get the same numbers."""
-    tokens = seen.tokens.x  # (B, T, D)
+    tokens = traced.tokens.x  # (B, T, D)
     seed = zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())
     generator = torch.Generator().manual_seed(seed)
     scores = 2 * torch.rand(len(directions), *tokens.shape[:2], generator=generator) - 1
-    return from_tokens(net, seen, scores.to(tokens.device))
+    return from_tokens(net, traced, scores.to(tokens.device))
 
 
-def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def centre(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """A Gaussian around the centre of the crop."""
     half = net.config.img_size / 2
-    distances = (seen.tokens.centres.float() - half).norm(dim=-1) / half  # (B, T)
+    distances = (traced.tokens.centres.float() - half).norm(dim=-1) / half  # (B, T)
     scores = (-2 * distances.square()).exp()
-    return from_tokens(net, seen, scores.expand(len(directions), -1, -1))
+    return from_tokens(net, traced, scores.expand(len(directions), -1, -1))
 
 
-def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+def attention(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """What reaches the output by attention rollout: how tokens exchange information.
 
     The scores are the same for every direction.
     """
-    scores = rollout(seen)  # (B, T)
-    return from_tokens(net, seen, scores.expand(len(directions), -1, -1))
+    scores = rollout(traced)  # (B, T)
+    return from_tokens(net, traced, scores.expand(len(directions), -1, -1))
 
 
 METHODS = {
-    # In bfloat16 it is as near to a finer integration.
+    # In bfloat16 it is as near as in float32 to an integration of many passes.
     "pixels": Method(
         pixels,
         "what each pixel adds (integrated gradients)",
@@ -264,24 +262,24 @@ MEASURED = (
 """What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 
-def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
+def from_tokens(net: RegionViT, traced: Trace, scores: Tensor) -> Attribution:
     """Returns the attribution for scores of all tokens (E, B, T).
 
     The scores of tokens without a position in the face become 0.
     """
-    located = located_tokens(seen.tokens, net.layout.num_prefix)  # (B, T)
+    located = located_tokens(traced.tokens, net.layout.num_prefix)  # (B, T)
     scores = scores.masked_fill(~located, 0.0)
-    heat = spread(scores, seen.where, seen.image.shape[-1])  # (E, B, S, S)
+    heat = spread(scores, traced.where, traced.image.shape[-1])  # (E, B, S, S)
     # A sum would favour large regions, which cover many patches.
-    means = [region_means(seen.membership, values) for values in scores]
+    means = [region_means(traced.membership, values) for values in scores]
     return Attribution(scores, heat, torch.stack(means))
 
 
 def relevance_flow(
-    attention: Sequence[Tensor],
+    attentions: Sequence[Tensor],
     gradients: Sequence[Tensor],
     pool: Tensor,
-    pool_gradient: Tensor | None = None,
+    pool_gradient: Tensor | None,
 ) -> Tensor:
     """Gradient times attention, accumulated over blocks.
 
@@ -292,7 +290,7 @@ def relevance_flow(
     the negated score gives the negative part.
 
     Args:
-        attention: Weights (B, H, T, T) of every block.
+        attentions: Weights (B, H, T, T) of every block.
         gradients: Their gradients.
         pool: Weights (B, H', Q, T) of the pooling.
         pool_gradient: Their gradient. None: the weights are used.
@@ -306,7 +304,7 @@ def relevance_flow(
         if pool_gradient is not None:
             start = (sign * pool_gradient.float() * pool.float()).clamp(min=0)
         row = start.mean(1).sum(1, keepdim=True)  # (B, 1, T)
-        for weights, gradient in zip(reversed(attention), reversed(gradients), strict=True):
+        for weights, gradient in zip(reversed(attentions), reversed(gradients), strict=True):
             step = (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)  # (B, T, T)
             row = row + row @ step
         return row[:, 0]
@@ -331,11 +329,11 @@ def integrated_gradients(
             between = torch.lerp(start, image, fraction).requires_grad_()
             encoded = net.encode(net.tokenize(between, boxes, valid))
             outputs = raw_outputs(net, encoded)  # (B, O)
-            for number, direction in enumerate(directions):
+            for total, direction in zip(totals, directions, strict=True):
                 (gradient,) = torch.autograd.grad(
                     outputs, between, direction.to(outputs), retain_graph=True
                 )
-                totals[number] += weight * ((image - start) * gradient).sum(1)
+                total += weight * ((image - start) * gradient).sum(1)
     return totals
 
 
@@ -367,21 +365,25 @@ def blur(image: Tensor) -> Tensor:
         return weights @ image @ weights.T
 
 
-def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
+def region_sums(maps: Tensor, boxes: Tensor) -> Tensor:
     """Adds up the scores of pixels (E, B, S, S) by region, with boxes (B, R, 4): (E, B, R).
 
     A pixel counts in the box that it lies deepest in, 0 being its edge and 1 its middle. Boxes that
     it lies equally deep in, up to rounding, share it, so that a face and its mirror image agree.
     """
-    start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1)
-    centres = torch.arange(pixels.shape[-1], device=boxes.device) + 0.5
-    away = (centres - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S)
-    depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
-    most = pad(depth, (0, 0, 0, 0, 1, 0)).amax(1, keepdim=True)  # 0 or more, also without regions
-    deepest = (depth >= most - 1e-5).float()
+    start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1), x and y
+    middle = (start + stop) / 2
+    centres = torch.arange(maps.shape[-1], device=boxes.device) + 0.5
+    away = (centres - middle).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S), 1: edge
+    away_x, away_y = away.unbind(2)  # (B, R, S) each
+    depth = 1 - torch.maximum(away_y[..., None], away_x[:, :, None])  # (B, R, S, S)
+
+    outside = pad(depth, (0, 0, 0, 0, 1, 0))  # (B, 1 + R, S, S), a first box of depth 0
+    largest = outside.amax(1, keepdim=True)  # (B, 1, S, S), also without regions
+    deepest = (depth >= largest - 1e-5).float()
     part = deepest / deepest.sum(1, keepdim=True).clamp(min=1)  # (B, R, S, S)
-    with no_autocast(pixels):
-        return torch.einsum("brsx,ebsx->ebr", part, pixels)
+    with no_autocast(maps):
+        return torch.einsum("bryx,ebyx->ebr", part, maps)
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:

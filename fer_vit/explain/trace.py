@@ -87,7 +87,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
         logits=logits,
         outputs=outputs,
         where=token_boxes(net.layout, net.patch_size, tokens.centres, boxes),
-        membership=membership(net.layout, net.patch_size, boxes - net.patch_origin, valid),
+        membership=token_membership(net.layout, net.patch_size, boxes - net.patch_origin, valid),
         layout=net.layout,
     )
 
@@ -203,7 +203,7 @@ def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Te
     return torch.cat([centres - half, centres + half], -1)
 
 
-def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
+def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
     """Returns how much of every token belongs to each region (B, R, T), see `Trace`.
 
     The boxes (B, R, 4) are in crop pixels from the corner of the grid of patches.
@@ -219,7 +219,7 @@ def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tenso
     return parts
 
 
-def units(layout: TokenLayout, membership: Tensor) -> Tensor:
+def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
     """Each region as a set of tokens (B, R, T).
 
     Its region tokens, and the patches that it covers by half, or else the most covered one.
@@ -260,31 +260,31 @@ class Views(NamedTuple):
 
 
 @torch.no_grad()
-def attention_views(seen: Trace) -> Views:
+def attention_views(traced: Trace) -> Views:
     """Returns the views of attention, see `Views`."""
     # Where each view looks: the encoder, the heads, the queries if there are several.
-    heads, distance = head_maps(seen)  # (B, L, T), (B, L)
-    queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
+    heads, distance = head_maps(traced)  # (B, L, T), (B, L)
+    queries = traced.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     if queries.shape[1] == 1:
         queries = queries[:, :0]
-    maps = torch.cat([rollout(seen)[:, None], heads, queries], 1)  # (B, V, T)
+    maps = torch.cat([rollout(traced)[:, None], heads, queries], 1)  # (B, V, T)
 
     # What regions take from each other: queries have no such relations.
-    relations = [_between(seen.membership, _all_blocks(seen))]  # (B, R, R) each
-    for block in seen.attention:
+    relations = [_between(traced.membership, _all_blocks(traced))]  # (B, R, R) each
+    for block in traced.attention:
         for head in block.unbind(1):
-            relations.append(_between(seen.membership, head))
+            relations.append(_between(traced.membership, head))
     for _ in range(queries.shape[1]):
         relations.append(torch.zeros_like(relations[0]))
 
     maps = normalize(maps, p=1, dim=-1)  # (B, V, T)
-    output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)  # (B, V, R)
-    patches = seen.layout.patch_map(maps)  # (B, V, rows, columns)
+    output = normalize(region_means(traced.membership, maps.mT).mT, p=1, dim=-1)  # (B, V, R)
+    patches = traced.layout.patch_map(maps)  # (B, V, rows, columns)
     return Views(torch.stack(relations, 1), output, patches, distance)
 
 
 @torch.no_grad()
-def interactions(net: RegionViT, seen: Trace) -> Tensor:
+def interactions(net: RegionViT, traced: Trace) -> Tensor:
     """How far the effects of two regions on the predicted logit depend on each other (B, R, R).
 
     In logits: the fall of the logit without both regions, less the falls without each of them. This
@@ -293,17 +293,17 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
 
     Only pairs of the `STRONGEST` regions are considered, and small values are 0 (see `NOTABLE`).
     """
-    alone = units(seen.layout, seen.membership)  # (B, R, T)
+    alone = region_units(traced.layout, traced.membership)  # (B, R, T)
     batch, regions, _ = alone.shape
     faces = torch.arange(batch)
-    label = seen.logits.argmax(1)  # (B,)
-    result = seen.logits.new_zeros(batch, regions, regions)
+    label = traced.logits.argmax(1)  # (B,)
+    result = traced.logits.new_zeros(batch, regions, regions)
     with evaluating(net):
-        intact = raw_outputs(net, net.encode(seen.tokens))  # (B, O)
-        single = drops(net, seen.tokens, alone, intact)[faces, :, label]  # (B, R)
+        intact = raw_outputs(net, net.encode(traced.tokens))  # (B, O)
+        single = drops(net, traced.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(STRONGEST, regions)).indices.sort().values
         for a, b in combinations(strongest.unbind(1), 2):  # (B,) each
-            without_both = masked_outputs(net, seen.tokens, alone[faces, a] | alone[faces, b])
+            without_both = masked_outputs(net, traced.tokens, alone[faces, a] | alone[faces, b])
             both = (intact - without_both)[faces, label]  # (B,)
             change = both - single[faces, a] - single[faces, b]
             notable = change.abs() >= NOTABLE * single.abs().amax(1)
@@ -314,19 +314,19 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
 
 
 @torch.no_grad()
-def head_maps(seen: Trace) -> tuple[Tensor, Tensor]:
+def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
     """Returns where the classified tokens look through every head, and how far each head looks.
 
     The first is (B, L, T), the second, in crop pixels, (B, L).
     """
-    classified = seen.pooled.weights.float().mean((1, 2))[:, None, None]  # (B, 1, 1, T)
-    centres = seen.tokens.centres.float()  # (B, T, 2)
+    classified = traced.pooled.weights.float().mean((1, 2))[:, None, None]  # (B, 1, 1, T)
+    centres = traced.tokens.centres.float()  # (B, T, 2)
     distances = torch.cdist(centres, centres)[:, None]  # (B, 1, T, T), in pixels
     maps = []
     means = []
-    for weights in seen.attention:
+    for weights in traced.attention:
         located = weights.float().clone()  # (B, H, T, T)
-        located[..., : seen.layout.num_prefix] = 0.0
+        located[..., : traced.layout.num_prefix] = 0.0
         with no_autocast(located):
             looks = (classified @ located)[:, :, 0]  # (B, H, T)
         maps.append(looks)
@@ -341,28 +341,28 @@ def head_maps(seen: Trace) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def rollout(seen: Trace) -> Tensor:
+def rollout(traced: Trace) -> Tensor:
     """How much the output takes from each token by attention rollout (B, T).
 
     Heads are averaged; prefix tokens have 0.
     """
-    flow = _all_blocks(seen)  # (B, T, T)
-    classified = seen.pooled.weights.float().mean((1, 2))[:, None]  # (B, 1, T)
+    flow = _all_blocks(traced)  # (B, T, T)
+    classified = traced.pooled.weights.float().mean((1, 2))[:, None]  # (B, 1, T)
     with no_autocast(flow):
         output = (classified @ flow)[:, 0]
-    output[:, : seen.layout.num_prefix] = 0.0
+    output[:, : traced.layout.num_prefix] = 0.0
     return output
 
 
-def _all_blocks(seen: Trace) -> Tensor:
+def _all_blocks(traced: Trace) -> Tensor:
     """Attention through all blocks (B, T, T).
 
     Heads are averaged, and half of every token takes the residual paths.
     """
-    batch, _, tokens = seen.membership.shape
-    flow = torch.eye(tokens, device=seen.membership.device).expand(batch, -1, -1)
+    batch, _, tokens = traced.membership.shape
+    flow = torch.eye(tokens, device=traced.membership.device).expand(batch, -1, -1)
     with no_autocast(flow):
-        for weights in seen.attention:
+        for weights in traced.attention:
             flow = (weights.float().mean(1) @ flow + flow) / 2
     return flow
 

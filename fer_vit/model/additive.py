@@ -42,10 +42,8 @@ class AdditiveHead(nn.Module):
     def terms(self, tokens: Tokens) -> Terms:
         """Returns the terms of encoded tokens, of which hard attention may have removed patches."""
         located = tokens.x[:, self.layout.num_prefix :]  # (B, N' + R k^2, D)
-        present = located.new_ones(located.shape[:2])  # (B, N' + R k^2)
-        if tokens.valid is not None:
-            present = tokens.valid[:, self.layout.num_prefix :].to(located.dtype)
-        present = present[..., None]
+        present = tokens.present()[:, self.layout.num_prefix :, None]  # (B, N' + R k^2, 1)
+        present = present.to(located.dtype)
         located = located * present  # 0 for missing tokens
         mean = located.sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
         face = mean @ self.by_face  # (B, K)

@@ -379,9 +379,6 @@ class ExpressionLinear(nn.Linear):
 
 def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:
     """Returns which tokens have a position in the face and are present (B, T)."""
-    if tokens.valid is None:
-        located = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool)
-    else:
-        located = tokens.valid.clone()
+    located = tokens.present()
     located[:, :num_prefix] = False
     return located

@@ -19,6 +19,12 @@ class Tokens(NamedTuple):
     valid: Tensor | None
     centres: Tensor  # (B, T, 2), (x, y) in crop pixels
 
+    def present(self) -> Tensor:
+        """Returns a new mask of the tokens that are not of missing regions (B, T)."""
+        if self.valid is None:
+            return self.x.new_ones(self.x.shape[:2], dtype=torch.bool)
+        return self.valid.clone()
+
 
 @dataclass(frozen=True)
 class TokenLayout:
@@ -67,8 +73,14 @@ def keep_patches(
 
     Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need:
     Expediting Vision Transformers via Token Reorganizations" (ICLR 2022), without their fused
-    token. The tokens left have scores (B, T'); `layout` is of all T tokens. `by_mask` masks the
-    other patches instead of removing them.
+    token.
+
+    Args:
+        tokens: The T' tokens that earlier blocks have left.
+        scores: Their scores (B, T').
+        layout: The order of all T tokens.
+        number: How many patches are kept.
+        by_mask: Whether the other patches are masked instead of removed.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)
@@ -76,21 +88,21 @@ def keep_patches(
     if tokens.valid is not None:
         scores = scores.masked_fill(~tokens.valid[:, patches], -torch.inf)
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
-    every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
+
     if by_mask:
-        present = torch.ones_like(every, dtype=torch.bool)
-        if tokens.valid is not None:
-            present = tokens.valid.clone()
-        present[:, patches] = False
-        return tokens._replace(valid=present.scatter(1, best, True))
-    index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
+        valid = tokens.present()  # (B, T')
+        valid[:, patches] = False
+        return tokens._replace(valid=valid.scatter(1, best, True))
+
+    indices = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)
+    index = torch.cat([indices[:, : layout.num_prefix], best, indices[:, stop:]], dim=1)
 
     def take(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
         # `take_along_dim` would export a fixed B
         return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
-    valid = None if tokens.valid is None else tokens.valid.gather(1, index)
-    return Tokens(x=take(tokens.x), valid=valid, centres=take(tokens.centres))
+    kept_valid = None if tokens.valid is None else tokens.valid.gather(1, index)
+    return Tokens(x=take(tokens.x), valid=kept_valid, centres=take(tokens.centres))
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:

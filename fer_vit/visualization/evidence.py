@@ -72,27 +72,28 @@ def explain_faces(
     """
     faces = iter(faces)
     read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
-    most = faces_at_once(model.net, options.memory)
+    size = faces_at_once(model.net, options.memory)
     charts = list(fixed_charts(model))
-    for part in chain.from_iterable(chunk.split(most) for chunk in chunks):
-        wanted = list(islice(faces, len(part.path)))
-        if not wanted:
+    for crops in chain.from_iterable(chunk.split(size) for chunk in chunks):
+        shown = list(islice(faces, len(crops.path)))
+        if not shown:
             return
-        batch = next(part.split(len(wanted)))
-        seen = trace(model.net, batch.image, batch.boxes, batch.valid)
-        explanations = explain_scores(model, seen, options)
-        terms = head_terms(model.net, seen)
-        for row, ((face, image), evidence) in enumerate(zip(wanted, explanations, strict=True)):
-            picture = read(face.path) if image is None else image
-            if picture is None:  # what the model saw
-                crop = (255 * batch.image[row]).round().byte().permute(1, 2, 0).cpu().numpy()
-                view = replace(face_view(face, crop), box=None, to_crop=np.eye(2, 3))
-            else:
-                view = face_view(face, picture)
-            regions = visible_regions(model.crop_spec, batch, row)
-            view = replace(view, regions=regions)
+        batch = next(crops.split(len(shown)))  # without crops beyond the last face
+        traced = trace(model.net, batch.image, batch.boxes, batch.valid)
+        explanations = explain_scores(model, traced, options)
+        terms = head_terms(model.net, traced)
+        for row, ((face, image), evidence) in enumerate(zip(shown, explanations, strict=True)):
+            photo = read(face.path) if image is None else image
+            view = crop_view(face, batch.image[row]) if photo is None else face_view(face, photo)
+            view = replace(view, regions=visible_regions(model.crop_spec, batch, row))
             values = face_charts(ReadFace(face, terms[row]), charts)
             yield face, view, evidence._replace(charts=values)
+
+
+def crop_view(face: Face, crop: Tensor) -> FaceView:
+    """Returns a face for drawing in its crop (3, S, S), RGB in [0, 1], instead of its photo."""
+    image = (255 * crop).round().byte().permute(1, 2, 0).cpu().numpy()  # (S, S, 3)
+    return replace(face_view(face, image), box=None, to_crop=np.eye(2, 3))
 
 
 def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
@@ -147,15 +148,15 @@ class Scores:
     then the first rather than the second, then the further targets.
     """
 
-    def __init__(self, model: Recognizer, seen: Trace, options: ExplainOptions) -> None:
+    def __init__(self, model: Recognizer, traced: Trace, options: ExplainOptions) -> None:
         labels = model.net.settings.labels
-        faces, classes = seen.logits.shape
+        faces, classes = traced.logits.shape
         # (B, C), the most probable label first
-        self.order = seen.logits.argsort(dim=1, descending=True, stable=True)
+        self.order = traced.logits.argsort(dim=1, descending=True, stable=True)
         number = classes if options.labels == "all" else 1
         second = min(1, classes - 1)
 
-        unit = torch.eye(seen.outputs.shape[1], device=seen.outputs.device)  # (O, O)
+        unit = torch.eye(traced.outputs.shape[1], device=traced.outputs.device)  # (O, O)
         ranked = unit[self.order]  # (B, C, O)
         directions = list(ranked[:, :number].unbind(1))  # (B, O) each
         directions.append(ranked[:, 0] - ranked[:, second])
@@ -171,20 +172,20 @@ class Scores:
             self.names.append([*names, *targets])
 
 
-def explain_scores(model: Recognizer, seen: Trace, options: ExplainOptions) -> Iterator[Evidence]:
+def explain_scores(model: Recognizer, traced: Trace, options: ExplainOptions) -> Iterator[Evidence]:
     """Yields the evidence for each face, without charts."""
     net = model.net
-    scores = Scores(model, seen, options)
+    scores = Scores(model, traced, options)
 
     rounded = find_method(options.method, METHODS).can_be_rounded and has_bf16("cpu")
     with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
-        explanations = explain_each(net, seen, options.method, scores.directions)
-    views = attention_views(seen)
+        explanations = explain_each(net, traced, options.method, scores.directions)
+    views = attention_views(traced)
     relations = _array(views.relations)  # (B, V, R, R)
     output = _array(views.output)  # (B, V, R)
     patches = _array(views.patches)  # (B, V, rows, columns)
     distance = _array(views.distance)  # (B, L)
-    interacting = _array(interactions(net, seen))  # (B, R, R)
+    interacting = _array(interactions(net, traced))  # (B, R, R)
 
     for row, ranking in enumerate(scores.order.tolist()):
         yield Evidence(
@@ -215,11 +216,11 @@ def attributed(
 
 
 @torch.no_grad()
-def head_terms(net: RegionViT, seen: Trace) -> list[Mapping[str, FaceTerms]]:
+def head_terms(net: RegionViT, traced: Trace) -> list[Mapping[str, FaceTerms]]:
     """Returns the terms of the further heads, by their name, for each face."""
-    faces: list[dict[str, FaceTerms]] = [{} for _ in seen.logits]
+    faces: list[dict[str, FaceTerms]] = [{} for _ in traced.logits]
     for name, head in net.heads.items():
-        terms = cast(AdditiveHead, head).terms(seen.encoded)
+        terms = cast(AdditiveHead, head).terms(traced.encoded)
         bias = _array(terms.bias)
         whole = _array(terms.face)  # (B, K)
         regions = _array(terms.regions)  # (B, R, K)

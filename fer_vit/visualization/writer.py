@@ -308,8 +308,8 @@ def print_estimate(model: Recognizer, explaining: ExplainOptions, photos: int, f
     faces = photos + frames
     for _ in range(2):  # the first time is slow
         start = time.perf_counter()
-        seen = trace(model.net, image, boxes, valid)
-        next(explain_scores(model, seen, explaining))
+        traced = trace(model.net, image, boxes, valid)
+        next(explain_scores(model, traced, explaining))
         seconds = time.perf_counter() - start + FACE_SECONDS
         if seconds * faces < 60:  # "about 1 min", however fast the second time is
             break

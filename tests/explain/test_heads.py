@@ -15,8 +15,8 @@ from fer_vit.explain.trace import (
     head_maps,
     interactions,
     masked_outputs,
+    region_units,
     trace,
-    units,
 )
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -182,7 +182,7 @@ def test_interactions_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
     pairs = interactions(net, seen)
-    parts = units(net.layout, seen.membership)
+    parts = region_units(net.layout, seen.membership)
     label = seen.logits.argmax(1)
 
     @torch.no_grad()

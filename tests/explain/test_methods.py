@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain, relevance_flow
-from fer_vit.explain.trace import attention_views, drops, rollout, trace, units
+from fer_vit.explain.trace import attention_views, drops, region_units, rollout, trace
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
@@ -204,7 +204,7 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
     boxes[0, 1] = torch.tensor([10.0, 8.0, 26.0, 30.0])  # both regions lie over patch (1, 1)
     seen = trace(net, image, boxes, valid)
     result = explain(net, image, boxes, valid, "ablation")
-    together = units(net.layout, seen.membership)[0]
+    together = region_units(net.layout, seen.membership)[0]
     label = int(result.probabilities.argmax())
     falls = drops(net, seen.tokens, together[None])[0, :, label]
     expected = torch.zeros(25)

@@ -14,7 +14,7 @@ from fer_vit.explain.methods import (
     region_sums,
     spread,
 )
-from fer_vit.explain.trace import membership, units
+from fer_vit.explain.trace import region_units, token_membership
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
@@ -180,7 +180,7 @@ def test_a_blur_is_a_gaussian_of_an_eighth_of_the_side() -> None:
 def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() -> None:
     layout = TokenLayout(1, (4, 4), 2, 2)
     boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
-    covered = membership(layout, 8, boxes, torch.tensor([[True, True]]))
+    covered = token_membership(layout, 8, boxes, torch.tensor([[True, True]]))
     for region, box in enumerate(boxes[0].int().tolist()):
         picture = np.zeros((32, 32))
         picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
@@ -188,13 +188,14 @@ def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() 
         tokens = np.repeat([region == 0, region == 1], 4)
         assert np.allclose(covered[0, region], [0.0, *parts, *tokens])
     boxes[0, 1] = 0.0
-    assert not membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1].any()
-    half = units(layout, covered)[0, 0, layout.patches].view(4, 4)
+    assert not token_membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1].any()
+    half = region_units(layout, covered)[0, 0, layout.patches].view(4, 4)
     assert half.nonzero().tolist() == [[1, 0], [1, 1]]
 
 
 def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
     layout = TokenLayout(1, (2, 2), 0, 1)
     boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
-    members = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    shares = token_membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool))
+    members = region_units(layout, shares)
     assert members[0].tolist() == [[False, True, False, False, False], [False] * 5]
