@@ -10,12 +10,18 @@ from fer_vit.heads import mean_direction, values_near
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
-    """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
-    known = ~np.isnan(values)
-    sums = np.bincount(group, np.where(known, values, 0), groups)
-    counts = np.bincount(group, known, groups)
-    with np.errstate(invalid="ignore"):  # a group without values
-        return np.asarray(sums / counts)
+    """Returns the mean (G, ...) of values (N, ...) in each group (N,); NaN do not count.
+
+    A group without values has NaN.
+    """
+    known = np.isfinite(values)
+    sums = np.zeros((groups, *values.shape[1:]))
+    np.add.at(sums, group, np.where(known, values, 0.0))
+    count = np.zeros(sums.shape)
+    np.add.at(count, group, known.astype(float))
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, count, out=means, where=count > 0)
+    return means
 
 
 def average_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:

@@ -15,8 +15,8 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.people import SHORTEST, Episode, People
 
-# seconds of clips below which nothing per minute is measured: a clip of one frame has no length
-BRIEFEST = 1e-3
+SHORTEST_CLIP = 1e-3
+"""Seconds below which nothing per minute is measured: a clip of one frame has no length."""
 
 
 class ObservedEpisode(NamedTuple):
@@ -63,14 +63,14 @@ def clip_kinds(
 ) -> list[Kind]:
     """Returns the measures of clips with episodes, for a number O of observations."""
     seconds = {label: np.zeros(number) for label in labels}
-    count = {label: np.zeros(number) for label in labels}
+    counts = {label: np.zeros(number) for label in labels}
     transitions: dict[str, Array] = {}
     for before in labels:
         for after in labels:
             transitions[f"{before} to {after}"] = np.zeros(number)
 
     for index, (observation, episode) in enumerate(episodes):
-        count[episode.label][observation] += 1
+        counts[episode.label][observation] += 1
         seconds[episode.label][observation] += episode.end - episode.start
         if index + 1 < len(episodes):
             following = episodes[index + 1].episode
@@ -78,12 +78,20 @@ def clip_kinds(
                 transitions[f"{episode.label} to {following.label}"][observation] += 1
 
     total = np.sum([*seconds.values()], axis=0)  # (O,)
-    measured = np.where(total >= BRIEFEST, 1.0, np.nan)
-    minutes = measured * total / 60
-    with np.errstate(invalid="ignore"):  # a label without episodes
-        duration = {label: measured * time / count[label] for label, time in seconds.items()}
-    rate = {label: times / minutes for label, times in count.items()}
-    changes = {name: times / minutes for name, times in transitions.items() if times.any()}
+    too_short = total < SHORTEST_CLIP
+    minutes = np.where(too_short, np.nan, total) / 60
+    duration = {}
+    rate = {}
+    for label in labels:
+        with np.errstate(invalid="ignore"):  # an observation without episodes of the label
+            mean = seconds[label] / counts[label]
+        duration[label] = np.where(too_short, np.nan, mean)
+        rate[label] = counts[label] / minutes
+    transition_rate = {}
+    for name, count in transitions.items():
+        if count.any():
+            transition_rate[name] = count / minutes
+
     durations = Kind(
         title="Seconds per episode",
         phrase="the mean duration of an episode",
@@ -102,18 +110,18 @@ def clip_kinds(
         unit=" per minute",
         values=rate,
     )
-    if not changes:
+    if not transition_rate:
         return [durations, rates]
-    rates_of_changes = Kind(
+    transition_rates = Kind(
         title="Transitions per minute",
         phrase="the number of transitions",
         subject="the number of transitions from",
         prefix="transitions_",
         form=".2f",
         unit=" per minute",
-        values=changes,
+        values=transition_rate,
     )
-    return [durations, rates, rates_of_changes]
+    return [durations, rates, transition_rates]
 
 
 def _touch(episode: Episode, following: Episode) -> bool:

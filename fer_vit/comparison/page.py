@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fer_vit.comparison.averages import average
 from fer_vit.comparison.prose import ALPHA, methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
     Comparison,
@@ -20,7 +21,7 @@ from fer_vit.comparison.results import (
     course_tables,
     measure_rows,
 )
-from fer_vit.comparison.series import average_series, mean_course
+from fer_vit.comparison.series import mean_course
 from fer_vit.comparison.statistics import Missing
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
@@ -241,10 +242,11 @@ def course_sections(study: Study, courses: Courses) -> list[Section]:
     joined = math.ceil(bins / MOST_DRAWN)
     drawn: dict[str, dict[str, Course]] = {}
     for index, label in enumerate(study.labels):
-        curves = drawn[printable(label)] = {}
+        curves: dict[str, Course] = {}
         for name, cells in courses.persons.items():
             mean, low, high, _ = mean_course(join_bins(cells[:, :, index], joined))
             curves[printable(name)] = Course(mean, low, high)
+        drawn[printable(label)] = curves
     step = joined * courses.step
     times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
 
@@ -290,4 +292,4 @@ def join_bins(series: Array, number: int) -> Array:
     The last bin may be shorter.
     """
     bins = np.arange(series.shape[1]) // number
-    return average_series(series.T, bins, int(bins[-1]) + 1).T
+    return average(series.T, bins, int(bins[-1]) + 1).T

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.series import (
-    average_series,
     bin_values,
-    check_grid,
+    count_bins,
     leave_one_out,
     mean_course,
     pair_correlations,
@@ -187,13 +187,13 @@ def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | N
                 "`--sync` needs a common grid in seconds. Add `--grid`, such as `--grid 0.5`."
             )
         return None
-    check_grid(study.seconds, len(study.paths), grid)
+    count_bins(study.seconds, len(study.paths), grid)
     series = bin_values(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
     persons = {}
     several = {}
     for name, rows in study.conditions.items():
         owner = study.person[rows]
-        persons[name] = average_series(series[rows], owner, len(study.people))  # (P, T, C)
+        persons[name] = average(series[rows], owner, len(study.people))  # (P, T, C)
         several[name] = int((np.bincount(owner) > 1).sum())
 
     correlations: dict[str, Array] = {}

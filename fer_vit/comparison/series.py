@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from fer_vit.comparison.averages import average
 from fer_vit.comparison.statistics import EQUAL, LEAST_PERSONS, interval
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
@@ -68,31 +69,35 @@ class RestInClips(NamedTuple):
         Values of clips without a value in the interval are NaN.
         """
         changes = np.full(values.shape, np.nan)
-        in_clip = self.clip >= 0
-        resting = self.rest.contains(self.seconds) & in_clip & np.isfinite(values).all(1)
+        resting = self.rest.contains(self.seconds) & (self.clip >= 0)
+        resting &= np.isfinite(values).all(1)
         clips = int(self.clip.max(initial=-1)) + 1
         count = np.bincount(self.clip[resting], minlength=clips)  # (clips,)
         sums = np.zeros((clips, values.shape[1]))
         np.add.at(sums, self.clip[resting], values[resting])
-        rows = in_clip.copy()
-        rows[in_clip] = count[self.clip[in_clip]] > 0
-        clip = self.clip[rows]
-        changes[rows] = values[rows] - sums[clip] / count[clip, None]
+
+        has_rest = np.isin(self.clip, self.clip[resting])  # (N,)
+        clip = self.clip[has_rest]
+        changes[has_rest] = values[has_rest] - sums[clip] / count[clip, None]
         return changes
 
 
-def check_grid(seconds: Array, clips: int, step: float) -> int:
+def count_bins(seconds: Array, clips: int, step: float) -> int:
     """Returns the number of bins of `step` seconds from 0 to the last of the times (N,).
 
-    Raises FerVitError without times, for a step that is no positive number, a step longer than all
-    clips, and for too many bins.
+    `clips` is the number of clips that have as many bins each.
+
+    Raises:
+        FerVitError: No time is known, the step is not positive or is longer than all clips, or
+            there are too many bins.
     """
     if not 0 < step < math.inf:
         raise FerVitError(f"Expected `--grid` to be seconds above 0, but got {short(step)}.")
     if not np.isfinite(seconds).any():
         raise FerVitError("`--grid` needs clips, but no face has a time. Predict videos.")
     last = float(np.nanmax(seconds))
-    bins = math.floor(min(last / step + EDGE, float(MOST_BINS))) + 1
+    quotient = min(last / step, MOST_BINS)  # infinite for a tiny step
+    bins = math.floor(quotient + EDGE) + 1
     if bins < 2:
         raise FerVitError(
             f"Expected `--grid` to be shorter than the clips, but the last face is at {last:g} s, "
@@ -114,28 +119,16 @@ def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Ar
     `seconds` (N,) are the times, NaN for a photo, and `clip` (N,) the indices of the clips.
     """
     clips = int(clip.max()) + 1
-    bins = check_grid(seconds, clips, step)
+    bins = count_bins(seconds, clips, step)
     timed = np.isfinite(seconds)
-    place = np.floor(seconds[timed] / step + EDGE).astype(int).clip(min=0)
-    cell = clip[timed] * bins + place  # index into all bins of all clips
-    count = np.bincount(cell, minlength=clips * bins)
+    bin_in_clip = np.floor(seconds[timed] / step + EDGE).astype(int).clip(min=0)
+    index = clip[timed] * bins + bin_in_clip  # among the bins of all clips
+    count = np.bincount(index, minlength=clips * bins)
     sums = np.zeros((clips * bins, values.shape[1]))
-    np.add.at(sums, cell, values[timed])
+    np.add.at(sums, index, values[timed])
     means = np.full_like(sums, np.nan)
     means[count > 0] = sums[count > 0] / count[count > 0, None]
     return means.reshape(clips, bins, -1)
-
-
-def average_series(series: Array, group: IntArray, groups: int) -> Array:
-    """Returns the mean of series (O, ...) over each group (O,): (G, ...); NaN do not count."""
-    known = np.isfinite(series)
-    sums = np.zeros((groups, *series.shape[1:]))
-    np.add.at(sums, group, np.where(known, series, 0.0))
-    count = np.zeros(sums.shape)
-    np.add.at(count, group, known.astype(float))
-    means = np.full(sums.shape, np.nan)
-    np.divide(sums, count, out=means, where=count > 0)
-    return means
 
 
 def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
@@ -146,7 +139,7 @@ def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
     """
     known = np.isfinite(series)
     count = known.sum(0)  # (T,)
-    mean = average_series(series, np.zeros(len(series), int), 1)[0]  # (T,)
+    mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
     squares = np.where(known, (series - mean) ** 2, 0.0).sum(0)
     reach = np.full(len(mean), np.nan)
     enough = count >= LEAST_PERSONS

@@ -65,12 +65,15 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
     (Wilcoxon, or Mann and Whitney); Hedges' `g` by the pooled deviation of the conditions; and the
     number of `persons` in each.
     """
-    first_known = np.isfinite(first)
-    second_known = np.isfinite(second)
+    x_known = np.isfinite(first)
+    y_known = np.isfinite(second)
     if paired:
-        first_known = second_known = first_known & second_known
-    x = first[first_known]
-    y = second[second_known]
+        both = x_known & y_known
+        x = first[both]
+        y = second[both]
+    else:
+        x = first[x_known]
+        y = second[y_known]
 
     sizes = np.array([len(x), len(y)])
     if sizes.min() < LEAST_PERSONS:

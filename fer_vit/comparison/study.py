@@ -314,8 +314,9 @@ def _measures(faces: EvaluatedFaces, selected: Selected, observations: Observati
 
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
     """Returns the conditions in a column in order, the baseline first."""
-    names = sorted({str(cell) for cell in cells}, key=lambda name: (name != baseline, name))
-    if len(names) < 2 or baseline not in (None, names[0]):
+    names = sorted({str(cell) for cell in cells})
+    has_baseline = baseline is None or baseline in names
+    if len(names) < 2 or not has_baseline:
         expected = "two or more conditions"
         hint = ""
         if baseline:
@@ -331,6 +332,9 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
         raise FerVitError(
             f"Expected at most {most} conditions in `{by}`, but got {len(names):,}. {remedy}."
         )
+    if baseline is not None:
+        names.remove(baseline)
+        names.insert(0, baseline)
     return names
 
 

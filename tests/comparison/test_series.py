@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fer_vit.comparison.averages import average
 from fer_vit.comparison.series import (
     MOST_BINS,
     Rest,
     RestInClips,
-    average_series,
     bin_values,
-    check_grid,
+    count_bins,
     leave_one_out,
     mean_course,
     pair_correlations,
@@ -113,17 +113,17 @@ def test_times_on_an_edge_begin_a_bin() -> None:
 @pytest.mark.parametrize("step", [0.0, -1.0, NAN, np.inf, 100.0, 1e-9, 1e-300, 5e-324])
 def test_wrong_grids(step: float) -> None:
     with pytest.raises(FerVitError, match="`grid"):
-        check_grid(np.array([0, 12.4]), 3, step)
+        count_bins(np.array([0, 12.4]), 3, step)
 
 
 def test_a_grid_needs_times_and_has_a_limit_over_all_clips() -> None:
     with pytest.raises(FerVitError, match="Predict videos"):
-        check_grid(np.array([NAN]), 1, 0.2)
+        count_bins(np.array([NAN]), 1, 0.2)
     with pytest.raises(FerVitError, match="`grid"):
-        check_grid(np.array([1e300]), 1, 1.0)
-    assert check_grid(np.array([0, 10.0]), 1000, 0.5) == 21
+        count_bins(np.array([1e300]), 1, 1.0)
+    assert count_bins(np.array([0, 10.0]), 1000, 0.5) == 21
     with pytest.raises(FerVitError, match=f"{MOST_BINS:,}"):
-        check_grid(np.array([0, 10.0]), 100_000, 0.5)
+        count_bins(np.array([0, 10.0]), 100_000, 0.5)
 
 
 def test_mean_courses_equal_scipy(rng: np.random.Generator) -> None:
@@ -146,7 +146,7 @@ def test_mean_courses_equal_scipy(rng: np.random.Generator) -> None:
 
 def test_series_of_several_clips_are_averaged() -> None:
     series = np.array([[1.0, NAN], [3.0, NAN], [5.0, 6.0]])
-    means = average_series(series, np.array([0, 0, 2]), 3)
+    means = average(series, np.array([0, 0, 2]), 3)
     assert means == pytest.approx(np.array([[2, NAN], [NAN, NAN], [5, 6]]), nan_ok=True)
 
 
