@@ -25,7 +25,7 @@ class AlteredHead(TypedDict):
 
 
 def score_altered(
-    faces: EvaluatedFaces, altered: AlteredFaces, against: AlteredFaces | None = None
+    faces: EvaluatedFaces, altered: AlteredFaces, against: AlteredFaces | None
 ) -> dict[str, Any]:
     """Returns scores of what a model reads from altered images of N faces.
 
@@ -146,11 +146,11 @@ def summarize_robustness(
 
     other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
     gains = columns - other_columns
-    means = mean_intervals(other_columns, units, scale)
-    differences = mean_intervals(gains, units, of_changes)
+    other_means = mean_intervals(other_columns, units, scale)
+    mean_gains = mean_intervals(gains, units, of_changes)
     p_values = holm([paired_p(column, units) for column in gains.T])
-    for name, mean, difference, p in zip(values, means, differences, p_values, strict=True):
+    for name, mean, gain, p in zip(values, other_means, mean_gains, p_values, strict=True):
         results[name]["the other model"] = mean
-        results[name]["difference from it"] = difference
+        results[name]["difference from it"] = gain
         results[name]["p"] = p
     return results

@@ -39,7 +39,7 @@ Sums: TypeAlias = Mapping[str, Array]
 def score_intervals(
     values: Contributions,
     score: Callable[[Sums], Mapping[str, Array]],
-    units: IntArray | None = None,
+    units: IntArray | None,
     members: Mapping[str, Mask] | None = None,
 ) -> dict[str, Interval]:
     """Returns results that are functions of sums over N faces, with their intervals.
@@ -137,9 +137,7 @@ def mean_intervals(
     return bounded
 
 
-def bound(
-    interval: Interval, member: Mask, units: IntArray | None = None, scale: Scale = "share"
-) -> Interval:
+def bound(interval: Interval, member: Mask, units: IntArray | None, scale: Scale) -> Interval:
     """Returns a result of the faces in `member` (N,) with the interval that their number allows.
 
     Where all units agree, the bounds are by Clopper and Pearson for the share of units that may
@@ -151,14 +149,16 @@ def bound(
     mean = interval["mean"]
     low = interval["low"]
     high = interval["high"]
+    unbounded = Interval(mean=mean, low=None, high=None, faces=faces)
     if count < 2 or mean is None or low is None or high is None:
-        low = high = None
-    elif scale != "number" and has_no_width(interval):
+        return unbounded
+    if scale != "number" and has_no_width(interval):
         disagree = 1 - TAIL ** (1 / count)
-        low = max(mean - disagree, -1.0 if scale == "difference" else 0.0)
+        least = -1.0 if scale == "difference" else 0.0
+        low = max(mean - disagree, least)
         high = min(mean + disagree, 1.0)
     elif count < LEAST_UNITS:
-        low = high = None
+        return unbounded
     return Interval(mean=mean, low=low, high=high, faces=faces)
 
 

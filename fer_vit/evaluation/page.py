@@ -95,15 +95,16 @@ def write_files(
         counts.update(card.kinds)
     kinds = {}
     for kind, name in CARD_KINDS.items():
-        if counts[kind] or kind == "mistake":
+        if counts[kind] or kind == "mistake":  # 0 mistakes are shown, too
             kinds[kind] = name
 
-    parts = list(page.sections)
-    shown: list[int] = []
+    # The page draws the matrix; Markdown has its table.
+    sections = list(page.sections)
+    shown: list[int] = []  # the labels that occur
     if page.confusion is not None:
-        parts.append(confusion_section(page.confusion, page.labels))
+        sections.append(confusion_section(page.confusion, page.labels))
         shown = occurring(page.confusion)
-    text = _markdown(page.heading, page.facts, page.note, parts)
+    text = _markdown(page.heading, page.facts, page.note, sections)
     tables = tables or {}
     with atomic_write(folder) as new:
         new.mkdir()
@@ -131,23 +132,25 @@ def write_files(
     return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
 
 
-def _markdown(heading: str, facts: Mapping[str, str], note: str, parts: Sequence[Section]) -> str:
+def _markdown(
+    heading: str, facts: Mapping[str, str], note: str, sections: Sequence[Section]
+) -> str:
     """Returns facts, a note and sections as Markdown."""
     lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
     blocks = [f"# {heading}", "\n".join(lines), note]
-    for part in parts:
-        blocks += _section_blocks(part, "##")
-        for further in part.more:
+    for section in sections:
+        blocks += _section_blocks(section, "##")
+        for further in section.more:
             blocks += _section_blocks(further, "###")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _section_blocks(part: Section, level: str) -> list[str]:
+def _section_blocks(section: Section, level: str) -> list[str]:
     """Returns the blocks of a section as Markdown, of which some may be empty."""
-    blocks = [f"{level} {part.title}", part.text]
-    blocks.append("\n".join(f"- {printable(line)}" for line in part.lines))
-    if part.rows:
-        blocks.append(markdown(part.rows).rstrip())
+    blocks = [f"{level} {section.title}", section.text]
+    blocks.append("\n".join(f"- {printable(line)}" for line in section.lines))
+    if section.rows:
+        blocks.append(markdown(section.rows).rstrip())
     return blocks
 
 

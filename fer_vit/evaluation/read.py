@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from fer_vit.errors import TableError, known_names, printable, short, suggest
 from fer_vit.evaluation.cells import AmbiguousMarkError, find_mark, is_text
 from fer_vit.evaluation.json_lines import read_json_lines
-from fer_vit.evaluation.shape import check_head, check_regular, check_table_size
+from fer_vit.evaluation.shape import check_regular, check_table_size, trim_names
 from fer_vit.evaluation.text import read_text
 from fer_vit.evaluation.workbook import read_workbook
 from fer_vit.predict.tables import read_facts
@@ -113,7 +113,7 @@ def read_table(*paths: Path) -> Table:
         check_regular(path)
         with readable(path):
             cells, assumed = read(path)
-            table = check_head(path, cells)
+            table = trim_names(path, cells)
         tables.append(table)
         rows[path] = table.num_rows
     if len(tables) == 1:

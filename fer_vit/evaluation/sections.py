@@ -28,48 +28,45 @@ from fer_vit.wording import counted
 
 MOST_RARE = 3  # labels with few faces that a sentence names
 
+VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
+CALIBRATION_TEXT = (
+    "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
+    "area of a dot grows with its number of faces; dots of few faces scatter."
+)
+
 
 def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
-    """Returns the parts of an evaluation: results in words, scores, and scores by group."""
-    groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
-    rows, text = _score_rows(results, len(np.unique(faces.units)))
-    table = score_table("", rows)
-    meanings = meanings_section(table[0])
+    """Returns the sections of an evaluation: results in words, scores, and scores by group."""
+    scores = scores_section(results, len(np.unique(faces.units)))
     heads = []
-    unknown: list[str] = []
     for head, measured in results.get("heads", {}).items():
         if has_targets(head, measured):
             heads += head_sections(results, head)
-        else:
-            unknown.append(head)
-    lacking = []
-    if unknown:
-        lacking.append(f"Not measured, since no face has a target: {', '.join(unknown)}.")
-    scores = Section("Scores", text, table, lines=lacking, more=[meanings])
+    groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
     if faces.targets is None:
         return [scores, *heads, *groups]
 
     confusion = np.array(results["confusion"])  # (C, C)
     calibration = calibration_plot(faces.probabilities.max(1), faces.correct)
-    parts = [
+    sections = [
         Section("Result", lines=result_lines(results, confusion, faces.labels)),
         scores,
         class_section(results["all"], confusion, faces.labels),
         Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
     ]
-    if folds := results.get("by_fold"):
-        parts.append(fold_section(folds))
-    parts += groups
-    if votes := results.get("by votes"):
-        numbers = Section("Table", rows=score_table("votes", votes))
-        parts.append(
-            Section("By votes for the label", VOTES_TEXT, intervals=chart(votes), more=[numbers])
-        )
-    if robustness := results.get("robustness"):
-        table = score_table("images", robustness)
-        parts.append(Section("Robustness", ROBUSTNESS_TEXT, table, intervals=chart(robustness)))
-    return parts
+    folds = results.get("by_fold")
+    if folds:
+        sections.append(fold_section(folds))
+    sections += groups
+    votes = results.get("by votes")
+    if votes:
+        sections.append(votes_section(votes))
+    robustness = results.get("robustness")
+    if robustness:
+        rows = score_table("images", robustness)
+        sections.append(Section("Robustness", ROBUSTNESS_TEXT, rows, intervals=chart(robustness)))
+    return sections
 
 
 def result_lines(
@@ -94,7 +91,8 @@ def result_lines(
             faces[label] = size
     if len(recalls) > 1:
         lines += worst_lines(recalls, faces)
-    if comparison := results.get("comparison"):
+    comparison = results.get("comparison")
+    if comparison:
         test = comparison["McNemar"]
         lines.append(
             f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
@@ -141,17 +139,25 @@ def _in_words(result: Interval, form: str) -> str:
     return f"{text} (95% interval {result['low']:{form}} to {result['high']:{form}})"
 
 
-VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
-CALIBRATION_TEXT = (
-    "On the dashed line, confidence equals accuracy. Below it, the model is too confident. The "
-    "area of a dot grows with its number of faces; dots of few faces scatter."
-)
+def scores_section(results: Mapping[str, Any], units: int) -> Section:
+    """Returns the table of scores, and what they mean; `units`: number of persons or photos."""
+    rows, text = _score_rows(results, units)
+    table = score_table("", rows)
+    lines = []
+    for name, meaning in MEANINGS_OF_SCORES.items():
+        if name in table[0]:
+            lines.append(f"{name}: {meaning}.")
+    meanings = Section("What the scores mean", lines=lines)
 
-
-def meanings_section(names: Sequence[str]) -> Section:
-    """Returns what the scores of a table mean."""
-    lines = [f"{name}: {text}." for name, text in MEANINGS_OF_SCORES.items() if name in names]
-    return Section("What the scores mean", lines=lines)
+    without_targets = []
+    for head, measured in results.get("heads", {}).items():
+        if not has_targets(head, measured):
+            without_targets.append(head)
+    lacking = []
+    if without_targets:
+        names = ", ".join(without_targets)
+        lacking.append(f"Not measured, since no face has a target: {names}.")
+    return Section("Scores", text, table, lines=lacking, more=[meanings])
 
 
 def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mapping[str, Any]], str]:
@@ -177,7 +183,8 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
             " Every face has a near-duplicate in the original training split: "
             "no score holds for new faces."
         )
-    if comparison := results.get("comparison"):
+    comparison = results.get("comparison")
+    if comparison:
         rows["the other model"] = comparison["other"]
         rows["difference"] = comparison["difference"]
         text += " Difference: the model minus the other, on the same faces."
@@ -208,16 +215,23 @@ def fold_section(folds: Mapping[str, Mapping[str, Any]]) -> Section:
     return Section("By fold", text, score_table("fold", folds), intervals=chart(folds))
 
 
+def votes_section(votes: Mapping[str, Mapping[str, Any]]) -> Section:
+    """Returns the chart and table of the scores by number of votes for the label."""
+    numbers = Section("Table", rows=score_table("votes", votes))
+    return Section("By votes for the label", VOTES_TEXT, intervals=chart(votes), more=[numbers])
+
+
 def group_section(column: str, results: Mapping[str, Any]) -> Section:
     """Returns the table of the groups of a column."""
     groups = results["groups"]
-    text = ""
+    title = f"By {column}"
+    sentences = []
     tests = ""
     if "gap" in results:
-        text = (
+        sentences.append(
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
             f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
-            "and worst). "
+            "and worst)."
         )
         tests = (
             "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "
@@ -227,17 +241,22 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
         )
     if results["few"]:
         few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
-        text += f"Under {FEW} persons or photos, too few to compare (number of faces): {few}. "
+        sentences.append(
+            f"Under {FEW} persons or photos, too few to compare (number of faces): {few}."
+        )
     if results["unknown"]:
-        text += f"Without a value: {results['unknown']:,} faces."
-    scored = any("accuracy" in group for group in groups.values())
-    if scored:
-        text = f"{text.strip()} The chart has the accuracy."
+        sentences.append(f"Without a value: {results['unknown']:,} faces.")
+    drawn_score = FOUND
+    if any("accuracy" in group for group in groups.values()):
+        drawn_score = "accuracy"
+        sentences.append("The chart has the accuracy.")
+    text = " ".join(sentences)
     if not groups:
-        return Section(f"By {column}", text.strip())
-    drawn = chart(groups, "accuracy" if scored else FOUND)
+        return Section(title, text)
+
+    intervals = chart(groups, drawn_score)
     table = score_table(column, groups)
-    if drawn is None:
-        return Section(f"By {column}", f"{text.strip()} {tests}".strip(), table)
+    if intervals is None:
+        return Section(title, f"{text} {tests}".strip(), table)
     numbers = Section("All scores", tests, table)
-    return Section(f"By {column}", text.strip(), intervals=drawn, more=[numbers])
+    return Section(title, text, intervals=intervals, more=[numbers])

@@ -19,7 +19,7 @@ def check_regular(path: Path) -> None:
         raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
 
 
-def check_head(path: Path, cells: pa.Table) -> pa.Table:
+def trim_names(path: Path, cells: pa.Table) -> pa.Table:
     """Returns the table with trimmed names, without columns that have none; refuses equal names."""
     names = [name.strip(SPACES) for name in cells.column_names]
     first: dict[str, int] = {}  # the first column of each name
