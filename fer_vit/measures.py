@@ -102,10 +102,10 @@ def f1(pairs: Pairs) -> Array:
     if not pairs.is_binary:
         return undefined(pairs)
     predicted = pairs.value >= THRESHOLD
-    true = pairs.target > 0
-    hits = pairs.weight @ (predicted & true)
-    both = pairs.weight @ predicted + pairs.weight @ true
-    return ratio(2.0 * hits, both)
+    positive = pairs.target > 0
+    true_positives = pairs.weight @ (predicted & positive)  # (R,)
+    sizes = pairs.weight @ predicted + pairs.weight @ positive
+    return ratio(2.0 * true_positives, sizes)
 
 
 def auroc(pairs: Pairs) -> Array:

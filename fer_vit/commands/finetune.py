@@ -84,7 +84,9 @@ def finetune(
 
     align = settings.get("align")
     manifest = find_manifest(photos, output / "faces.parquet", align, duplicates, overwrite)
-    counts = check_faces(manifest, start, settings.get("outputs", {}))
+    rows = Manifest.read(manifest)
+    warn_of_untrained(rows, start, settings.get("outputs", {}))
+    counts = count_photos(rows)
     can_calibrate = counts["val"] >= MIN_CALIBRATION_FACES
 
     # the same faces and start weights resume the same run
@@ -137,19 +139,14 @@ def find_manifest(
     return manifest
 
 
-def check_faces(manifest: Path, start: str, heads: Collection[str]) -> Counter[str]:
-    """Returns the number of photos of each split, if they are enough.
-
-    Warns of those heads of the model `start` that the photos do not train.
-    """
-    rows = Manifest.read(manifest)
+def warn_of_untrained(rows: Manifest, start: str, heads: Collection[str]) -> None:
+    """Warns of those heads of the model `start` that the photos do not train."""
     kept = [head for head in heads if head not in rows.outputs]
     if kept:
         LOGGER.warning(
             f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
             "heads. Their values may be less exact than before."
         )
-    return count_photos(rows)
 
 
 def count_photos(rows: Manifest) -> Counter[str]:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -123,7 +124,7 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
             raise TableError(
                 f"{path} is damaged ({type(error).__name__}). Remove it: its run is scored again."
             ) from error
-    return sorted(runs, key=lambda run: (*(run[name] for name in GROUP_COLUMNS), run["seed"]))
+    return sorted(runs, key=itemgetter(*GROUP_COLUMNS, "seed"))
 
 
 def summarize_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -131,9 +132,10 @@ def summarize_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     A score that is infinite in a run has neither.
     """
+    key_of = itemgetter(*GROUP_COLUMNS)
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
-        groups.setdefault(tuple(run[name] for name in GROUP_COLUMNS), []).append(run)
+        groups.setdefault(key_of(run), []).append(run)
 
     results = []
     for key, members in groups.items():

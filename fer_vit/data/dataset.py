@@ -249,9 +249,7 @@ class ShardDataset(Dataset[Sample]):
                 yield waiting.result()
 
 
-def make_sample(
-    face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None = None
-) -> Sample:
+def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
     note_in_worker(face.path)
     with named_in_errors(face.manifest, face.path):
@@ -309,6 +307,13 @@ def face_batches(
         yield batch.ready(device)
 
 
+class Position(NamedTuple):
+    """Where a run resumes."""
+
+    epoch: int = 0
+    done: int = 0  # rows of this epoch that have been read, by all processes together
+
+
 class TrainSampler(DistributedSampler[Draw]):
     """Splits the rows of an epoch between processes, in a random order and with augmentation seeds.
 
@@ -324,23 +329,22 @@ class TrainSampler(DistributedSampler[Draw]):
         weights: Array | None = None,
         num_replicas: int = 1,
         rank: int = 0,
-        # the epoch in which a run resumes, and how many of its rows have been read
-        start: tuple[int, int] = (0, 0),
+        start: Position = Position(),  # noqa: B008 - a tuple
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
         self.weights = weights
         self.start = start
-        self.epoch = start[0]
+        self.epoch = start.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch, at least `start`: Lightning sets 0 before it reads the checkpoint."""
-        self.epoch = max(epoch, self.start[0])
+        self.epoch = max(epoch, self.start.epoch)
 
     @property
     def done(self) -> int:
         """How many rows of the epoch have been read already, by all processes together."""
-        return self.start[1] if self.epoch == self.start[0] else 0
+        return self.start.done if self.epoch == self.start.epoch else 0
 
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
@@ -351,11 +355,11 @@ class TrainSampler(DistributedSampler[Draw]):
             order = rng.choice(rows, rows, p=self.weights)
         seeds = rng.integers(2**31, size=rows)
 
-        # this process takes every `num_replicas`-th row
+        # this process takes every `num_replicas`-th row, and begins again if there are too few
         first = self.done + self.rank
         stop = self.num_samples * self.num_replicas
-        mine = np.arange(first, stop, self.num_replicas) % rows
-        return (Draw(int(order[index]), int(seeds[index])) for index in mine)
+        indices = np.arange(first, stop, self.num_replicas) % rows
+        return (Draw(int(order[index]), int(seeds[index])) for index in indices)
 
 
 class EvalSampler(DistributedSampler[Draw]):
@@ -363,8 +367,8 @@ class EvalSampler(DistributedSampler[Draw]):
 
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
-        mine = range(self.rank, self.total_size, self.num_replicas)
-        return (Draw(index % rows, repeat=index >= rows) for index in mine)
+        indices = range(self.rank, self.total_size, self.num_replicas)
+        return (Draw(index % rows, repeat=index >= rows) for index in indices)
 
 
 class Stretch(NamedTuple):

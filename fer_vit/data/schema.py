@@ -235,11 +235,11 @@ def _find_wrong(
     else:
         yield "image", "image bytes", no_bytes
 
-    unknown = pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
-    yield "split", f"one of {', '.join(SPLITS)}", unknown
+    no_split = pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
+    yield "split", f"one of {', '.join(SPLITS)}", no_split
 
-    unknown = pc.invert(pc.is_in(table["label"], pa.array([*labels, None])))
-    yield "label", f"one of {', '.join(labels)}", unknown
+    no_label = pc.invert(pc.is_in(table["label"], pa.array([*labels, None])))
+    yield "label", f"one of {', '.join(labels)}", no_label
 
     yield "face", "a face index", pc.is_null(table["face"])
 
@@ -247,8 +247,8 @@ def _find_wrong(
     yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(votes), len(labels))
     numbers = read_lists(votes, len(labels))  # (M, C)
     valid = np.isfinite(numbers) & (numbers >= 0)
-    wrong = ~valid.all(1) | (numbers.sum(1) <= 0)
-    wrong_votes = pc.and_(votes.is_valid(), pa.array(wrong))
+    no_votes = ~valid.all(1) | (numbers.sum(1) <= 0)
+    wrong_votes = pc.and_(votes.is_valid(), pa.array(no_votes))
     yield "votes", "votes that are not negative and not all 0", wrong_votes
 
     landmarks = table["landmarks"].combine_chunks()
@@ -260,9 +260,9 @@ def _find_wrong(
     rows = pc.list_parent_indices(landmarks).filter(no_pair)
     yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
     coordinates = read_lists(landmarks, count, 2)  # (M, 5, 2)
-    wrong = ~(np.abs(coordinates) <= FARTHEST).all((1, 2))  # or NaN
+    too_far = ~(np.abs(coordinates) <= FARTHEST).all((1, 2))  # or NaN
     within = f"{expected} in pixels, at most {FARTHEST:,} from 0"
-    yield "landmarks", within, pc.and_(landmarks.is_valid(), pa.array(wrong))
+    yield "landmarks", within, pc.and_(landmarks.is_valid(), pa.array(too_far))
     same = (coordinates == coordinates[:, :1]).all((1, 2))
     yield "landmarks", f"{expected} at different places", pa.array(same)
 

@@ -158,7 +158,7 @@ class CountedFrame(NamedTuple):
     outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
 
 
-def counted_in_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
+def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
     """Returns what is counted of a frame of `predict`."""
     (info,) = faces.infos
     outputs = []
@@ -178,7 +178,7 @@ def counted_in_faces(faces: Faces, seconds: float, min_confidence: float) -> Cou
     )
 
 
-def counted_in_rows(
+def frame_of_rows(
     rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Sequence[str]
 ) -> CountedFrame:
     """Returns what is counted of a frame by its rows in a table of `predict`.
@@ -246,7 +246,7 @@ class People:
         if info.seconds is None:
             self.end()
         else:
-            self._add(counted_in_faces(faces, info.seconds, self._min_confidence))
+            self._add(frame_of_faces(faces, info.seconds, self._min_confidence))
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds the rows of a frame from a table.
@@ -257,7 +257,7 @@ class People:
         if seconds is None:
             self.end()
         else:
-            self._add(counted_in_rows(rows, seconds, self._outputs))
+            self._add(frame_of_rows(rows, seconds, self._outputs))
 
     def _add(self, frame: CountedFrame) -> None:
         if self._frame is not None and self._frame.path == frame.path:

@@ -74,7 +74,7 @@ def predict_table(
         model=model,
         photos=photos,
         images=images,
-        share={outputs.table: images},
+        plan={outputs.table: images},
         facts=facts,
         outputs=outputs,
         on_faces=on_faces,
@@ -99,7 +99,7 @@ def predict_folder(
     size: int,
     rank: ProcessRank,
 ) -> str:
-    """Writes this process's share of the missing tables of a folder; returns a summary.
+    """Writes the missing tables of a folder that are this process's; returns a summary.
 
     Each process has a chunk of the images, and a video is a chunk. Processes do not communicate, so
     none waits for a dead one: each lists the images itself and takes the chunks of its rank. Tables
@@ -111,20 +111,19 @@ def predict_folder(
     facts = _folder_facts(model, images, options, outputs)
     remove_stale_below(outputs.table)  # of finished tables, too
 
-    # this process's share of the missing tables
+    # the missing tables of this process
     plan = plan_tables(outputs.table, images, size)
-    checked: dict[Path, Checked] = {}
-    checked |= check_tables(plan, facts, checked)
-    share = {}
+    checked = check_tables(plan, facts, known=())
+    assigned = {}
     for path in list(plan)[rank.rank :: rank.world_size]:
         if path not in checked:
-            share[path] = plan[path]
+            assigned[path] = plan[path]
     report = "Nothing to do: all tables of this process exist."
-    if share:
+    if assigned:
         # a table that another process wrote in the meantime is the same
         again = outputs._replace(overwrite=True)
-        photos = model.recognize(list(chain.from_iterable(share.values())), options)
-        report, *_ = _write_tables(model, photos, images, share, facts, again)
+        photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
+        report, *_ = _write_tables(model, photos, images, assigned, facts, again)
 
     missing = sum(not path.exists() for path in plan)
     if missing:
@@ -285,12 +284,12 @@ def _write_tables(
     model: Recognizer,
     photos: Iterable[Faces],
     images: Sequence[Path],
-    share: Mapping[Path, Sequence[Path]],
+    plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
     on_faces: Callable[[Faces], None] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
-    """Writes `photos` into the tables of a share, which has their files in order.
+    """Writes `photos` into the tables of a plan, which has their files in order.
 
     Returns a summary, the people, and the faces of a marked copy.
     """
@@ -302,7 +301,7 @@ def _write_tables(
     people = People(outputs.min_confidence, model.outputs, outputs.threshold)
     marks: list[list[Marked]] = []
     by_source = groupby(photos, lambda faces: faces.infos[0].index)
-    for path, chunk in share.items():
+    for path, chunk in plan.items():
         check_output(path, outputs.overwrite)
         with write_fields(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
             parts = (part for _, part in islice(by_source, len(chunk)))

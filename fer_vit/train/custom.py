@@ -20,7 +20,7 @@ from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
 MAX_WEIGHTS = 500_000_000
-"""Largest network that a file with fewer weights may describe: 2 GB."""
+"""Weights (2 GB) of the largest network that is built for a file which contains fewer."""
 
 
 def import_task(name: str) -> type[RegionViTModule]:
@@ -32,7 +32,7 @@ def import_task(name: str) -> type[RegionViTModule]:
     module_name, _, class_name = name.rpartition(".")
     if not module_name:
         raise FerVitError(f"Expected a class as `--model MODULE.CLASS`, but got {short(name)}.")
-    # a console script does not search the current folder, as `python -m` does
+    # A console script does not search the current folder, as `python -m` does.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -47,16 +47,16 @@ def import_task(name: str) -> type[RegionViTModule]:
             "shows the traceback."
         ) from error
 
-    kind = getattr(module, class_name, None)
-    if isinstance(kind, type) and issubclass(kind, FERTask | MaskedPretraining):
-        return kind
-    tasks = []
+    task_class = getattr(module, class_name, None)
+    if isinstance(task_class, type) and issubclass(task_class, FERTask | MaskedPretraining):
+        return task_class
+    names = []
     for key, value in vars(module).items():
         if isinstance(value, type) and issubclass(value, RegionViTModule):
-            tasks.append(key)
+            names.append(key)
     raise FerVitError(
         f"Expected `--model` to be a subclass of fer_vit.FERTask, but got {name}."
-        f"{suggest(class_name, tasks)} Other modules train with lightning.Trainer."
+        f"{suggest(class_name, names)} Other modules train with lightning.Trainer."
     )
 
 
@@ -71,7 +71,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     Raises:
         FerVitError: The class cannot be imported, or the checkpoint is not of it.
     """
-    kind = import_task(name)
+    task_class = import_task(name)
     path = Path(checkpoint)
     content = load_checkpoint(path)
     settings, _ = unpack_checkpoint(content, path)
@@ -79,11 +79,10 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
         raise no_expressions(path)
     check_network_size(settings, content["state_dict"], path)
     try:
-        task = kind(**init_arguments(content["hyper_parameters"]))
+        task = task_class(**init_arguments(content["hyper_parameters"]))
         if isinstance(task.net, RegionViT):
             task.load_state_dict(content["state_dict"])
-    # code of the user, with settings of a file
-    except Exception as error:
+    except Exception as error:  # the class is the user's, and may raise anything
         reason = short(" ".join(str(error).split()))
         raise ModelError(
             f"{name} cannot load {path} ({type(error).__name__}: {reason}). "

@@ -14,6 +14,7 @@ from fer_vit.data.dataset import (
     Draw,
     EvalSampler,
     FaceDataset,
+    Position,
     Sample,
     ShardDataset,
     ShardSampler,
@@ -120,11 +121,11 @@ class FaceDataModule(L.LightningDataModule):
         """Logs if all training faces have the same label."""
         if self.streamed or self.unlabelled or not self.manifest.split("train").has_labels:
             return
-        (seen,) = torch.nonzero(self.class_counts(), as_tuple=True)
-        if len(seen) == 1:
+        (present,) = torch.nonzero(self.class_counts(), as_tuple=True)
+        if len(present) == 1:
             log_once(
-                f"All training faces have the label {self.labels[int(seen)]}: the model learns to "
-                "predict nothing else. Add faces of other classes."
+                f"All training faces have the label {self.labels[int(present)]}: the model learns "
+                "to predict nothing else. Add faces of other classes."
             )
 
     def _report_one_sided(self) -> None:
@@ -241,8 +242,8 @@ class FaceDataModule(L.LightningDataModule):
             )
         return dataset
 
-    def _start(self, rows: int) -> tuple[int, int]:
-        """Takes from the stored position the epoch to resume, and how many of its rows are done."""
+    def _start(self, rows: int) -> Position:
+        """Takes the stored position: a run resumes once from it."""
         position = self.position
         self.position = {}
         if position and position.get("fold") != self.fold:
@@ -263,14 +264,17 @@ class FaceDataModule(L.LightningDataModule):
                         "resume from the end of an epoch."
                     )
 
-        plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
-        done = batches * self.batch_size * _processes() if plausible else 0
-        if not plausible or done > rows:
-            raise FerVitError(
-                f"The checkpoint is at an impossible batch {short(batches)} of epoch "
-                f"{short(epoch)}. Resume from another checkpoint."
-            )
-        return epoch, done
+        impossible = FerVitError(
+            f"The checkpoint is at an impossible batch {short(batches)} of epoch "
+            f"{short(epoch)}. Resume from another checkpoint."
+        )
+        for number in (epoch, batches):
+            if not isinstance(number, int) or number < 0:
+                raise impossible
+        done = batches * self.batch_size * _processes()
+        if done > rows:
+            raise impossible
+        return Position(epoch, done)
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)

@@ -3,7 +3,7 @@
 K outputs of a head, N patches, D width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -137,12 +137,12 @@ def mirror_attention(name: str, x: Tensor, net: RegionViT) -> Tensor:
 
 def mirror_image_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:
     """Mirrors a convolution (outputs, colours, h, w) of the image; colours have no pairs."""
-    return swap_halves(x.flip(3), range(1))
+    return swap_halves(x.flip(3), (0,))
 
 
 def mirror_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:
     """Mirrors a convolution (outputs, inputs, h, w) of channels."""
-    return swap_halves(x.flip(3), range(2))
+    return swap_halves(x.flip(3), (0, 1))
 
 
 def mirror_head(name: str, x: Tensor, net: RegionViT) -> Tensor:
@@ -150,7 +150,7 @@ def mirror_head(name: str, x: Tensor, net: RegionViT) -> Tensor:
     head = name.split(".")[1]
     source, sign = HEADS[head].mirror(net.settings.outputs[head])
     if x.ndim > 1:
-        x = swap_halves(x, range(x.ndim - 2, x.ndim - 1))
+        x = swap_halves(x, (-2,))
     return x[..., source] * x.new_tensor(sign)
 
 
@@ -161,7 +161,7 @@ def mirror_positions(name: str, x: Tensor, net: RegionViT) -> Tensor:
 
 def mirror_tokens(name: str, x: Tensor, net: RegionViT) -> Tensor:
     """Mirrors the channels of tokens (1, T, D)."""
-    return swap_halves(x, range(2, 3))
+    return swap_halves(x, (2,))
 
 
 def mirror_classifier(name: str, x: Tensor, net: RegionViT) -> Tensor:
@@ -198,7 +198,7 @@ def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:
     return torch.cat([prefix, mirrored], 1)
 
 
-def swap_halves(x: Tensor, axes: range) -> Tensor:
+def swap_halves(x: Tensor, axes: Iterable[int]) -> Tensor:
     """Exchanges the first and second half of a tensor (...) along axes; axes of size 1 stay."""
     for axis in axes:
         x = x.roll(x.shape[axis] // 2, axis)

@@ -307,13 +307,13 @@ class FERTask(RegionViTModule):
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
         outputs = self.net(batch.image, batch.boxes, batch.valid)
-        once = batch.row != PADDING
+        counts = batch.row != PADDING  # (B,), not the repeats of a rank
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
             values, truth = self._in_picture(head, decode(head, preds.float()), target, batch)
-            metrics.update(values[once], truth[once])
+            metrics.update(values[counts], truth[counts])
 
-        labelled = once & batch.target.isfinite().all(1)
+        labelled = counts & batch.target.isfinite().all(1)
         if not labelled.any():
             return
         logits = outputs[EXPRESSION].float()[labelled]
@@ -321,9 +321,9 @@ class FERTask(RegionViTModule):
         self.metrics.update(logits.softmax(-1), target.argmax(-1))
         self.mean_loss.update(expression_loss(logits, target), weight=len(target))
         if self.near_duplicate is not None:
-            hit = logits.argmax(-1) == target.argmax(-1)
-            new = ~self.near_duplicate[batch.row[labelled]]
-            self.without_near_duplicates.update(hit[new].float())
+            correct = logits.argmax(-1) == target.argmax(-1)
+            is_new = ~self.near_duplicate[batch.row[labelled]]
+            self.without_near_duplicates.update(correct[is_new].float())
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics; `validate` and `test` also write a table and a picture of each head."""

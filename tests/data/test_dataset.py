@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, collate
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, Position, TrainSampler, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
@@ -68,14 +68,14 @@ def test_every_row_is_dealt_out_once_and_repeats_are_marked(
 
 
 @pytest.mark.parametrize("processes", [1, 3, 4, 7])
-@pytest.mark.parametrize("start", [(0, 0), (2, 0), (2, 3)])
+@pytest.mark.parametrize("start", [Position(0, 0), Position(2, 0), Position(2, 3)])
 def test_processes_share_the_order_of_one(
-    manifest: Manifest, processes: int, start: tuple[int, int]
+    manifest: Manifest, processes: int, start: Position
 ) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     for epoch in (0, 2, 3):
         whole = TrainSampler(dataset)
-        whole.set_epoch(max(epoch, start[0]))
+        whole.set_epoch(max(epoch, start.epoch))
         order = list(whole)
         assert sorted(draw.row for draw in order) == list(range(6))
         shares = [TrainSampler(dataset, None, processes, rank, start) for rank in range(processes)]
@@ -86,7 +86,7 @@ def test_processes_share_the_order_of_one(
         together = []
         for turn in zip_longest(*dealt):
             together += [draw for draw in turn if draw]
-        done = start[1] if max(epoch, start[0]) == start[0] else 0
+        done = start.done if max(epoch, start.epoch) == start.epoch else 0
         wanted = (order * 2)[: max(1, 6 // processes) * processes]
         assert together == wanted[done:]
 
