@@ -207,7 +207,7 @@ async def client_gone(request: Request) -> AsyncIterator[Callable[[], bool]]:
         waiting.cancel()
 
 
-def add_jobs(app: FastAPI, jobs: Jobs, prefix: str) -> None:
+def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
     """Adds the API of jobs. `prefix` is the path of the page behind a reverse proxy."""
     intake = Intake(jobs, prefix)
 
