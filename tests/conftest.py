@@ -2,6 +2,7 @@
 so that a test imports only what it uses.
 """
 
+import atexit
 import gc
 import os
 import runpy
@@ -89,8 +90,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets xdist start files in the order of collection, not by their number of tests."""
+    """Lets xdist start files in the order of collection, not by their number of tests.
+
+    A process of xdist ends without freeing the libraries, which takes five seconds.
+    """
     config.option.loadscopereorder = False
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)  # the first to be registered: it is called last
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,9 +110,10 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Returns the libraries to the garbage collector: Triton prints what is left at the end."""
-    gc.unfreeze()
+    if not hasattr(config, "workerinput"):
+        gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

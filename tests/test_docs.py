@@ -19,8 +19,9 @@ from skimage import data, io
 import fer_vit
 from docs import generate
 from fer_vit import cli
+from fer_vit.commands import faithfulness
 from fer_vit.commands.configs import measured_accuracy
-from fer_vit.explain.methods import METHODS
+from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.exporting.formats import FORMATS
 from fer_vit.face.detectors import DETECTORS
 from fer_vit.face.image import encode_png
@@ -29,7 +30,7 @@ from fer_vit.model.attention import POOLS
 from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.configs import shipped_configs
-from fer_vit.train import recipe
+from fer_vit.train import cli as train_cli, recipe
 from fer_vit.version import __version__
 from tests.helpers.commands import main, parse
 from tests.helpers.videos import write_video
@@ -136,6 +137,17 @@ tests of `prepare` every data set.
 """
 
 
+def once_for_all_models(lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leaves out repeated commands, and those that another one repeats with a named checkpoint."""
+    option = "--checkpoint"
+    without_name = set()
+    for words in lines:
+        if option in words:
+            place = words.index(option)
+            without_name.add(words[:place] + words[place + 2 :])
+    return [words for words in dict.fromkeys(lines) if words not in without_name]
+
+
 @pytest.mark.slow
 def test_commands_of_the_documentation_run(
     drawn: Path,
@@ -172,10 +184,12 @@ def test_commands_of_the_documentation_run(
     # tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
-    lines: dict[tuple[str, ...], None] = {}
-    for page in pages:
-        lines |= dict.fromkeys(tuple(words) for words in commands(page) if words[0] in RUN)
-    for words in lines:
+    # Tests of `faithfulness` try every method.
+    quick = {name: MEASURED[name] for name in ("random", "relevance")}
+    monkeypatch.setattr(faithfulness, "MEASURED", quick)
+    monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
+    every_model = [tuple(words) for page in pages for words in commands(page) if words[0] in RUN]
+    for words in once_for_all_models(every_model):
         if any(word.startswith("/") for word in words):
             continue
         if words[:2] == ("evaluate", "faces.csv"):
@@ -244,7 +258,7 @@ def test_commands_of_the_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_examples_of_custom_training_run(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All blocks of the page, one after the other, on drawn faces."""
+    """All blocks of the page, one after the other, on drawn faces; `fit` takes few steps."""
     monkeypatch.chdir(tmp_path)
     Path("faces.parquet").symlink_to(drawn / "faces.parquet")
     Path("photos").mkdir()
@@ -253,6 +267,9 @@ def test_the_examples_of_custom_training_run(
         Path(f"photos/{name}-{number:02}.png").write_bytes(
             encode_png(draw_face(name, number, 64)[0])
         )
+    train = train_cli.fit
+    quick = {"data.batch_size": 4, "trainer.limit_train_batches": 2, "trainer.limit_val_batches": 2}
+    monkeypatch.setattr(train_cli, "fit", lambda *given, **more: train(*given, **more, **quick))
     names: dict[str, Any] = {}
     for block in re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/custom.md").read_text(), re.M | re.S

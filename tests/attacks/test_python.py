@@ -106,6 +106,7 @@ def test_forks_compute_in_one_thread_from_the_first_model_on(
         compute_in_forks.cache_clear()
 
 
+@pytest.mark.slow
 def test_figures_of_several_threads_leave_the_settings_of_matplotlib(
     model: Recognizer, astronaut: np.ndarray, tmp_path: Path
 ) -> None:

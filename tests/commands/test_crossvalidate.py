@@ -123,6 +123,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     assert "fold0" in resumed[0]
 
 
+@pytest.mark.slow
 def test_options_of_fit_change_every_fold(
     drawn: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

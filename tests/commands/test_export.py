@@ -35,6 +35,7 @@ from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import fails, main, run
+from tests.helpers.marks import slow
 
 SMALL = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose")
@@ -123,7 +124,7 @@ def exported(model_of_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return export
 
 
-@pytest.mark.parametrize("name", NAMES.values())
+@pytest.mark.parametrize("name", ["v1.2", "model.onnx", *slow("model.pt2")])
 def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path) -> None:
     output = exported(name)
     model = load(model_of_heads, "cpu")
@@ -152,7 +153,9 @@ def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path
     assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    "suffix", [*(suffix for suffix in FORMATS if suffix != ".pt2"), *slow(".pt2")]
+)
 def test_formats_are_written_as_what_they_are_named(suffix: str, exported: Export) -> None:
     path = exported(NAMES[suffix])
     READERS[suffix](path)
@@ -171,7 +174,7 @@ def test_the_place_of_an_export_is_printed(
     assert str(tmp_path / "v1.2") in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+@pytest.mark.parametrize("name", ["model.onnx", *slow("model.pt2")])
 def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path) -> None:
     path = exported(name)
     model = load(model_of_heads, "cpu")

@@ -122,6 +122,7 @@ def test_faces_of_one_photo_are_one_unit() -> None:
     assert repeated == pytest.approx(single["pixels"]["saco"] | {"faces": 40})
 
 
+@pytest.mark.slow
 def test_faithfulness_of_photos(
     drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

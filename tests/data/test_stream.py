@@ -17,6 +17,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import main
+from tests.helpers.marks import slow
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def process(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int) -> None:
     monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (3, 2)])
+@pytest.mark.parametrize(("processes", "workers"), [(1, 0), *slow((3, 2))])
 def test_each_row_once_an_epoch(
     shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
 ) -> None:
@@ -181,7 +182,7 @@ def position(shards: Path, epoch: int, batches: int) -> dict[str, Any]:
     return {"epoch": epoch, "batches": batches, **module(shards)._order()}
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (2, 2)])
+@pytest.mark.parametrize(("processes", "workers"), [(1, 0), *slow((2, 2))])
 def test_a_position_counts_once(
     shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
 ) -> None:

@@ -383,6 +383,7 @@ def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutput
     assert altered.scored["errors"][UNALTERED]["p"] == 1
 
 
+@pytest.mark.slow
 def test_robustness_serves_every_head(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

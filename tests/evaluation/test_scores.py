@@ -653,6 +653,7 @@ def test_small_and_single_groups() -> None:
     assert persons["groups"] == {}
 
 
+@pytest.mark.slow
 def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "RESAMPLES", 200)
     rng = np.random.default_rng(0)

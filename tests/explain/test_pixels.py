@@ -18,6 +18,7 @@ from fer_vit.explain.trace import region_units, token_membership
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
+from tests.helpers.marks import slow
 from tests.helpers.models import noise_faces, small_model
 
 BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0.0, 0.0, 0.0]])
@@ -36,7 +37,7 @@ def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"pool": "query"},
+        *slow({"pool": "query"}),
         {"tokens": "region", "stem": "conv", "region_source": "stem", "in_chans": 1},
     ],
 )

@@ -12,8 +12,11 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
 
-SCREENS = [(1280, "light"), (390, "dark"), *slow((1280, "dark"), (390, "light"))]
-"""Widths and colour schemes of pages; the default tests have each width and each scheme once."""
+LIGHT_IN_DEFAULT = [(1280, "light"), *slow((390, "dark"), (1280, "dark"), (390, "light"))]
+DARK_IN_DEFAULT = [(390, "dark"), *slow((1280, "light"), (1280, "dark"), (390, "light"))]
+"""Widths and colour schemes of pages: the default tests of one page have a wide light screen, those
+of another a small dark one.
+"""
 
 
 @contextmanager

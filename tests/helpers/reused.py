@@ -2,22 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
+from lightning.fabric.utilities import registry
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fer_vit.geometry import Image, IntArray
-from fer_vit.train import task
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.train import run, task
 from fer_vit.train.options import TrainCLI
 
 
 @contextmanager
 def reused_parts() -> Iterator[None]:
-    """Makes parsers and pictures of confusion matrices once within this block."""
+    """Makes parsers, pictures of confusion matrices and counts of operations once within this
+    block, and searches the installed packages once.
+    """
     with pytest.MonkeyPatch.context() as patch:
         reuse_parsers(patch)
         reuse_pictures(patch)
+        reuse_counts(patch)
+        patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
 
 
@@ -50,3 +57,17 @@ def reuse_pictures(patch: pytest.MonkeyPatch) -> None:
         return drawn[key]
 
     patch.setattr(task, "draw_confusion", draw_once)
+
+
+def reuse_counts(patch: pytest.MonkeyPatch) -> None:
+    """Counts the operations of equal networks once."""
+    count = run.multiply_adds
+    counts: dict[str, int] = {}
+
+    def count_once(net: RegionViT) -> int:
+        key = f"{net.config} {net}"
+        if key not in counts:
+            counts[key] = count(net)
+        return counts[key]
+
+    patch.setattr(run, "multiply_adds", count_once)

@@ -20,6 +20,7 @@ from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.draw import Marked
+from tests.helpers.marks import slow
 from tests.helpers.videos import (
     NTSC,
     matroska,
@@ -73,7 +74,7 @@ def test_frames_keep_their_times(
     assert f"b.mp4 ({codec}, without sound)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("codec", ["libx264", *slow("mpeg4")])
 def test_a_copy_in_a_folder_is_no_input(
     codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

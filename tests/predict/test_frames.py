@@ -245,18 +245,16 @@ def test_all_pixels_are_counted_where_the_size_changes(tmp_path: Path) -> None:
     assert video.count_pixels(path, np.inf, 10**6) <= 10**6 + 640 * 480
 
 
-@pytest.mark.parametrize("degrees", [0, 90])
+@pytest.mark.parametrize("degrees", [*slow(0), 90])
 def test_frames_are_not_held_in_memory(degrees: int, tmp_path: Path) -> None:
     flat = write_numbered(tmp_path / "flat.mp4", EVEN)
     frames = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
-    gc.collect()
     gc.freeze()  # so that only objects that are made from here on are counted
     gc.disable()
     try:
         held = [sum(type(item) is av.VideoFrame for item in gc.get_objects()) for _ in frames]
     finally:
         gc.enable()
-        gc.unfreeze()
     assert len(held) == 30
     assert max(held) >= 1
     assert max(held) <= 12

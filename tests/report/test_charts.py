@@ -110,6 +110,7 @@ def test_every_face_becomes_a_picture_of_the_same_size(changes: dict[str, Any]) 
     assert [bar.get_width() for bar in bars.patches] == sorted(probabilities, reverse=True)[:12]
 
 
+@pytest.mark.slow
 def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
     model = load("ferplus-small", "cpu")
     face = model.predict(draw_face("happiness", 0, 160)[0], face="crop")[0]

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.faces import save_face
-from tests.helpers.browser import SCREENS, assert_accessible, on_screen, opened
+from tests.helpers.browser import DARK_IN_DEFAULT, assert_accessible, on_screen, opened
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 FIXED = {
@@ -136,7 +136,7 @@ def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(chrome: Browser, 
     assert wrong == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize(("width", "scheme"), DARK_IN_DEFAULT)
 def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
     with on_screen(chrome, file, width, scheme) as page:
         details = page.locator(".face details")

@@ -14,6 +14,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import main, parse_fit
+from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LAID_OVER = {
@@ -24,6 +25,16 @@ LAID_OVER = {
     "ferplus_fairface_long": "ferplus_fairface",
 }
 """Configs that change a part of another one."""
+NAMES = {path.stem for path in CONFIGS.glob("*.yaml")}
+LARGE = {
+    "attention_is_all_you_need",
+    "ferplus_fairface",
+    "ferplus_fairface_finish",
+    "ferplus_fairface_last",
+    "ferplus_fairface_long",
+    "finetune",
+}
+"""Configs of large networks, or of three processes: a step of each takes about a second."""
 QUICK = [
     "--data.num_workers=0",
     "--data.batch_size=2",
@@ -32,7 +43,7 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+@pytest.mark.parametrize("name", [*sorted(NAMES - LARGE), *slow(*sorted(LARGE))])
 def test_every_config_takes_a_step(
     name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_fit_trains_a_class_with_its_own_and_inherited_options(train: Train) -> 
     assert checkpoint["task_class"] == "my_tasks.FocalTask"
 
 
+@pytest.mark.slow
 def test_a_run_resumes_only_with_its_class(
     train: Train, drawn: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -22,6 +22,7 @@ from tests.train.test_heads import validate
 
 pytestmark = pytest.mark.slow  # a model is trained
 FACES = 2000
+EPOCHS = 16  # of the config
 FEATURES = ("brow", "eye", "nose", "mouth")
 LEAST = {"yaw": 0.9}
 """Least agreement of outputs if it is not 0.95. The boxes of regions hardly show the outline of the
@@ -39,6 +40,7 @@ class Learned(NamedTuple):
 def learn(manifest: Path, folder: Path, seed: int) -> Learned:
     """Trains a model with the config `drawn_heads`."""
     options = [f"--seed_everything={seed}", "--data.num_workers=0"]
+    options.append(f"--trainer.check_val_every_n_epoch={EPOCHS}")  # once, at the end
     checkpoint = fit(manifest, folder, "--config=drawn_heads", *options)
     logs = validate(checkpoint, manifest, folder)
     agreement = {}

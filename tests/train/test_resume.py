@@ -146,6 +146,7 @@ def test_a_run_resumes_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path
     assert_resumes(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
 
 
+@pytest.mark.slow
 def test_a_worse_epoch_after_resuming_is_not_the_best(
     whole: Path, faces: Path, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
 def nets(movements: None) -> list[RegionViT]:
     """Models that must combine brow and mouth; other regions are hidden at random."""
     schedule = Schedule(
-        epochs=50, batch=40, lr=3e-3, hidden=0.3, shown=(BROW, MOUTH), weight_decay=0.05
+        epochs=25, batch=40, lr=3e-3, hidden=0.3, shown=(BROW, MOUTH), weight_decay=0.05
     )
     names = ("alike", "different")
     faces = drawn_faces(range(1600), 0.5)

@@ -40,6 +40,7 @@ from fer_vit.visualization.evidence import (
 )
 from fer_vit.visualization.people import PICTURES, Watched, limit, pictures, watch_people
 from tests.helpers.faces import make_faces
+from tests.helpers.marks import slow
 from tests.helpers.models import noise_faces, small_model
 from tests.helpers.videos import write_video
 
@@ -62,7 +63,7 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
     ("labels", "method", "bf16"),
     [
         *(("all", method, False) for method in METHODS),
-        ("all", "pixels", True),
+        *slow(("all", "pixels", True)),
         ("predicted", "relevance", False),
     ],
 )
