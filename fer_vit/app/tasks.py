@@ -24,11 +24,12 @@ from fer_vit.app.jobs import FAILED, Event, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
-from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
-from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, no_faces
+from fer_vit.face.image import UNREADABLE, ImageError, check_size, read_bytes, read_image
+from fer_vit.faces import NO_FACE, OK, READ, Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.predict.frames import UNREADABLE_VIDEO
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions
@@ -51,6 +52,13 @@ CLIP_TOO_LONG = (
 )
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 """Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
+REMEDIES = {
+    UNREADABLE: (
+        "is not a photo that fer-vit can open. Save it as JPEG or PNG, and choose it again."
+    ),
+    UNREADABLE_VIDEO: ("is not a clip that fer-vit can open. Save it as MP4, and choose it again."),
+}
+"""What a user does about a status of a file."""
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
 SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
 
@@ -371,8 +379,13 @@ def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
     if not file.people and NO_FACE in file.statuses:
         yield f"No face found in {name}."
     for status in sorted(file.statuses - {OK, NO_FACE}):
-        part = " to its end" if file.rows > 1 else ""
-        yield f"{name} cannot be read{part}: {status}."
+        if status in READ:
+            yield f"{name}: {status}."
+        elif file.rows == 1 and status in REMEDIES:
+            yield f"{name} {REMEDIES[status]}"
+        else:
+            part = " to its end" if file.rows > 1 else ""
+            yield f"{name} cannot be read{part}: {status}."
 
 
 def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:

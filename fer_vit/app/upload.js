@@ -3,7 +3,13 @@ const $ = selector => document.querySelector(selector);
 const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video'), bar = $('progress');
 const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
 const MAX_FILES = 20, MAX_BYTES = 200e6;
+const CAMERA_FILE = 'camera.jpg';
 let files = [], job = null, running = null;
+
+/* What the form shows, as its class: `shooting` while the camera is on, `busy` with a job, `done` one line above a result. */
+function present(state) {
+  for (const name of ['shooting', 'busy', 'done']) form.classList.toggle(name, name === state);
+}
 
 function element(name, attributes = {}, ...children) {
   const made = Object.assign(document.createElement(name), attributes);
@@ -19,15 +25,36 @@ function refuse(text) {
 
 /* Choosing files. */
 function choose(chosen) {
+  turnOff();
   files = [...chosen];
   const bytes = files.reduce((sum, file) => sum + file.size, 0);
   const wrong = files.length > MAX_FILES ? `At most ${MAX_FILES} files at a time.` : bytes > MAX_BYTES ? 'At most 200 MB at a time.' : '';
-  $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(file => element('li', {textContent: file.name})));
+  for (const picture of document.querySelectorAll('.chosen img')) URL.revokeObjectURL(picture.src);
+  $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(listed));
   $('.clip').hidden = !files.some(file => !file.type.startsWith('image/') || file.type === 'image/gif');
   $('.go').disabled = !files.length || !!wrong;
   refuse(wrong);
 }
-form.files.addEventListener('change', () => choose(form.files.files));
+
+/* A chosen file: a small picture where the browser can show it, its name, and a button that takes it out. */
+function listed(file) {
+  const remove = element('button', {type: 'button', title: `Remove ${file.name}`, ariaLabel: `Remove ${file.name}`, textContent: '\u00d7'});
+  remove.addEventListener('click', () => {
+    choose(files.filter(other => other !== file));
+    form.files.focus();
+  });
+  const row = element('li', {}, element('bdi', {textContent: file.name}), remove);
+  if (!file.type.startsWith('image/')) return row;
+  const picture = element('img', {alt: ''});
+  picture.addEventListener('error', () => picture.replaceWith(element('small', {textContent: 'no preview'})));
+  picture.src = URL.createObjectURL(file);
+  row.prepend(picture);
+  return row;
+}
+form.files.addEventListener('change', () => {
+  choose(form.files.files);
+  form.files.value = '';  // so that a file that was taken out can be chosen again
+});
 for (const name of ['dragover', 'drop']) {
   document.addEventListener(name, event => {
     event.preventDefault();
@@ -36,28 +63,29 @@ for (const name of ['dragover', 'drop']) {
 }
 
 /* The camera. */
-$('.on').addEventListener('click', async () => {
+async function turnOn() {
   try {
     video.srcObject = await navigator.mediaDevices.getUserMedia({video: true});
     await video.play();
     camera.hidden = false;
-    $('.on').hidden = true;
+    refuse('');
+    present('shooting');
   } catch {
     refuse('There is no camera, or this page may not use it.');
   }
-});
+}
+for (const name of ['.on', '.another']) $(name).addEventListener('click', turnOn);
 function turnOff() {
   video.srcObject?.getTracks().forEach(track => track.stop());
   camera.hidden = true;
-  $('.on').hidden = false;
+  present('');
 }
 $('.off').addEventListener('click', turnOff);
 $('.shoot').addEventListener('click', () => {
   const canvas = element('canvas', {width: video.videoWidth, height: video.videoHeight});
   canvas.getContext('2d').drawImage(video, 0, 0);
   canvas.toBlob(blob => {
-    choose([new File([blob], 'camera.jpg', {type: 'image/jpeg'})]);
-    turnOff();
+    choose([new File([blob], CAMERA_FILE, {type: 'image/jpeg'})]);
     start();
   }, 'image/jpeg', .95);
 });
@@ -97,7 +125,14 @@ function explaining({faces, of}) {
   bar.max = of;
   bar.value = faces;
   $('.skip').hidden = false;
+  $('.pace').textContent = `took ${pace(faces)} a face in the last run`;
   status.value = `Explained ${faces} of ${of} ${of === 1 ? 'face' : 'faces'}${timeLeft(faces, of)}\u00a0…`;
+}
+
+/* The mean time of a face so far. */
+function pace(faces) {
+  const seconds = (performance.now() - began) / faces / 1000;
+  return seconds < 1 ? 'less than 1 s' : `about ${Math.round(seconds)} s`;
 }
 
 /* By the mean time of a face so far. Faces are explained several at a time, and then reported at once. */
@@ -159,6 +194,7 @@ async function start() {
   body.append('explain', form.explain.checked);
   if (columns.length < offered.length) columns.forEach(name => body.append('outputs', name));
   running = new AbortController();
+  present('busy');
   toggle(true);
   status.value = 'Sending\u00a0…';
   status.classList.remove('wrong');
@@ -168,6 +204,7 @@ async function start() {
     for await (const event of lines(response)) follow(event);
   } catch (error) {
     clear();
+    present('');
     status.classList.toggle('wrong', error.name !== 'AbortError');
     status.value = error.name === 'AbortError' ? 'Cancelled.' : error instanceof TypeError ? 'The server does not answer.' : error.message;
   }
@@ -184,7 +221,6 @@ function toggle(busy) {
   $('.cancel').hidden = !busy;
   $('.skip').hidden = true;
   bar.hidden = true;
-  form.classList.toggle('busy', busy);
 }
 form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
 $('.skip').addEventListener('click', () => {
@@ -193,28 +229,39 @@ $('.skip').addEventListener('click', () => {
   running?.abort();
 });
 $('.cancel').addEventListener('click', () => running?.abort());
+$('.change').addEventListener('click', () => {
+  present('');
+  refuse('');
+  form.files.focus();
+});
 addEventListener('pagehide', () => { running?.abort(); clear(); });
 
+/* The result. The form becomes one line above it, unless no file has a face: then, other files come next. */
 function show(done) {
   tell(done);
-  status.value = '';
+  const anyFace = done.messages.length > 0;
+  present(anyFace ? 'done' : '');
+  status.value = anyFace ? `${files.length} ${files.length === 1 ? 'file' : 'files'}, ${form.model.value}` : '';
+  $('.another').hidden = files[0]?.name !== CAMERA_FILE;
   const address = name => `results/${done.id}/${name}`;
   const report = address('report/index.html');
   const tab = element('a', {href: report, target: '_blank', rel: 'noopener', className: 'tab', textContent: 'Open the report in a new tab'});
-  const downloads = Object.keys(DOWNLOADS).filter(name => done.files.includes(name)).map(name =>
+  const downloads = Object.keys(DOWNLOADS).filter(name => anyFace && done.files.includes(name)).map(name =>
     element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]}));
+  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: report, title: 'Which parts of each face count', loading: 'lazy'})] : []);
   $('.downloads').replaceChildren(...done.html ? [tab] : [], ...downloads);
   const pictures = done.photos.map(({name, file}) => element('figure', {},
     element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
   if (done.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
-  $('.photos').open = !done.html;  // the report has them as well
+  const framed = done.html && getComputedStyle($('.frame')).display !== 'none';
+  $('.photos').open = !framed;  // the report has them as well
   $('.photos').hidden = !pictures.length;
-  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: report, title: 'Which parts of each face count', loading: 'lazy'})] : []);
+  if (anyFace) form.scrollIntoView();
 }
 
 fetch('api/outputs').then(response => response.json()).then(byModel => {
   outputs = byModel;
-  form.model.append(...Object.keys(outputs).map(name => new Option(name)));
+  form.model.append(...Object.entries(outputs).map(([name, kinds]) => new Option(`${name}: ${kinds.join(', ')}`, name)));
   offerOutputs();
 });

@@ -1,10 +1,12 @@
 """The upload page in a real browser, with answers that the test writes."""
 
+import io
 import json
 from collections.abc import Iterator
 from importlib.resources import files
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.helpers.browser import chromium
@@ -85,13 +87,13 @@ def set_clock(page: Page, seconds: float) -> None:
 def test_explanations_are_left_out_on_request(page: Page, sent: list[str]) -> None:
     page.locator("input[type=file]").set_input_files([PHOTO])
     with page.expect_request("**/report"):  # which skipping would else take back unsent
-        page.get_by_text("Find faces").click()
+        page.locator(".go").click()
     expect(page.locator(".skip")).to_be_hidden()  # no face is explained yet
     page.evaluate("explaining({faces: 1, of: 5})")
     page.locator(".skip").click()
     expect(page.locator(".downloads a")).to_have_count(1)
     assert len(sent) == 2
-    assert not page.get_by_label("Explain each face").is_checked()
+    expect(page.locator("[name=explain]")).not_to_be_checked()
     expect(page.locator(".photos")).to_have_js_property("open", True)
 
 
@@ -102,6 +104,7 @@ def test_a_page_that_leaves_closes_its_job_before_the_result_is_there(page: Page
 
 
 def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[str]) -> None:
+    page.get_by_text("Options", exact=True).click()
     boxes = page.locator(".kinds input")
     expect(boxes).to_have_count(3)
     page.get_by_label("Model").select_option("small")
@@ -109,17 +112,64 @@ def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[
     page.get_by_label("Explain each face").uncheck()
     page.locator("input[type=file]").set_input_files([PHOTO])
     for name in OUTPUTS["small"]:
-        page.get_by_label(name).uncheck()
-    page.get_by_text("Find faces").click()
+        page.get_by_role("checkbox", name=name).uncheck()
+    page.locator(".go").click()
     expect(page.locator("output")).to_contain_text("at least one")
-    page.get_by_label("pose").check()
-    page.get_by_text("Find faces").click()
+    page.get_by_role("checkbox", name="pose").check()
+    page.locator(".go").click()
     expect(page.locator(".downloads a")).to_have_count(1)
-    page.get_by_label("expression").check()
-    page.get_by_text("Find faces").click()
+    page.get_by_role("button", name="Other photos or options").click()
+    page.get_by_role("checkbox", name="expression").check()
+    page.locator(".go").click()
     expect(page.locator(".downloads a")).to_have_count(1)
     chosen = [body.count('name="outputs"') for body in sent]
     assert chosen == [1, 0]  # all are the same as none
+
+
+def test_chosen_files_have_a_preview_and_can_be_taken_out(page: Page) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 4)).save(picture, "PNG")
+    whole = {"name": "a.png", "mimeType": "image/png", "buffer": picture.getvalue()}
+    page.locator("input[type=file]").set_input_files([whole, PHOTO])
+    rows = page.locator(".chosen li")
+    expect(rows).to_have_count(2)
+    expect(rows.first.locator("img")).to_have_js_property("naturalWidth", 8)
+    expect(rows.last).to_contain_text("no preview")
+    page.get_by_role("button", name="Remove a.png").click()
+    expect(rows.locator("bdi")).to_have_text(["b.jpg"])
+    page.get_by_role("button", name="Remove b.jpg").click()
+    expect(rows).to_have_count(0)
+    expect(page.locator(".go")).to_be_disabled()
+
+
+def test_a_result_leaves_one_line_of_the_form(page: Page) -> None:
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.evaluate(f"show({json.dumps(DONE)})")
+    for part in (".drop", ".chosen", ".options", ".go"):
+        expect(page.locator(part)).to_be_hidden()
+    expect(page.locator("output")).to_contain_text("1 file")
+    page.get_by_role("button", name="Other photos or options").click()
+    expect(page.locator(".chosen li")).to_have_count(1)
+    expect(page.locator(".go")).to_be_enabled()
+    page.evaluate(f"show({json.dumps(DONE)})")
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    expect(page.locator(".go")).to_be_visible()
+
+
+def test_files_without_a_face_have_no_table_and_leave_the_form_open(page: Page) -> None:
+    page.evaluate(f"show({json.dumps(DONE | {'messages': [], 'photos': [], 'html': False})})")
+    expect(page.locator(".messages .wrong")).to_be_visible()
+    expect(page.locator(".downloads a")).to_have_count(0)
+    expect(page.locator(".drop")).to_be_visible()
+
+
+@pytest.mark.parametrize(("name", "offered"), [("camera.jpg", True), ("b.jpg", False)])
+def test_another_photo_of_the_camera_is_one_click_away(
+    page: Page, name: str, offered: bool
+) -> None:
+    page.locator("input[type=file]").set_input_files([PHOTO | {"name": name}])
+    page.evaluate(f"show({json.dumps(DONE)})")
+    expect(page.locator(".another")).to_be_visible(visible=offered)
 
 
 def test_a_photo_that_the_report_has_is_folded(page: Page) -> None:
@@ -152,3 +202,4 @@ def test_a_phone_has_no_report_that_scrolls_within_the_page(
     page.evaluate(f"show({json.dumps(DONE)})")
     expect(page.locator(".frame")).to_be_visible(visible=framed)
     expect(page.locator(".downloads .tab")).to_be_visible()
+    expect(page.locator(".photos")).to_have_js_property("open", not framed)  # faces at once

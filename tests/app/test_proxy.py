@@ -88,6 +88,6 @@ def test_the_page_below_a_path(public: str) -> None:
         page.locator("input[type=file]").set_input_files(
             {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
         )
-        page.get_by_role("button", name="Find faces").click()
+        page.get_by_role("button", name="Show expressions").click()
         expect(page.frame_locator("iframe").get_by_text("Report")).to_be_visible()
         assert wrong == []

@@ -17,6 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from skimage.data import astronaut
 
+from fer_vit.app.tasks import REMEDIES
 from fer_vit.face.image import UNREADABLE
 from tests.helpers.browser import chromium, opened
 from tests.helpers.processes import PATIENCE, wait_until
@@ -100,7 +101,7 @@ def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.set_default_timeout(BROWSER_PATIENCE)
         files = page.locator("input[type=file]")
-        find = page.get_by_role("button", name="Find faces")
+        find = page.get_by_role("button", name="Show expressions")
         files.set_input_files([photo, tmp_path / "empty.png"])
         find.click()
         expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(
@@ -120,7 +121,8 @@ def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
         name = "<img src=x onerror=alert(1)>.jpg"
         files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
         find.click()
-        expect(page.get_by_text(UNREADABLE)).to_be_visible(timeout=BROWSER_PATIENCE)
+        expect(page.get_by_text(REMEDIES[UNREADABLE])).to_be_visible(timeout=BROWSER_PATIENCE)
+        expect(page.locator(".downloads a")).to_have_count(0)
         files.set_input_files([photo] * 20)
         find.click()
         page.get_by_role("button", name="Cancel").click()
