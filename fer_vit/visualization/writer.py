@@ -16,7 +16,7 @@ import torch
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
-from fer_vit.faces import SMALL, Face
+from fer_vit.faces import OK, SMALL, Face
 from fer_vit.fields import Cell
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.inputs import is_video
@@ -279,10 +279,15 @@ def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[d
 
 
 def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
-    """Returns how many photos and frames have each status as text; absent kinds are left out."""
+    """Returns how many photos and frames there are, and of each status if some cannot be read.
+
+    Absent kinds are left out.
+    """
     facts = {}
     for kind, counts in status.items():
-        if counts:
+        if set(counts) == {OK}:
+            facts[kind] = f"{counts[OK]:,}"
+        elif counts:
             facts[kind] = format_counts(counts)
     return facts
 
