@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ REACH = 3.0
 exponential's.
 """
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+BRIEFEST = 1e-6  # seconds that a frame counts for at least; times may be equal
 
 
 class TimedFaces(NamedTuple, Generic[AnyFaces]):
@@ -24,6 +25,7 @@ class TimedFaces(NamedTuple, Generic[AnyFaces]):
 
     seconds: float
     faces: AnyFaces
+    before: float | None  # the time of the frame before; None: it is the first
 
 
 def smooth_faces(
@@ -33,7 +35,8 @@ def smooth_faces(
 
     Averages are of log-probabilities, of the outputs of further heads, and of the directions of a
     pose. They are Gaussian, without a shift in time, so frames come half a window later. If
-    `causal`, for live video, they are exponential over the past, and frames come at once.
+    `causal`, for live video, they are exponential over the past, and frames come at once. They are
+    over time, not over frames: where a clip has twice as many frames a second, each counts half.
 
     Args:
         parts: Classified photos and frames, in order.
@@ -54,6 +57,7 @@ def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> 
     reach = REACH * constant
     window = deque[TimedFaces[AnyFaces]]()
     done = 0  # so many frames at the start of the window have been yielded
+    before: float | None = None
     for faces in frames:
         seconds = faces.infos[0].seconds
         if seconds is None:  # a photo, or the end of a damaged video
@@ -61,10 +65,12 @@ def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> 
                 yield _smooth_frame(timed, window, constant, causal)
             window.clear()
             done = 0
+            before = None
             yield faces
             continue
 
-        window.append(TimedFaces(seconds, faces))
+        window.append(TimedFaces(seconds, faces, before))
+        before = seconds
         while done < len(window) and (causal or seconds - window[done].seconds > reach):
             yield _smooth_frame(window[done], window, constant, causal)
             done += 1
@@ -82,10 +88,21 @@ def _smooth_frame(
     causal: bool,
 ) -> AnyFaces:
     """Returns the faces of a frame with the averages over the frames around it."""
-    seconds, faces = timed
-    near = [frame for frame in window if abs(seconds - frame.seconds) <= REACH * constant]
+    seconds = timed.seconds
+    faces = timed.faces
+    frames = list(window)
+    near = []
+    lengths = []  # seconds that these frames count for
+    for place, frame in enumerate(frames):
+        if abs(seconds - frame.seconds) <= REACH * constant:
+            after = frames[place + 1].seconds if place + 1 < len(frames) else None
+            near.append(frame)
+            lengths.append(_frame_length(frame, after, constant, causal))
+
     # of all W faces in these frames
-    ages = np.concatenate([np.full(len(frame.faces), seconds - frame.seconds) for frame in near])
+    counts = [len(frame.faces) for frame in near]
+    ages = np.repeat([seconds - frame.seconds for frame in near], counts)
+    durations = np.repeat(lengths, counts)
     tracks = np.concatenate([frame.faces.track for frame in near])  # (W,)
     probabilities = np.concatenate([frame.faces.probabilities for frame in near])  # (W, C)
     outputs = np.concatenate([frame.faces.outputs for frame in near])  # (W, K)
@@ -95,7 +112,7 @@ def _smooth_frame(
     for row, track in enumerate(faces.track):
         same = tracks == track
         times = ages[same] / max(constant, 1e-9)
-        weights = np.exp(-times if causal else -0.5 * times**2)
+        weights = np.exp(-times if causal else -0.5 * times**2) * durations[same]
         weights /= weights.sum()
         logs = np.log(np.maximum(probabilities[same], FLOOR))
         average = np.exp(weights @ logs)  # (C,)
@@ -103,6 +120,24 @@ def _smooth_frame(
         smoothed[row] = average / average.sum()
         smoothed_outputs[row] = _average(outputs[same], weights, faces.scheme.outputs)
     return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)
+
+
+def _frame_length(
+    frame: TimedFaces[Any], after: float | None, constant: float, causal: bool
+) -> float:
+    """Returns for how many seconds a frame counts, up to the time constant.
+
+    Half of the time from the frame before to the frame after; if `causal`, the time since the frame
+    before. At an end of the video, the side that is missing is like the other one. So with a
+    constant frame rate all frames count equally.
+    """
+    sides = []
+    if frame.before is not None:
+        sides.append(frame.seconds - frame.before)
+    if after is not None and not (causal and sides):
+        sides.append(after - frame.seconds)
+    length = float(np.mean(sides)) if sides else BRIEFEST  # a single frame
+    return max(min(length, constant), BRIEFEST)
 
 
 def _average(outputs: Array, weights: Array, names: tuple[str, ...]) -> Array:

@@ -36,15 +36,28 @@ def clip(
     ]
 
 
+def lengths_by_loops(times: list[float], causal: bool, constant: float) -> list[float]:
+    """For how long each frame counts, as if the video went on with its first and last interval."""
+    padded = [2 * times[0] - times[1], *times, 2 * times[-1] - times[-2]]
+    lengths = []
+    for place in range(1, len(padded) - 1):
+        before = padded[place] - padded[place - 1]
+        after = padded[place + 1] - padded[place]
+        lengths.append(min(before if causal else (before + after) / 2, constant))
+    return lengths
+
+
 def smooth_by_loops(
     times: list[float], values: Array, tracks: list[int], constant: float, causal: bool
 ) -> Array:
     """Loops over everything in double precision."""
+    lengths = lengths_by_loops(times, causal, constant)
     rows = []
     for now, track in zip(times, tracks, strict=True):
         logs = [0.0] * len(LABELS)
         total = 0.0
-        for then, then_track, value in zip(times, tracks, values, strict=True):
+        frames = zip(times, tracks, values, lengths, strict=True)
+        for then, then_track, value, length in frames:
             if (
                 track == then_track
                 and abs(now - then) <= 3 * constant
@@ -52,7 +65,7 @@ def smooth_by_loops(
             ):
                 age = (now - then) / constant
                 exponent = -age if causal else -(age**2) / 2
-                weight = math.exp(exponent)
+                weight = length * math.exp(exponent)
                 logs = [log + weight * math.log(p) for log, p in zip(logs, value, strict=True)]
                 total += weight
         powers = [math.exp(log / total) for log in logs]
@@ -88,6 +101,56 @@ def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, 
     expected = smooth_by_loops(times, values, tracks, 0.3, causal)
     smoothed = np.concatenate([faces.smoothed for faces in smoothed_frames])
     assert np.allclose(smoothed, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [2.0, 25.0])  # frames a second
+@pytest.mark.parametrize("causal", [False, True])
+def test_frames_of_a_constant_rate_count_equally(rate: float, causal: bool) -> None:
+    values = np.random.default_rng(0).dirichlet([0.5] * 3, 40).clip(1e-5)
+    times = np.arange(40) / rate
+    smoothed = smooth_faces(clip(times.tolist(), values, [0] * 40), 0.3, causal)
+    given = np.concatenate([faces.smoothed for faces in smoothed])
+
+    age = (times[:, None] - times) / 0.3
+    weights = np.exp(-age if causal else -0.5 * age**2) * (np.abs(age) <= 3)
+    if causal:
+        weights *= age >= 0
+    powers = np.exp(weights @ np.log(values) / weights.sum(1, keepdims=True))
+    assert given == pytest.approx(powers / powers.sum(1, keepdims=True), abs=1e-9)
+
+
+def test_smoothing_is_over_time_where_the_frame_rate_changes() -> None:
+    """A course over time has one smoothed course, however many frames a second show it.
+
+    Half of the video has 40 frames a second and half has 10. The reference has 200.
+    """
+
+    def course(seconds: Array) -> Array:
+        logits = np.stack([2 * np.sin(2.4 * seconds), np.cos(1.7 * seconds), 0 * seconds], 1)
+        shares = np.exp(logits)
+        return shares / shares.sum(1, keepdims=True)
+
+    fast = np.arange(0, 3, 0.025)
+    slow = np.arange(3, 6, 0.1)
+    times = np.concatenate([fast, slow])
+    fine = np.arange(0, 6, 0.005)
+    smoothed = []
+    for seconds in (times, fine):
+        frames = clip(seconds.tolist(), course(seconds), [0] * len(seconds))
+        parts = [faces.smoothed for faces in smooth_faces(frames, 0.25)]
+        smoothed.append(np.concatenate(parts))
+    inside = (times > 0.8) & (times < 5.2)  # away from the ends
+    nearest = np.abs(fine[:, None] - times[inside]).argmin(0)
+    # 0.02 at the change of the rate if each frame counts equally
+    assert smoothed[0][inside] == pytest.approx(smoothed[1][nearest], abs=2e-3)
+
+
+def test_frames_of_one_time_are_averaged() -> None:
+    values = np.array([[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])
+    for causal in (False, True):
+        *_, last = smooth_faces(clip([1.0, 1.0, 1.0], values, [0] * 3), 0.2, causal)
+        powers = np.exp(np.log(values).mean(0))
+        assert last.smoothed[0] == pytest.approx(powers / powers.sum())
 
 
 def test_photos_and_other_videos_stay_apart() -> None:
