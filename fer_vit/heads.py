@@ -358,7 +358,7 @@ def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
                 f"but got {', '.join(names)}."
             )
         if not names or len({name.casefold() for name in names}) < len(names):
-            came = ", ".join(names) or "none"
+            actual = ", ".join(names) or "none"
             raise FerVitError(
-                f"{name}: expected one or more distinct outputs of {head}, but got {came}."
+                f"{name}: expected one or more distinct outputs of {head}, but got {actual}."
             )

@@ -132,9 +132,9 @@ def check_labels(names: Sequence[object], path: object) -> None:
                 f"but got {short(ascii(name))}."
             )
     if not 0 < len(set(names)) == len(names) <= 1000:
-        came = short(", ".join(map(str, names)) or "none")
+        actual = short(", ".join(map(str, names)) or "none")
         raise FerVitError(
-            f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}."
+            f"{path}: expected 1 to 1,000 labels that differ from each other, but got {actual}."
         )
 
 

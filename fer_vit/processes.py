@@ -58,8 +58,10 @@ def process_rank() -> ProcessRank:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
             if not (f"{rank}{processes}".isdecimal() and int(rank) < int(processes)):
-                came = f"{names[0]}={rank} and {names[1]}={processes}"
-                raise FerVitError(f"Expected a rank below the number of processes, but got {came}.")
+                actual = f"{names[0]}={rank} and {names[1]}={processes}"
+                raise FerVitError(
+                    f"Expected a rank below the number of processes, but got {actual}."
+                )
             # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
             local_rank, local_world_size = (
                 int(re.findall(r"^\d+|$", word)[0] or 0) for word in local

@@ -322,8 +322,8 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
         if baseline:
             expected = f"the baseline {baseline} and others"
             hint = suggest(baseline, names)
-        came = short(", ".join(names)) or "none"
-        raise FerVitError(f"Expected {expected} in `{by}`, but got {came}.{hint}")
+        actual = short(", ".join(names)) or "none"
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {actual}.{hint}")
     most = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
     if len(names) > most:
         remedy = "Name another column with `--by`"

@@ -49,10 +49,10 @@ def find_labels(table: Table) -> list[str]:
             candidates.append(name.removeprefix(PROBABILITY))
     labels = _choose_labels(table, candidates)
     if len(labels) < 2:
-        came = short(", ".join(map(printable, table.names)))
+        actual = short(", ".join(map(printable, table.names)))
         raise TableError(
             "Expected a table of `fer-vit predict` with path, confidence and, for each expression, "
-            f"p_NAME, but {table.path} has {came}."
+            f"p_NAME, but {table.path} has {actual}."
         )
     return labels
 

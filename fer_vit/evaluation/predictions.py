@@ -183,9 +183,9 @@ def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
 
 
 def _bad_cell(table: Table, name: str, error: BadCellError) -> FerVitError:
-    came = printable(short(error.cell))
+    actual = printable(short(error.cell))
     return FerVitError(
-        f"{table.row_name(error.row)}: expected {error.expected} in `{name}`, but got `{came}`. "
+        f"{table.row_name(error.row)}: expected {error.expected} in `{name}`, but got `{actual}`. "
         "Correct the cell, or restore the column as `predict` wrote it."
     )
 

@@ -66,9 +66,9 @@ class Table:
                 hint = f" Rename `{name}`."
                 break
         columns = "columns" if len(names) > 1 else "column"
-        came = short(known_names(missing[0], map(printable, self.names))) or "no column"
+        actual = short(known_names(missing[0], map(printable, self.names))) or "no column"
         raise TableError(
-            f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {came}.{hint}"
+            f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {actual}.{hint}"
         )
 
     def decimal_mark(self, names: Sequence[str]) -> str:

@@ -309,9 +309,9 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
     is_grey = array.ndim == 2
     has_channels = array.ndim == 3 and array.shape[2] in (1, 3, 4)
     if array.dtype != np.uint8 or not array.size or not (is_grey or has_channels):
-        came = f"{array.dtype} {array.shape}"
+        actual = f"{array.dtype} {array.shape}"
         raise FerVitError(
-            f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {came}."
+            f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {actual}."
         )
     image = array.reshape(*array.shape[:2], -1)[..., :3]
     return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)), np.uint8)

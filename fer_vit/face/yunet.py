@@ -73,10 +73,10 @@ def _read(path: Path) -> bytes:
         raise FerVitError(
             f"Expected the face detector at {path}, but there is no file to read. {REMEDY}"
         ) from error
-    came = hashlib.sha256(data).hexdigest()
-    if came != SHA256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != SHA256:
         raise FerVitError(
-            f"Expected the face detector (sha256 {SHA256}) at {path}, but got {came}. {REMEDY}"
+            f"Expected the face detector (sha256 {SHA256}) at {path}, but got {digest}. {REMEDY}"
         )
     return data
 

@@ -188,9 +188,9 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
 
 def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitError:
     notes = unread_notes(others, system)
-    came = f"found none ({'; '.join(notes)})" if notes else "found none"
+    actual = f"found none ({'; '.join(notes)})" if notes else "found none"
     return FerVitError(
-        f"Expected images in {item}, but {came}. Name a folder with images, or the files "
+        f"Expected images in {item}, but {actual}. Name a folder with images, or the files "
         "themselves."
     )
 

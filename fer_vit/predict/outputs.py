@@ -78,9 +78,9 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
         is_input = copy.resolve() in map(Path.resolve, videos)
         is_mp4 = copy.suffix.lower() == ".mp4"
         if in_chunks or is_input or not is_mp4 or len(videos) != 1:
-            came = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
+            actual = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
             raise FerVitError(
-                f"Expected one video, one table (.csv) and another .mp4, but got {came}."
+                f"Expected one video, one table (.csv) and another .mp4, but got {actual}."
             )
         check_output(copy, outputs.overwrite)
     if not videos:

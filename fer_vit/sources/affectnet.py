@@ -126,9 +126,9 @@ def _number(path: Path, expected: str) -> float:
         raise _wrong(path, expected, error) from error
 
 
-def _wrong(path: Path, expected: str, came: object) -> FerVitError:
+def _wrong(path: Path, expected: str, actual: object) -> FerVitError:
     """Returns the error for an annotation that is not the expected number."""
     return FerVitError(
-        f"{path}: expected an array that holds {expected}, but got `{came}`. "
+        f"{path}: expected an array that holds {expected}, but got `{actual}`. "
         "Restore the file as distributed."
     )

@@ -97,18 +97,18 @@ def read_text_table(
             for line in lines:
                 number = reader.line_num
                 if len(line) != len(names):
-                    came = separator.join(line)
-                    raise bad_line(path, number, f"{len(names)} columns", came)
+                    actual = separator.join(line)
+                    raise bad_line(path, number, f"{len(names)} columns", actual)
                 cells = [cell.strip() for cell in line]
                 yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error
 
 
-def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
+def bad_line(path: Path, line: int, expected: str, actual: str) -> FerVitError:
     """Returns the error for an invalid line of a table."""
     return FerVitError(
-        f"{path}, line {line}: expected {expected}, but got `{short(came)}`. Restore the file as "
+        f"{path}, line {line}: expected {expected}, but got `{short(actual)}`. Restore the file as "
         "distributed."
     )
 
@@ -120,15 +120,15 @@ def not_found(root: Path, expected: str) -> FerVitError:
         if not system_entry(path.name):
             names.append(path.name)
     if names:
-        came = short(", ".join(sorted(names)))
+        actual = short(", ".join(sorted(names)))
     elif root.is_dir():
-        came = "an empty folder"
+        actual = "an empty folder"
     elif root.is_file():
-        came = "a file"
+        actual = "a file"
     else:
-        came = "no such folder"
+        actual = "no such folder"
     return FerVitError(
-        f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout."
+        f"Expected {expected} in {root}, but got {actual}. See data/README.md for the layout."
     )
 
 

@@ -63,8 +63,8 @@ def _read_table(path: Path) -> Reading:
         try:
             pixels = np.frombuffer(bytes(map(int, values)), np.uint8).reshape(PIXELS, PIXELS)
         except ValueError as error:
-            came = f"{len(values)} values: {cell['pixels']}"
-            raise bad_line(path, line, f"{PIXELS**2} pixels from 0 to 255", came) from error
+            actual = f"{len(values)} values: {cell['pixels']}"
+            raise bad_line(path, line, f"{PIXELS**2} pixels from 0 to 255", actual) from error
         rows.append(Row(encode_png(pixels), f"{path.name}:{line}", split, label))
     if not rows:
         raise FerVitError(

@@ -76,8 +76,8 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     ):
         name, _, *texts = cells.values()
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
-            came = ",".join(cells.values())
-            raise bad_line(table, line, "file name, box and ten vote counts", came)
+            actual = ",".join(cells.values())
+            raise bad_line(table, line, "file name, box and ten vote counts", actual)
         counts = [int(text) for text in texts]  # of the eight expressions, unknown and NF
         shares = soft(counts) if is_soft else majority(counts)
 

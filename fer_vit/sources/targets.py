@@ -159,9 +159,9 @@ def find_columns(table: Table) -> list[Column]:
             columns.append(column)
     if not columns:
         examples = "AU12, move_mouthSmileLeft, yaw, valence"
-        came = short(", ".join(map(printable, table.names)))
+        actual = short(", ".join(map(printable, table.names)))
         raise TableError(
-            f"Expected columns of targets in {table.path}, such as {examples}, but got {came}."
+            f"Expected columns of targets in {table.path}, such as {examples}, but got {actual}."
         )
     by_target: dict[str, Column] = {}
     for column in columns:

@@ -132,8 +132,8 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
 
 
 def _outside(path: Path, name: object) -> ModelError:
-    came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
-    return ModelError(f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote.")
+    place = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
+    return ModelError(f"{path} records {place}. Choose a checkpoint that `fer-vit fit` wrote.")
 
 
 def _is_plain(name: object) -> bool:

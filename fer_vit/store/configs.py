@@ -39,8 +39,8 @@ def check_settings_text(text: str, name: str) -> None:
         # characters or numbers that YAML does not have, or a value that is not of its tag
         raise FerVitError(f"{expected}, but {name} has other text ({short(error)}).") from error
     if not isinstance(root, yaml.MappingNode):  # jsonargparse reads `model:` alone as text
-        came = "has no settings" if settings is None else f"has {short(settings)}"
-        raise FerVitError(f"{expected}, but {name} {came}.")
+        content = "has no settings" if settings is None else f"has {short(settings)}"
+        raise FerVitError(f"{expected}, but {name} {content}.")
 
 
 def yaml_depth(text: str) -> int:

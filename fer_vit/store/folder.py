@@ -63,9 +63,11 @@ def build_network(
     """
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            expected = build_model(**settings, initialize=False).state_dict()
-        for key, required, came in differing(expected, state):
-            raise ValueError(f"weights `{short(key)}`: {came}, but its settings require {required}")
+            described = build_model(**settings, initialize=False).state_dict()
+        for key, expected, actual in differing(described, state):
+            raise ValueError(
+                f"weights `{short(key)}`: {actual}, but its settings require {expected}"
+            )
         check_finite(state, name)
         net = build_model(**settings, initialize=False)
         net.load_state_dict(state)  # from any precision, to float32

@@ -69,10 +69,10 @@ def _download(name: str, **hub: Any) -> Path:
     blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
-            came = hashlib.file_digest(file, "sha256").hexdigest()
-        if came != blob.name:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != blob.name:
             raise ModelError(
-                f"Expected sha256 {blob.name} of {blob}, but got {came}. "
+                f"Expected sha256 {blob.name} of {blob}, but got {digest}. "
                 "Remove it and fetch it again."
             )
     return folder

@@ -48,8 +48,8 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
 
     def expect(key: str, fits: bool, expected: str) -> None:
         if not fits:
-            came = short(getattr(settings, key))
-            raise ModelError(f"{name}: expected {key} to be {expected}, but got {came}.")
+            actual = short(getattr(settings, key))
+            raise ModelError(f"{name}: expected {key} to be {expected}, but got {actual}.")
 
     coordinates = chain(*settings.template)
     has_points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)

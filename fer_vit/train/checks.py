@@ -54,9 +54,9 @@ def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[s
     for name in monitored:
         head = str(name).removeprefix("val/").partition("_")[0]
         if head in HEADS and head not in trained:
-            came = ", ".join((EXPRESSION, *trained))
+            names = ", ".join((EXPRESSION, *trained))
             raise FerVitError(
-                f"{name} is monitored, but {head} is not trained, only {came}. Choose another "
+                f"{name} is monitored, but {head} is not trained, only {names}. Choose another "
                 "measure by `--checkpoint.monitor`, or add targets."
             )
     lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}

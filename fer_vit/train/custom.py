@@ -89,8 +89,8 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
             "Name the class that trained it in `--model`."
         ) from error
     if not isinstance(task.net, RegionViT):
-        came = type(task.net).__name__
-        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {came}.")
+        kind = type(task.net).__name__
+        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {kind}.")
     check_finite(task.net.state_dict(), path)
     return task.net.eval()
 

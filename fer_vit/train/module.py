@@ -163,9 +163,9 @@ class RegionViTModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
-        for name, expected, came in differing(self.state_dict(), checkpoint["state_dict"]):
+        for name, expected, actual in differing(self.state_dict(), checkpoint["state_dict"]):
             raise FerVitError(
-                f"The checkpoint is of another architecture: `{name}` is {came} in it, but "
+                f"The checkpoint is of another architecture: `{name}` is {actual} in it, but "
                 f"{expected} in this model. Leave out the config that changes the network, or "
                 "choose another checkpoint."
             )

@@ -42,10 +42,10 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
                 f"{MOST_WEIGHT:g}, but got {short(weight)}."
             )
         if head not in outputs:
-            came = ", ".join(outputs) or "no further head"
+            actual = ", ".join(outputs) or "no further head"
             raise FerVitError(
                 f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
-                f"{came}."
+                f"{actual}."
             )
     chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
     return {head: weight for head, weight in chosen.items() if weight}

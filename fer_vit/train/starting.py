@@ -160,9 +160,9 @@ def _compare_encoders(net: RegionViT, settings: dict[str, Any], state: dict[str,
     source = _without_computed(net, state)
 
     misfits = {}
-    for key, expected, came in differing(target, source):
+    for key, expected, actual in differing(target, source):
         if in_encoder(key):
-            misfits[key] = f"{key} ({came} there, {expected} here)"
+            misfits[key] = f"{key} ({actual} there, {expected} here)"
     encoder = [key for key in target if in_encoder(key)]
     before = asdict(settings["config"])
     return Match(

@@ -100,7 +100,7 @@ def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
     if difference:
         raise FerVitError(
             f"Expected a teacher with the {difference.name} of the student, "
-            f"{_plain(difference.expected)}, but {name} has {_plain(difference.came)}. Leave it "
+            f"{_plain(difference.expected)}, but {name} has {_plain(difference.actual)}. Leave it "
             "out of `--model.teachers`, or change the student."
         )
 
@@ -110,7 +110,7 @@ class Difference(NamedTuple):
 
     name: str
     expected: object
-    came: object
+    actual: object
 
 
 def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None:
@@ -127,7 +127,7 @@ def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None
     if teacher.layout.num_regions:  # boxes come in the student's order
         pairs.append(Difference("regions", student.config.regions, teacher.config.regions))
     for pair in pairs:
-        if _plain(pair.expected) != _plain(pair.came):
+        if _plain(pair.expected) != _plain(pair.actual):
             return pair
     return None
 

@@ -593,7 +593,7 @@ MUTATIONS = [
     Mutation(
         "weights of the hub are verified by sha256",
         "fer_vit/store/hub.py",
-        "        if came != blob.name:",
+        "        if digest != blob.name:",
         "        if False:",
         "tests/store/test_folder.py::test_weights_of_the_hub_have_its_sha256",
     ),
@@ -607,7 +607,7 @@ MUTATIONS = [
     Mutation(
         "the face detector is verified by sha256",
         "fer_vit/face/yunet.py",
-        "    if came != SHA256:",
+        "    if digest != SHA256:",
         "    if False:",
         "tests/face/test_yunet.py::test_a_named_file_counts_by_its_hash",
     ),
