@@ -5,7 +5,7 @@
 K outputs of a head, R regions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -177,7 +177,7 @@ def fixed_charts(model: Recognizer) -> dict[str, Json]:
     return fixed
 
 
-def face_charts(read: ReadFace, names: Sequence[str]) -> dict[str, Json]:
+def face_charts(read: ReadFace, names: Iterable[str]) -> dict[str, Json]:
     """Returns the values of a face, by chart of these names that the face has."""
     values = {}
     for name in names:

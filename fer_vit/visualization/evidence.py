@@ -36,7 +36,7 @@ from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts, fixed_charts
+from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts
 from fer_vit.visualization.people import Shown
 
 EXPLAINED_BYTES = 2_000_000_000
@@ -64,16 +64,20 @@ class ExplainOptions:
 
 
 def explain_faces(
-    model: Recognizer, faces: Iterable[Shown], chunks: Iterable[Batch], options: ExplainOptions
+    model: Recognizer,
+    faces: Iterable[Shown],
+    chunks: Iterable[Batch],
+    options: ExplainOptions,
+    charts: Iterable[str],
 ) -> Iterator[tuple[Face, FaceView, Evidence]]:
     """Yields each face with its explanation.
 
-    `chunks` are the crops of the faces, ready for the model, perhaps with more faces.
+    `chunks` are the crops of the faces, ready for the model, perhaps with more faces; `charts` are
+    the names of the charts that the model has, see `fixed_charts`.
     """
     faces = iter(faces)
     read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
     size = faces_at_once(model.net, options.memory)
-    charts = list(fixed_charts(model))
     for crops in chain.from_iterable(chunk.split(size) for chunk in chunks):
         shown = list(islice(faces, len(crops.path)))
         if not shown:

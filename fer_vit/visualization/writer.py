@@ -113,6 +113,7 @@ def write_report(
         print_estimate(model, explaining, min(len(photos), most), len(chosen))
 
     # Photos and frames are read, classified and explained part by part.
+    charts = fixed_charts(model)
     photo_status: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     with FaceSaver(folder, model, root, in_videos=bool(films), figures=figures) as saver:
@@ -120,7 +121,8 @@ def write_report(
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
-            for face, view, evidence in explain_faces(model, part.faces, part.chunks, explaining):
+            explained = explain_faces(model, part.faces, part.chunks, explaining, charts)
+            for face, view, evidence in explained:
                 saver.save(face, view, evidence)
                 on_face(len(saver.records), len(chosen))
 
@@ -157,7 +159,7 @@ def write_report(
         views=name_views(model, saver.every),
         grid=model.net.layout.grid,
         region_tokens=model.net.layout.tokens_per_region,
-        charts=fixed_charts(model),
+        charts=charts,
         meaning=meanings(model, explaining.method),
         people=people,
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],

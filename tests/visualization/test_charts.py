@@ -35,7 +35,8 @@ def charts_of_a_face(model: Recognizer, folder: Path) -> tuple[Face, dict[str, A
     ((photos, chunks),) = model.find([photo], options)
     (classified,) = model.classify([(photos, chunks)], [photo], "landmarks")
     shown = [(face, None) for face in classified]
-    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"))
+    names = fixed_charts(model)
+    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"), names)
     return face, dict(evidence.charts)
 
 

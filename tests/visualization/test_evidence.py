@@ -183,7 +183,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
             path.unlink()
     (classified,) = model.classify([(photos, chunks)], paths, "yunet")
     pairs = [(face, None) for face in classified]
-    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance")))
+    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance"), []))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert view.face == face
@@ -383,7 +383,8 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
     crowd = Batch(image, boxes, valid, None, torch.arange(20), ["a"] * 20, to_crop, {})
     (faces,) = frames("a.mp4", [[0]])
     shown = [(faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
-    explained = explain_faces(Recognizer(net), shown, [crowd] * 5, ExplainOptions("relevance"))
+    options = ExplainOptions("relevance")
+    explained = explain_faces(Recognizer(net), shown, [crowd] * 5, options, charts=[])
     assert len([*explained]) == 25
     assert sizes == [20, 5]
 
