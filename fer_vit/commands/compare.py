@@ -72,6 +72,10 @@ def compare(
             f"Expected different columns in `--by` and `--person`, but both are {by}. "
             "Name the column of the persons."
         )
+    if sync and grid is None:
+        raise FerVitError(
+            "`--sync` needs a common grid in seconds. Add `--grid`, such as `--grid 0.5`."
+        )
     resting = None if rest is None else parse_rest(rest)
 
     faces = read_predictions(data, videos=True)

@@ -11,7 +11,6 @@ from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.series import (
     bin_values,
-    count_bins,
     leave_one_out,
     mean_course,
     pair_correlations,
@@ -28,7 +27,6 @@ from fer_vit.comparison.statistics import (
     person_mean,
 )
 from fer_vit.comparison.study import Study
-from fer_vit.errors import FerVitError
 from fer_vit.evaluation.inference import holm
 from fer_vit.evaluation.page import PageTable
 from fer_vit.geometry import Array
@@ -97,7 +95,7 @@ class Results:
 
 def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
     """Computes all results; `grid` are seconds of the bins of series, `sync` their synchrony."""
-    courses = compute_courses(study, grid, sync)
+    courses = None if grid is None else compute_courses(study, grid, sync)
     expressions = study.kinds[0].values
     mixed = None
     if find_spec("statsmodels"):
@@ -179,15 +177,11 @@ def correct(comparisons: list[Comparison]) -> list[Comparison]:
     return results
 
 
-def compute_courses(study: Study, grid: float | None, sync: bool) -> Courses | None:
-    """Returns the series on a common grid, with `sync` their synchrony; None without a grid."""
-    if grid is None:
-        if sync:
-            raise FerVitError(
-                "`--sync` needs a common grid in seconds. Add `--grid`, such as `--grid 0.5`."
-            )
-        return None
-    count_bins(study.seconds, len(study.paths), grid)
+def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
+    """Returns the series on a common grid, with `sync` their synchrony.
+
+    Raises FerVitError when the grid does not fit the clips, see `count_bins`.
+    """
     series = bin_values(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
     persons = {}
     several = {}

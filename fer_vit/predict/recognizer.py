@@ -6,7 +6,6 @@ yields photos and frames one after another; sinks, such as tables, take the resu
 
 import math
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -22,18 +21,16 @@ from tqdm import tqdm
 import fer_vit.explain.methods as methods
 from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch, collate
-from fer_vit.errors import FerVitError, ImageError
+from fer_vit.errors import FerVitError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import check_regions, crop_for
 from fer_vit.face.detectors import ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
-    READ,
     Face,
     Faces,
     Origin,
     Photo,
-    PhotoInfo,
     Scheme,
     Source,
     collect_faces,
@@ -53,7 +50,7 @@ from fer_vit.predict.inputs import Images, as_sources, is_video
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
-from fer_vit.predict.results import FaceResults
+from fer_vit.predict.results import FaceResults, as_results, report_photos
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
@@ -218,11 +215,6 @@ class Recognizer(nn.Module):
         return {} if self.conditions else self.net.settings.thresholds
 
     @torch.inference_mode()
-    def probabilities(self, batch: Batch) -> list[list[float]]:
-        """Returns the probabilities of each face of a batch from `Batch.ready`."""
-        return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
-
-    @torch.inference_mode()
     def read(self, batch: Batch) -> Predictions:
         """Returns what all heads predict for the faces of a batch from `Batch.ready`."""
         tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
@@ -295,7 +287,7 @@ class Recognizer(nn.Module):
         )
         parts = list(self.recognize(sources, options))
         scheme = self.scheme(options.detector)
-        faces = join_faces([results(no_faces(scheme=scheme)), *parts])
+        faces = join_faces([as_results(no_faces(scheme=scheme)), *parts])
         report_photos(faces.infos)
         return faces
 
@@ -420,7 +412,8 @@ class Recognizer(nn.Module):
     ) -> Iterator[FaceResults]:
         """Yields each photo and frame, in order, with its faces: finds, classifies and smooths."""
         searched = self.find(sources, options, started)
-        yield from smooth_faces(self.classify(searched, sources, options.detector), options.smooth)
+        classified = self.classify(searched, sources, options.detector)
+        yield from smooth_faces(classified, options.smooth)
 
     def find(
         self,
@@ -455,10 +448,8 @@ class Recognizer(nn.Module):
         scheme = self.scheme(detector)
         for faces, chunks in searched:
             infos = tuple(replace(info, source=sources[info.index]) for info in faces.infos)
-            faces = results(replace(faces, infos=infos, scheme=scheme))
             if not chunks:
-                empty = no_faces(infos, scheme)
-                yield results(empty)
+                yield as_results(no_faces(infos, scheme))
                 continue
             parts: list[dict[str, Array]] = []
             with few_threads(len(faces)):
@@ -467,14 +458,15 @@ class Recognizer(nn.Module):
             columns: dict[str, Any] = {}
             for name in parts[0]:
                 columns[name] = np.concatenate([part[name] for part in parts])
-            faces = replace(faces, **columns)
-            yield replace(
-                faces,
-                angles=head_angles(faces),
-                in_photo=regions_in_photo(faces),
-                smoothed=np.full_like(faces.probabilities, np.nan),
-                smoothed_outputs=np.full_like(faces.outputs, np.nan),
+            read = replace(faces, infos=infos, scheme=scheme, **columns)
+            classified = replace(
+                read,
+                angles=head_angles(read),
+                in_photo=regions_in_photo(read),
+                smoothed=np.full_like(read.probabilities, np.nan),
+                smoothed_outputs=np.full_like(read.outputs, np.nan),
             )
+            yield as_results(classified)
 
     def _crop_columns(self, batch: Batch) -> dict[str, Array]:
         """Returns what is known of B crops without the network, by attributes of `Faces`."""
@@ -540,31 +532,3 @@ def list_outputs(further: Iterable[str]) -> list[str]:
     Each model has the expression, and the pose at least from the landmarks.
     """
     return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
-
-
-def results(faces: Faces) -> FaceResults:
-    """Returns faces as Python users get them."""
-    return FaceResults(**vars(faces))
-
-
-def report_photos(infos: Sequence[PhotoInfo]) -> None:
-    """Warns about photos that cannot be read, or were taken as one face.
-
-    Raises ImageError for the only one.
-    """
-    sources = len({info.index for info in infos})
-    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
-    if wrong and len(infos) == 1:
-        raise ImageError(f"{wrong[0]}.")
-    if wrong:
-        warnings.warn(
-            f"{len(wrong)} of {sources} images cannot be read, the first {wrong[0]}.",
-            stacklevel=3,
-        )
-    whole = [info.path for info in infos if info.taken_whole]
-    if whole:
-        warnings.warn(
-            f"{len(whole)} of {sources} images are photos, but each was taken as one face, the "
-            f'first {whole[0]}. Leave out face="crop".',
-            stacklevel=3,
-        )

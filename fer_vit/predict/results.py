@@ -1,5 +1,6 @@
 """What Python users get of a prediction: faces that draw themselves, and their table."""
 
+import warnings
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -8,8 +9,8 @@ from typing import Any, overload
 
 from PIL import Image as Pil
 
-from fer_vit.errors import FerVitError
-from fer_vit.faces import Face, Faces, collect_faces
+from fer_vit.errors import FerVitError, ImageError
+from fer_vit.faces import READ, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
@@ -99,6 +100,34 @@ class FaceResults(Faces):
             photo.save(file := BytesIO(), "jpeg")
             html += f'<img src="data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}">'
         return html
+
+
+def as_results(faces: Faces) -> FaceResults:
+    """Returns faces as Python users get them."""
+    return FaceResults(**vars(faces))
+
+
+def report_photos(infos: Sequence[PhotoInfo]) -> None:
+    """Warns about photos that cannot be read, or were taken as one face.
+
+    Raises ImageError for the only one.
+    """
+    sources = len({info.index for info in infos})
+    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
+    if wrong and len(infos) == 1:
+        raise ImageError(f"{wrong[0]}.")
+    if wrong:
+        warnings.warn(
+            f"{len(wrong)} of {sources} images cannot be read, the first {wrong[0]}.",
+            stacklevel=3,
+        )
+    whole = [info.path for info in infos if info.taken_whole]
+    if whole:
+        warnings.warn(
+            f"{len(whole)} of {sources} images are photos, but each was taken as one face, the "
+            f'first {whole[0]}. Leave out face="crop".',
+            stacklevel=3,
+        )
 
 
 def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:

@@ -256,7 +256,8 @@ def test_calibration_gives_sets(
     assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
     assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in printed
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
-    shares = torch.tensor([row for batch in batches for row in model.probabilities(batch)])
+    read = [model.read(batch).probabilities for batch in batches]
+    shares = torch.from_numpy(np.concatenate(read)).float()
     of_truth = shares[torch.arange(len(shares)), targets.argmax(1)]
 
     # every second face in the order of a hash is for the thresholds
