@@ -32,7 +32,7 @@ from fer_vit.errors import (
     suggest_option,
 )
 from fer_vit.imports import collector_off
-from fer_vit.signals import exit_on_signals
+from fer_vit.signals import exit_at_once, exit_on_signals
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
@@ -269,7 +269,7 @@ def check_open_files() -> None:
 
 def import_verb(module: str) -> Any:
     """Imports a command's module."""
-    with collector_off():
+    with collector_off(), exit_at_once():
         return import_module(module)
 
 

@@ -1,6 +1,7 @@
 """Signals that end a command: one table for every command, the servers and the training."""
 
 import math
+import os
 import signal
 import sys
 import time
@@ -67,6 +68,24 @@ class _Ending:
         timer = Timer(AGAIN, _send, [self._number])
         timer.daemon = True
         timer.start()
+
+
+@contextmanager
+def exit_at_once() -> Iterator[None]:
+    """Makes signals end the process without an exception, with the status of a shell.
+
+    For imports before a command starts, when there is nothing to remove: torch calls Python from
+    C++ at its import, and aborts the process if an exception comes out of the handler of a signal.
+    """
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _: os._exit(128 + received))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

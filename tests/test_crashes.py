@@ -479,6 +479,25 @@ time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_is_imported_ends_it_at_once(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """An exception would come out of C++ code of torch, which aborts the process."""
+    (tmp_path / "torch.py").write_text(IMPORTING)
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]])
+    with psutil.Popen(
+        [sys.executable, "-m", "fer_vit", "export", str(tmp_path / "model.onnx")],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"\n"
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 128 + number
+        assert process.stderr.read() == b""
+
+
 @pytest.mark.parametrize("entry", ["-m fer_vit", "cli.py"])
 def test_ctrl_c_while_libraries_are_imported_prints_nothing(entry: str, tmp_path: Path) -> None:
     (tmp_path / "jsonargparse.py").write_text(IMPORTING)  # the first library of the command line

@@ -95,12 +95,18 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
             ):
                 run_task(task, pipe.send)
         except (FerVitError, OSError) as error:
-            cause = error.__cause__ or error  # an OSError has a path of the server, and a reason
-            message = getattr(cause, "strerror", None) or str(error)
-            pipe.send({"state": "failed", "message": message})
+            pipe.send({"state": "failed", "message": describe_failure(error)})
         except Exception:  # a fault in fer-vit or a decoder, which must not stop the server
             traceback.print_exc()
             pipe.send({"state": "failed", "message": FAILED})
+
+
+def describe_failure(error: FerVitError | OSError) -> str:
+    """Returns the message for an error of a task, without paths of the server."""
+    reason = getattr(error.__cause__ or error, "strerror", None)
+    if reason:
+        return f"The server cannot store or read its files ({reason})."
+    return str(error)
 
 
 def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:

@@ -1,7 +1,9 @@
 """Tasks of the worker process: in the process of the test, and in a worker that is killed."""
 
 import asyncio
+import errno
 import json
+import os
 import re
 import sys
 import time
@@ -24,6 +26,7 @@ from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
+    describe_failure,
     json_types,
     named_by_content,
     outputs_of_models,
@@ -327,6 +330,18 @@ def test_refused_files_alone_have_rows(uploads: Path) -> None:
     ((path, status),) = statuses(uploads)
     assert path == "bomb.jpg"
     assert "67 megapixels" in status
+
+
+def test_a_failure_has_a_reason_and_no_path_of_the_server() -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/srv/secret/faces.csv")
+    unwritten = FerVitError("Cannot write /srv/secret/faces.csv.")
+    unwritten.__cause__ = full
+    for error in (full, unwritten):
+        message = describe_failure(error)
+        assert os.strerror(errno.ENOSPC) in message
+        assert message.startswith("The server ")
+        assert "secret" not in message
+    assert describe_failure(FerVitError("No face.")) == "No face."
 
 
 def test_both_processes_refuse_the_network_before_the_first_task(
