@@ -5,7 +5,7 @@ python -m benchmarks.comparing
 
 Persons differ in their mean (standard deviation 1) and in their response to the conditions (0.5 in
 each); photos of a person in a condition differ as well (1). The rate is right if its interval
-(Wilson) overlaps 4.5 to 5.5 %.
+(Wilson) overlaps 4.5 to 5.5%.
 
 The fits of statsmodels take most of the time, so two faster equivalents are used, and every 100th
 study is checked. For equal numbers of photos: the paired t test of the means of persons, which must
@@ -124,7 +124,7 @@ def equal_p(persons: int, studies: int) -> list[float]:
 
 
 def rate(p: Sequence[float]) -> str:
-    """Formats the share of p-values below `ALPHA` with its 95 % interval."""
+    """Formats the share of p-values below `ALPHA` with its 95% interval."""
     hits = int((np.array(p) < ALPHA).sum())
     result = stats.binomtest(hits, len(p)).proportion_ci(method="wilson")
     return f"{hits / len(p):.2%} ({result.low:.2%} to {result.high:.2%})"

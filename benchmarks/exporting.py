@@ -77,7 +77,7 @@ def main(manifest: Path, rounds: int = 7) -> None:
     heads = "".join(f" ms a face, batch {size} | faster by |" for size in BATCHES)
     print(f"\n| | accuracy |{heads}\n| --- | ---: |{' ---: |' * 2 * len(BATCHES)}")
     for name in models:
-        cells = [f"{100 * right[name]:.2f} %"]
+        cells = [f"{100 * right[name]:.2f}%"]
         for size, times in zip(BATCHES, timed, strict=True):
             cells += [
                 spread([1000 * t / size for t in times[name]]),

@@ -82,7 +82,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
         (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
     votes = score_table("votes for the label", accuracy_by_votes(faces))
     altered = {name: {"accuracy": result["accuracy"]} for name, result in hard.items()}
-    text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
+    text = f"""{len(faces.paths):,} images; 95% bootstrap intervals over images in brackets.
 
 {markdown(table)}
 Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored \

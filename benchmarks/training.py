@@ -176,7 +176,7 @@ def main(rounds: int = 5, compiled: bool = False) -> None:
         # A step is a forward pass and two times its work backward.
         work = 3 * number * multiply_adds(build_model(config, EXPRESSIONS))
         utilisation = [100 * work / duration / best for duration in ours]  # percent
-        print(f"\nmodel FLOPs utilisation of RegionViT: {spread(utilisation, 0)} %")
+        print(f"\nmodel FLOPs utilisation of RegionViT: {spread(utilisation, 0)}%")
 
 
 if __name__ == "__main__":

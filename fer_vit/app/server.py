@@ -77,7 +77,7 @@ class LivePage:
         median, high = np.percentile(latencies, (50, 95)) * 1000
         self.speed = (
             f"{rate:.1f} frames/s, {rate * float(np.mean(counts)):.1f} faces/s, latency "
-            f"{median:.0f} ms (95 %: {high:.0f}), "
+            f"{median:.0f} ms (95%: {high:.0f}), "
             f"{(faces.infos[0].frame or 0) + 1 - self.frames:,} skipped"
         )
         self._newest = self.frames, seen, self.speed

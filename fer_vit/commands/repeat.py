@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, check_output, check_permission, json_text
-from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown
+from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown, share_formats
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -183,7 +183,7 @@ def write_runs(
     columns["seed"] = int
     columns |= dict.fromkeys(SCORES, float)
     columns["checkpoint"] = str
-    with TableWriter(output / "runs.csv", columns) as table:
+    with TableWriter(output / "runs.csv", columns, formats=share_formats(columns)) as table:
         table.write(runs)
     with atomic_write(output / "results.md") as file:
         text = "Mean ± standard deviation over seeds.\n\n"

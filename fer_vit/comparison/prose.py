@@ -119,7 +119,8 @@ def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
 
     lines = []
     for reason, names in measures.items():
-        lines.append(f"Not tested: {title.lower()} of {list_names(names, MOST_NAMES)}, {reason}.")
+        listed = list_names(names, MOST_NAMES)
+        lines.append(f"Not tested ({title.lower()}): {listed}; {reason}.")
     return lines
 
 

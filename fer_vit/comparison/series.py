@@ -134,7 +134,7 @@ def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Ar
 def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
     """Returns mean (T,), low (T,) and high (T,) over persons of series (P, T), and their number.
 
-    Low and high are the 95 % t interval. Without a person the mean is NaN, and with fewer than
+    Low and high are the 95% t interval. Without a person the mean is NaN, and with fewer than
     `LEAST_PERSONS` the bounds are.
     """
     known = np.isfinite(series)

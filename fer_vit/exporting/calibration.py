@@ -62,7 +62,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
 
     thresholds = [
-        f"{least[0]:.3f} for {coverage} %" for coverage, least in net.settings.thresholds.items()
+        f"{least[0]:.3f} for {coverage}%" for coverage, least in net.settings.thresholds.items()
     ]
     report += f"Temperature: {net.settings.temperature:.3f}. "
     report += f"Thresholds of prediction sets: {', '.join(thresholds)}."

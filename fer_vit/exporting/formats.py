@@ -273,7 +273,7 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
     """Quantises the convolutions and matrix products of an ONNX file to 8 bits, in place.
 
     The scales are calibrated on faces. Static quantisation by ONNX Runtime, weights channel by
-    channel. With the other operations in 8 bits as well, ferplus-small fell from 88.5 to 65 %.
+    channel. With the other operations in 8 bits as well, ferplus-small fell from 88.5 to 65%.
     """
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static

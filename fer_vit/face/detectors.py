@@ -32,7 +32,7 @@ side.
 WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
 PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
 """YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
-one in 99.8 % of FERPlus' crops."""
+one in 99.8% of FERPlus' crops."""
 SURE = 0.8
 """YuNet's score below which a face is uncertain.
 

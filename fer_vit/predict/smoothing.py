@@ -13,7 +13,7 @@ from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
 REACH = 3.0
-"""Half the width of the window in time constants: 99.7 % of a Gaussian's weight, 95 % of an
+"""Half the width of the window in time constants: 99.7% of a Gaussian's weight, 95% of an
 exponential's.
 """
 FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
-from fer_vit.fields import NUMBER, Cell, Field
+from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
@@ -289,6 +289,11 @@ def write_fields(path: Path, fields: Sequence[Field], **options: Any) -> TableWr
     types = {field.name: field.kind for field in fields}
     formats = {field.name: field.format for field in fields}
     return TableWriter(path, types, formats=formats, **options)
+
+
+def share_formats(columns: Mapping[str, type]) -> dict[str, str]:
+    """Returns the format of each column of numbers of a table of shares, scores and their means."""
+    return {name: NUMBER_FORMATS["share"] for name, kind in columns.items() if kind is float}
 
 
 class CompleteWrites(io.FileIO):

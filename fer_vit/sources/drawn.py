@@ -30,7 +30,7 @@ def read(
     colour: bool = False,
     heads: bool = False,
 ) -> Reading:
-    """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15 %.
+    """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15%.
 
     Classes are balanced. Each image shows a different person. With `heads`, half of the faces are
     in `<split>/unlabelled`: they have no expression, and movements that do not depend on one

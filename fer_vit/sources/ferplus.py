@@ -112,7 +112,7 @@ def majority(counts: Sequence[int]) -> Array | None:
 def soft(counts: Sequence[int]) -> Array | None:
     """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
 
-    The largest counts are collected, ties together, until they are 75 % of the votes or three
+    The largest counts are collected, ties together, until they are 75% of the votes or three
     counts, or until unknown or NF, which does not count. None if at most half of the votes were
     collected, or more than three counts by ties. Single votes do not count.
     """

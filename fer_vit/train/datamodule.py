@@ -52,7 +52,7 @@ class FaceDataModule(L.LightningDataModule):
         spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer,
             224 pixels.
         unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
-            Without a val split a fixed 2 % of the training faces are held out for it.
+            Without a val split a fixed 2% of the training faces are held out for it.
     """
 
     def __init__(

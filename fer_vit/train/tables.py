@@ -13,7 +13,7 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.measures import measure
 from fer_vit.report.charts import draw_confusion, outputs_figure
-from fer_vit.report.table import NOTHING, TableWriter, align_columns
+from fer_vit.report.table import NOTHING, TableWriter, align_columns, share_formats
 
 OUTPUT = "output"
 FACES = "faces"
@@ -85,8 +85,7 @@ def write_expression(
 def _write_table(
     path: Path, columns: dict[str, type], rows: Sequence[dict[str, str | int | float | None]]
 ) -> None:
-    formats = {name: ".4g" for name, kind in columns.items() if kind is float}
-    with TableWriter(path, columns, formats=formats, overwrite=True) as file:
+    with TableWriter(path, columns, formats=share_formats(columns), overwrite=True) as file:
         file.write(rows)
 
 

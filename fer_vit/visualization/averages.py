@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.report.table import Interval, TableWriter
+from fer_vit.report.table import Interval, TableWriter, share_formats
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
 POOLED_OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
@@ -174,10 +174,14 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
 
     share_columns = {"predicted": str} | INTERVAL_COLUMNS
     relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS
-    with TableWriter(folder / "shares.csv", share_columns) as table:
-        table.write(shares)
-    with TableWriter(folder / "relations.csv", relation_columns) as table:
-        table.write(relations)
+    _write_shares(folder / "shares.csv", share_columns, shares)
+    _write_shares(folder / "relations.csv", relation_columns, relations)
+
+
+def _write_shares(path: Path, columns: dict[str, type], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a table of shares with the digits of a share."""
+    with TableWriter(path, columns, formats=share_formats(columns)) as table:
+        table.write(rows)
 
 
 class AttentionHead(NamedTuple):
@@ -223,10 +227,8 @@ def write_heads(folder: Path, average: Average, blocks: int) -> None:
     head_columns = {"block": int, "head": int, "distance_px": float, "patches": float}
     head_columns |= dict.fromkeys(regions, float)
     relation_columns = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
-    with TableWriter(folder / "heads.csv", head_columns) as table:
-        table.write(heads)
-    with TableWriter(folder / "heads_relations.csv", relation_columns) as table:
-        table.write(relations)
+    _write_shares(folder / "heads.csv", head_columns, heads)
+    _write_shares(folder / "heads_relations.csv", relation_columns, relations)
 
 
 def _cell(value: float) -> float | None:

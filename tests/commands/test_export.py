@@ -254,7 +254,7 @@ def test_calibration_gives_sets(
         in printed
     )
     assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
-    assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in printed
+    assert f"for 90%, {model.net.settings.thresholds['95'][0]:.3f} for 95%." in printed
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
     read = [model.read(batch).probabilities for batch in batches]
     shares = torch.from_numpy(np.concatenate(read)).float()

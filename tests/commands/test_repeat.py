@@ -46,6 +46,7 @@ def test_repeat_scores_each_seed_and_extends_the_table(
     run("repeat", faces, "--config", config, "--seeds=1", "--output", output, "--model.lr", "0.02")
     rows = read(output / "runs.csv")
     assert sorted(item["seed"] for item in rows) == [0, 0, 1]
+    assert all(item["UAR"] == float(f"{item['UAR']:.4g}") for item in rows), "digits of shares"
     assert len({item["folder"] for item in rows}) == 2
     assert {str(config), f"{config} --model.lr=0.02"} == {item["config"] for item in rows}
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())

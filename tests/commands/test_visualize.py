@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -50,6 +51,10 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
+    for table in (tmp_path / "r").glob("*.csv"):
+        numbers = pd.read_csv(table).select_dtypes("float").stack()
+        assert len(numbers)
+        assert all(float(f"{number:.4g}") == number for number in numbers), "digits of shares"
 
 
 def test_a_report_of_one(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -284,7 +284,7 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
 
 @pytest.mark.slow
 def test_coverage_of_intervals(rng: np.random.Generator) -> None:
-    """In 1,000 studies of 24 persons, 95 % intervals contain the true mean (1/3, 2/5),
+    """In 1,000 studies of 24 persons, 95% intervals contain the true mean (1/3, 2/5),
     difference and correlation.
     """
     person = np.repeat(np.arange(24), 4)

@@ -149,7 +149,7 @@ def test_a_face_that_appears_after_the_last_search_has_rows(damaged: bool) -> No
 
 
 def test_rows_of_real_faces_begin_when_they_enter(yunet: Path, data_sets: Path) -> None:
-    """Heads of FairFace stand and drift before a background, from 5 % of the frame's height on."""
+    """Heads of FairFace stand and drift before a background, from 5% of the frame's height on."""
     entries = [0, 3, 7, 11]
     sides = [160, 40, 60, 90]
     detector = YuNet(yunet)

@@ -137,7 +137,7 @@ def share_of_first_pairs(net: RegionViT, covered: float) -> float:
 def test_interactions_are_strong_where_two_regions_must_be_combined(nets: list[RegionViT]) -> None:
     # Of the three trainings, brow and mouth interact with 4.5 to 10.2 logits, the strongest other
     # pair with at most 0.2. Where the mouth is covered, the label depends on the brow alone, and
-    # the interaction is at most 25 % of that.
+    # the interaction is at most 25% of that.
     uncovered = brow_and_mouth(nets, 0.0)
     assert uncovered > 5 * strongest_of_others(nets, 0.0)
     assert brow_and_mouth(nets, 1.0) < 0.5 * uncovered
