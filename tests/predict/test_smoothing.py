@@ -37,7 +37,7 @@ def clip(
 
 
 def lengths_by_loops(times: list[float], causal: bool, constant: float) -> list[float]:
-    """For how long each frame counts, as if the video continued with its first and last interval."""
+    """For how long each frame counts; the first and last interval continue at the ends."""
     padded = [2 * times[0] - times[1], *times, 2 * times[-1] - times[-2]]
     lengths = []
     for place in range(1, len(padded) - 1):
