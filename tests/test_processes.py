@@ -213,6 +213,7 @@ def test_an_error_of_a_task_is_raised_and_no_process_stays() -> None:
         yield task
 
     before = set(multiprocessing.active_children())
+    gc.freeze()  # the collection below leaves the libraries out
     with pytest.raises(FerVitError, match=r"^a reason$"):
         list(work_in_processes(work, range(5), 2))
     for _, result in work_in_processes(results_of, [5, 5, 5], 2):

@@ -293,7 +293,7 @@ def test_options_that_do_not_fit(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("pool", ["avg", "query"])
+@pytest.mark.parametrize("pool", [*slow("avg"), "query"])
 def test_rare_expressions_gain(
     pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

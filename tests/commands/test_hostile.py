@@ -123,8 +123,15 @@ class KillAt66(Detector):
         return [Detection(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
 
 
-@pytest.mark.parametrize(("count", "batch_size"), [(10, 2), (7, 32), *slow((1000, 32))])
-@pytest.mark.parametrize("output", ["t.parquet", "folder"])
+@pytest.mark.parametrize(
+    ("output", "count", "batch_size"),
+    [
+        ("t.parquet", 7, 32),
+        ("folder", 10, 2),
+        *slow(("t.parquet", 10, 2), ("folder", 7, 32)),
+        *slow(("t.parquet", 1000, 32), ("folder", 1000, 32)),
+    ],
+)
 def test_a_file_that_kills_its_worker_is_a_row(
     output: str,
     count: int,
