@@ -687,3 +687,35 @@ UNDER_FORM = """name => {
     return form.contains(seen);
 }"""
 """Scrolls until a name lies behind the form that sticks to the top; returns what is in front."""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_close_stays_in_view(width: int, chrome: Browser, file: Path) -> None:
+    with on_screen(chrome, file, width, "light") as page:
+        page.locator(".card").first.click()
+        dialog = page.locator("dialog")
+        dialog.locator(".numbers").evaluate("part => { part.style.minHeight = '200vh'; }")
+        dialog.evaluate("dialog => { dialog.scrollTop = dialog.scrollHeight; }")
+        assert dialog.evaluate("dialog => dialog.scrollTop") > 0
+        box = dialog.locator(".close").bounding_box()
+        assert box
+        assert 0 <= box["y"] < 60
+        dialog.locator(".close").click()
+        expect(dialog).to_be_hidden()
+
+
+def test_controls_have_room_for_a_finger(chrome: Browser, file: Path) -> None:
+    phone = chrome.new_context(
+        viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True
+    )
+    page = phone.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(file.as_uri())
+    page.locator(".card").first.click()
+    controls = page.locator("dialog").locator("nav button, .tools button, select, .boxes label")
+    heights = controls.evaluate_all(
+        "all => all.filter(part => part.checkVisibility()).map(part => part.offsetHeight)"
+    )
+    assert len(heights) > 6
+    assert min(heights) >= 44
+    phone.close()
