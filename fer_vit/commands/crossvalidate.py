@@ -92,14 +92,14 @@ def crossvalidate(
         part.columns["fold"] = as_objects([str(fold)] * len(part.paths))
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
 
-    everything = concatenate(parts)
-    labelled = everything.with_label()
+    all_faces = concatenate(parts)
+    labelled = all_faces.with_label()
     if labelled.notes:
         LOGGER.warning("\n".join(labelled.notes))
     results = evaluate_faces(labelled, by)
     results["by_fold"] = describe_parts(labelled, "fold")
-    if everything.heads:
-        results |= evaluate_heads(everything, by)
+    if all_faces.heads:
+        results |= evaluate_heads(all_faces, by)
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
     LOGGER.info(write_results(output / "evaluation", facts, results, labelled))
     return results

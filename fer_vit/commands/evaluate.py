@@ -102,14 +102,14 @@ def evaluate(
     check_output(output, overwrite, EVALUATION_FILES)
     conditions = Conditions(split, merge, prior, classes)
     network = find_network(checkpoint, model)
-    everything, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
+    all_faces, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
     if columns:
-        everything = add_columns(everything, columns)
-    check_columns(data, everything, by, is_manifest=rows is not None)
+        all_faces = add_columns(all_faces, columns)
+    check_columns(data, all_faces, by, is_manifest=rows is not None)
     check_needs(
-        everything, against=against is not None, robustness=robustness, images=rows is not None
+        all_faces, against=against is not None, robustness=robustness, images=rows is not None
     )
-    faces = everything.with_label()  # further heads may have targets of the others as well
+    faces = all_faces.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
     second: EvaluatedFaces | None = None
@@ -121,15 +121,15 @@ def evaluate(
         if faces.targets is not None:
             other_probabilities = align_probabilities(faces, second, against)  # (N, C)
 
-    notes = [*faces.notes, *describe_groups(everything, by)]
+    notes = [*faces.notes, *describe_groups(all_faces, by)]
     results = evaluate_faces(faces, by, other_probabilities)
-    if everything.heads:
-        results |= evaluate_heads(everything, by, second, against)
+    if all_faces.heads:
+        results |= evaluate_heads(all_faces, by, second, against)
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
     if robustness and recognizer and rows:
-        measured = everything if everything.heads else faces
+        measured = all_faces if all_faces.heads else faces
         chosen = rows.select(np.isin(np.arange(len(rows)), measured.rows))
         altered = conditions.alter(recognizer, chosen)
         other_altered = conditions.alter(other_model, chosen) if other_model else None

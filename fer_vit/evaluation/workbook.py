@@ -72,12 +72,12 @@ def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, Sequence[Any]]]:
 
 def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Table:
     """Reads the rows of a sheet, the first of which has the names of the columns."""
-    first = list(islice(rows, 20))
-    if not first:
+    first_rows = list(islice(rows, 20))
+    if not first_rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_first(path, first)
-    _, names = first[0]
-    width = len(names)
+    check_first(path, first_rows)
+    _, names = first_rows[0]
+    width = len(names)  # without blank cells at the end
     while _is_blank(names[width - 1]):
         width -= 1
     head = ["" if _is_blank(cell) else csv_value(str(cell)) for cell in names[:width]]
@@ -85,8 +85,8 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
 
     chunks: list[list[pa.Array]] = [[] for _ in head]  # of each column
     count = 0
-    below = chain(first[1:], rows)
-    while batch := list(islice(below, BATCH)):
+    rows_of_cells = chain(first_rows[1:], rows)
+    while batch := list(islice(rows_of_cells, BATCH)):
         for number, row in batch:
             if not all(map(_is_blank, row[width:])):
                 raise TableError(
