@@ -254,10 +254,12 @@ def course_sections(study: Study, courses: Courses) -> list[Section]:
     until_last = bins - np.argmax(filled[:, ::-1], axis=1)  # (O,)
     until_last[~filled.any(1)] = 0
     empty = 1 - filled.sum() / until_last.sum()
+    resting = " or of rest" if study.rest else ""
     text = (
         f"{study.kinds[0].title}: the mean over persons in bins of {courses.step:g} s, with its "
         f"95% t interval at each time. {empty:.1%} of the bins up to the last face of each clip "
-        "are empty. grid.csv has the series of each clip, grid_means.csv the means."
+        f"are without a face{resting}. grid.csv has the series of each clip, grid_means.csv the "
+        "means."
     )
     if joined > 1:
         text += f" The curves are drawn in bins of {step:g} s."
