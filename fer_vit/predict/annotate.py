@@ -151,7 +151,7 @@ def _encode(
     for marked, (image, _, seconds) in frames:
         if marked:
             image = draw_faces(image, marked)
-        frame = av.VideoFrame.from_ndarray(_fit(image), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(_fit(image, video.height, video.width), format="rgb24")
         frame = frame.reformat(
             format="yuv420p",
             dst_colorspace=matrix,
@@ -167,17 +167,32 @@ def _encode(
     yield from video.encode()
 
 
-def _fit(image: Image) -> Image:
-    """Returns an image (H, W, 3) in the size of the copy, reduced or padded."""
-    height, width = copy_size(image)
+def _fit(image: Image, height: int, width: int) -> Image:
+    """Returns an image (H, W, 3) in the size of the copy.
+
+    It is reduced, or padded to even sides. An image of another size than the first one is scaled
+    with its proportions, and the rest is black.
+    """
+    if copy_size(image) != (height, width):
+        scale = min(height / image.shape[0], width / image.shape[1])
+        scaled = np.zeros((height, width, 3), np.uint8)
+        scaled_height = max(1, int(image.shape[0] * scale))
+        scaled_width = max(1, int(image.shape[1] * scale))
+        scaled[:scaled_height, :scaled_width] = _resize(image, scaled_height, scaled_width)
+        return scaled
     if height * width < image.shape[0] * image.shape[1]:
-        reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        image = np.asarray(reduced, np.uint8)
+        image = _resize(image, height, width)
     below = height - image.shape[0]
     right = width - image.shape[1]
     if below or right:
         image = np.pad(image, [(0, below), (0, right), (0, 0)], "edge")
     return image
+
+
+def _resize(image: Image, height: int, width: int) -> Image:
+    """Returns an image (H, W, 3) in another size."""
+    resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return np.asarray(resized, np.uint8)
 
 
 def _copy_sound(

@@ -283,6 +283,21 @@ def test_the_encoder_holds_no_frames(tmp_path: Path) -> None:
     assert encoded == [0]
 
 
+def test_frames_of_another_size_keep_their_proportions(tmp_path: Path) -> None:
+    shapes = [(120, 160), (160, 120), (60, 80)]
+    pictures = [encode_jpeg(np.full((*shape, 3), 255, np.uint8)) for shape in shapes]
+    source = tmp_path / "a.mkv"
+    source.write_bytes(matroska([0, 40, 80], pictures, (160, 120), 120))
+    annotate_video(source, tmp_path / "b.mp4", [[], [], []], ALL)
+
+    first, tall, small = (frame.image for frame in read_frames(tmp_path / "b.mp4"))
+    assert first.shape == tall.shape == small.shape == (120, 160, 3)
+    assert first.min() > 250
+    assert small.min() > 250
+    assert tall[:, :88].min() > 250
+    assert tall[:, 92:].max() < 5
+
+
 def test_large_frames_are_reduced_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
