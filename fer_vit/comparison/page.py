@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fer_vit.comparison.averages import average
+from fer_vit.comparison.kinds import Kind
 from fer_vit.comparison.prose import ALPHA, methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
     Comparison,
@@ -27,15 +28,15 @@ from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
 from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, write_files
 from fer_vit.geometry import Array
-from fer_vit.report.intervals import interval_chart
+from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
-from fer_vit.report.table import NOTHING, Interval, interval_text
+from fer_vit.report.table import NOTHING, Interval, interval_text, is_share_difference
 
 MEASURES_FILE = "measures.csv"
 COMPARISON_FILES = (*EVALUATION_FILES, MEASURES_FILE, "grid.csv", "grid_means.csv", "sync.csv")
 MIXED = "Mixed model"
 DASH = "A dash: there is no test, for a reason above."
-TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
+TESTED = ("p corrected", "g", "t", "df", "p", "p by ranks")
 ICC = (
     "The share of the variance that lies between persons (Shrout & Fleiss 1979): near 1, repeated "
     "photos or clips agree; below 0, they differ more within persons than between them."
@@ -57,6 +58,8 @@ MIXED_NOTE = (
     "or clips, this is the paired t test of the section before."
 )
 MOST_DRAWN = 500  # bins of a curve on the page
+MOST_ROWS = 12  # differences that a section shows at once
+CLEAREST = 10  # which it shows of more
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
@@ -100,7 +103,9 @@ def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list
         tests = tests._replace(text=MIXED_NOTE, lines=missing_lines(MIXED, results.mixed))
         parts.append(fold_table(tests))
     if _has_means(results.repeated):
-        repeated = means_section(f"{expressions.title}: ICC(1)", results.repeated, ".2f", ICC)
+        repeated = means_section(
+            f"{expressions.title}: ICC(1)", results.repeated, ".2f", "ICC(1)", ICC
+        )
         parts.append(fold_table(repeated))
     parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
     return parts
@@ -141,17 +146,34 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
             f"{ALPHA} after Holm's correction for the {tested} tests of this section. g is the "
             "difference in standard deviations (Hedges' g)."
         )
-    differences = tests_section("Tests", outcome.comparisons, kind.form)
+    tests = tests_section("Tests", outcome.comparisons, kind.form)
+    differences = tests.intervals
+    if tested > MOST_ROWS:
+        text += (
+            f" The chart has the {CLEAREST} differences that are largest for the width of their "
+            "intervals; Tests has all."
+        )
+        clearest = sorted(outcome.comparisons, key=clearness, reverse=True)[:CLEAREST]
+        differences = tests_section("", clearest, kind.form).intervals
+    else:
+        tests = tests._replace(intervals=None)
     return Section(
         title=kind.title,
         text=text,
         lines=outcome_lines(study, outcome),
-        intervals=differences.intervals,
-        more=[
-            differences._replace(intervals=None),
-            deviations_section(outcome.means, kind.form),
-        ],
+        intervals=differences,
+        more=[tests, deviations_section(outcome.means, kind)],
     )
+
+
+def clearness(comparison: Comparison) -> float:
+    """Returns the size of a difference by the width of its interval; -1 without a test."""
+    test = comparison.test
+    if isinstance(test, Missing):
+        return -1.0
+    difference = test["difference"]
+    width = difference["high"] - difference["low"]
+    return abs(difference["mean"]) / width if width else math.inf
 
 
 def fold_table(section: Section) -> Section:
@@ -160,23 +182,21 @@ def fold_table(section: Section) -> Section:
     return section._replace(rows=(), more=[table])
 
 
-def means_section(title: str, means: Means, form: str, text: str = "") -> Section:
-    """Returns the table and the chart of some results."""
+def means_section(title: str, means: Means, form: str, unit: str, text: str = "") -> Section:
+    """Returns the table and the chart of some results; `unit` is what the numbers are."""
     conditions = next(iter(means.values()))
     rows = [["", *conditions]]
-    lines = {}
+    groups: dict[str, dict[str, Interval]] = {}
     for name, row in means.items():
-        cells = []
-        for condition, mean in row.items():
-            cells.append(interval_text(mean, form))
-            lines[printable(f"{name}, {condition}")] = mean
-        rows.append([name, *cells])
-    return Section(title, text, rows, intervals=interval_chart(lines, form))
+        rows.append([name, *(interval_text(mean, form) for mean in row.values())])
+        groups[printable(name)] = {printable(condition): mean for condition, mean in row.items()}
+    return Section(title, text, rows, intervals=grouped_chart(groups, form, unit))
 
 
-def deviations_section(means: Means, form: str) -> Section:
+def deviations_section(means: Means, kind: Kind) -> Section:
     """Returns the means of a kind, whose table also has the standard deviation of persons."""
-    section = means_section("Means by condition", means, form, MEANS)
+    form = kind.form
+    section = means_section("Means by condition", means, form, kind.phrase, MEANS)
     columns = [""]
     for condition in next(iter(means.values())):
         columns += [condition, f"SD, {condition}"]
@@ -209,6 +229,10 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
         columns = [name for name in TESTED if name in known[0]]
 
     pair = common_pair(comparisons)
+    direction = Direction("lower in the first-named", "higher in the first-named")
+    if pair is not None:
+        second = printable(comparisons[0].second)
+        direction = Direction(f"lower in {second}", f"higher in {second}")
     rows = [["", pair or "difference", *columns]]
     differences = {}
     unclear = []
@@ -227,7 +251,11 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
                 cells.append(p_text(number) if column.startswith("p") else f"{number:.2f}")
         rows.append([name, *cells])
     text = DASH if len(known) < len(comparisons) else ""
-    chart = interval_chart(differences, _signed(form), hollow=unclear, with_zero=True)
+    form = _signed(form)
+    unit = printable(pair or "difference")
+    if is_share_difference(form):
+        unit += ", percentage points"
+    chart = difference_chart(differences, form, unit, unclear, direction)
     return Section(title, text, rows, intervals=chart)
 
 
@@ -284,7 +312,9 @@ def course_sections(study: Study, courses: Courses) -> list[Section]:
             "person with the mean of all others, which is higher. All persons of a condition must "
             "have seen the same."
         )
-        parts.append(fold_table(means_section("Synchrony", courses.synchrony, ".2f", note)))
+        parts.append(
+            fold_table(means_section("Synchrony", courses.synchrony, ".2f", "correlation", note))
+        )
     return parts
 
 

@@ -10,8 +10,9 @@ from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.report.table import ROUNDING_ERROR
 from fer_vit.version import __version__
-from fer_vit.wording import list_names
+from fer_vit.wording import escaped, list_names
 
 ALPHA = 0.05
 MOST_NAMES = 10  # of persons or clips in a line
@@ -39,9 +40,28 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
     for (first, second), measures in unclear.items():
         lines.append(
             f"No clear difference between {second} and {first} in {kind.subject} "
-            f"{list_names(measures, MOST_NAMES)}: this is no evidence that they are equal."
+            f"{measure_names(kind, measures)}: this is no evidence that they are equal."
         )
     return lines
+
+
+def measure_names(kind: Kind, measures: Sequence[str]) -> str:
+    """Returns the names of measures of a kind, of many outputs of a head by their first word.
+
+    The first word of a movement is its area: "brow (inner up, down left), mouth (smile left)".
+    """
+    if len(measures) == len(kind.values) > MOST_NAMES:
+        return f"any of the {len(measures):,} measures"
+    if len(measures) <= MOST_NAMES or not kind.of_head:
+        return list_names(measures, MOST_NAMES)
+    areas: dict[str, list[str]] = {}
+    for measure in measures:
+        area, _, rest = measure.partition(" ")
+        areas.setdefault(area, []).append(rest or area)
+    parts = []
+    for area, names in areas.items():
+        parts.append(f"{escaped(area)} ({list_names(names, len(names))})")
+    return ", ".join(parts)
 
 
 def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
@@ -68,10 +88,6 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
         f"{abs(test['t']):.2f}, {_p(test['p corrected'])} after Holm's correction; g = {g:.2f}; "
         f"{persons})"
     )
-
-
-ROUNDING_ERROR = 1e-12
-"""A difference below this is 0: what remains of it is the error of sums of numbers."""
 
 
 def size_text(value: float, form: str) -> str:

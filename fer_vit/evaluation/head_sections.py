@@ -43,6 +43,7 @@ def head_section(head: str, measured: Measured) -> Section:
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
+    faces = {}
     titles = output_titles(measured)
     for output, row in measured.items():
         first = row[names[0]]
@@ -51,12 +52,13 @@ def head_section(head: str, measured: Measured) -> Section:
             cells.append(interval_text(row[name], ".3f"))
         table.append(cells)
         chart_rows[printable(titles[output])] = first
+        faces[printable(titles[output])] = first["faces"]
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
     sentences.append("In brackets: 95% bootstrap intervals, as above.")
     text = " ".join(sentences)
-    drawn = interval_chart(chart_rows, ".3f")
+    drawn = interval_chart(chart_rows, ".3f", names[0], faces)
     if drawn is None:
         return Section(entry.title, text, table)
     text += f" The chart has {names[0]}."

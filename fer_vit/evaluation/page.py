@@ -21,7 +21,7 @@ EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is w
 CARD_KINDS = {
     "mistake": "mistakes",
     "label": "likely wrong labels",
-    "differ": "where the two differ",
+    "differ": "faces where the two differ",
 }
 """Why a face is worth a look."""
 

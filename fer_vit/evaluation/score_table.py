@@ -103,5 +103,10 @@ def chart(
     rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy", form: str = ".1%"
 ) -> IntervalChart | None:
     """Returns the chart of one measure of some sets of faces."""
-    values = {printable(name): row[measure] for name, row in rows.items()}
-    return interval_chart(values, form)
+    values = {}
+    faces = {}
+    for name, row in rows.items():
+        values[printable(name)] = row[measure]
+        if "faces" in row:
+            faces[printable(name)] = row["faces"]
+    return interval_chart(values, form, measure, faces)

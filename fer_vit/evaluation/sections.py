@@ -14,7 +14,6 @@ from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.score_table import (
     MEANINGS_OF_SCORES,
     ROBUSTNESS_TEXT,
-    cell,
     chart,
     class_table,
     score_table,
@@ -23,7 +22,7 @@ from fer_vit.evaluation.scores import occurring, recall_name
 from fer_vit.geometry import IntArray
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
-from fer_vit.report.table import Interval
+from fer_vit.report.table import Interval, interval_text
 from fer_vit.wording import counted
 
 MOST_RARE = 3  # labels with few faces that a sentence names
@@ -126,17 +125,16 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
     if len(rare) > MOST_RARE:
-        between = counted(len(rare) - MOST_RARE, "label")
-        lines.append(f"Between the last two of these: {between} with fewer than {FEW} faces.")
+        unnamed = counted(len(rare) - MOST_RARE, "label")
+        lines.append(
+            f"Also found less often than {last}: {unnamed} with fewer than {FEW} faces each."
+        )
     return lines
 
 
 def _in_words(result: Interval, form: str) -> str:
     """Returns a result with its interval for a sentence."""
-    text = f"{result['mean']:{form}}"
-    if result["low"] is None:
-        return text
-    return f"{text} (95% interval {result['low']:{form}} to {result['high']:{form}})"
+    return interval_text(result, form).replace("(", "(95% interval ")
 
 
 def scores_section(results: Mapping[str, Any], units: int) -> Section:
@@ -196,14 +194,18 @@ def class_section(
 ) -> Section:
     """Returns the table of `class_table`, and a chart of the recalls."""
     recalls = {}
+    faces = {}
     for index in occurring(confusion):
-        recalls[printable(labels[index])] = scores[recall_name(labels[index])]
+        name = printable(labels[index])
+        recalls[name] = scores[recall_name(labels[index])]
+        faces[name] = int(confusion[index].sum())
     text = (
         "The chart has the recall: of the faces with this label, how many are predicted as it. "
         "Precision: of the faces predicted as it, how many have this label."
     )
     table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
-    return Section("By expression", text, intervals=interval_chart(recalls, ".1%"), more=[table])
+    drawn = interval_chart(recalls, ".1%", "recall", faces)
+    return Section("By expression", text, intervals=drawn, more=[table])
 
 
 def fold_section(folds: Mapping[str, Mapping[str, Any]]) -> Section:
@@ -230,8 +232,8 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if "gap" in results:
         sentences.append(
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
-            f"{cell(results['gap'])} (larger than 0 also by chance, since these faces choose best "
-            "and worst)."
+            f"{100 * results['gap']['mean']:.1f} points (larger than 0 also by chance, since these "
+            "faces choose best and worst)."
         )
         tests = (
             "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "

@@ -10,7 +10,9 @@ function filter() {
     card.hidden = !its.kinds.split(' ').includes(kind) || (cell && its.cell !== cell) || !its.name.includes(wanted);
   }
   for (const button of buttons) button.setAttribute('aria-pressed', button.dataset.cell === cell);
-  form.querySelector('output').value = `${cards.filter(card => !card.hidden).length} of ${cards.length} faces`;
+  const shown = cards.filter(card => !card.hidden).length;
+  const all = cards.filter(card => card.dataset.kinds.split(' ').includes(kind)).length;
+  form.querySelector('output').value = `${shown} of ${all} ${form.querySelector('[name=kind]:checked').dataset.noun}`;
 }
 for (const button of buttons) {
   button.addEventListener('click', () => { cell = cell === button.dataset.cell ? '' : button.dataset.cell; filter(); });

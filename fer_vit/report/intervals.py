@@ -1,21 +1,49 @@
 """Results with their intervals as lines that the browser draws: names may have any script."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from fer_vit.report.plots import Axis, make_axis
 from fer_vit.report.table import Interval, interval_text
+from fer_vit.wording import counted
+
+
+class Mark(StrEnum):
+    """How a result is drawn on the line of its interval."""
+
+    CLEAR = "clear"  # a dot
+    UNCLEAR = "unclear"  # a circle
+    ESTIMATE = "estimate"  # a short bar: there is no test
+    NONE = "none"  # there is no interval, so that the place of the result means little
+
+
+class Named(NamedTuple):
+    """A result with its name."""
+
+    name: str
+    result: Interval
+    group: str = ""  # above several results, such as the measure of which these are the conditions
 
 
 class IntervalRow(NamedTuple):
     """A result as parts of the width of a chart, in [0, 1]."""
 
     name: str
+    group: str  # empty, or the same for neighbours
+    faces: str  # how many faces it is of; empty: all rows have as many, or this is unknown
     low: float
     mean: float
     high: float
     text: str
-    hollow: bool  # drawn as a circle instead of a dot
+    mark: Mark
+
+
+class Direction(NamedTuple):
+    """What numbers below and above 0 mean."""
+
+    below: str
+    above: str
 
 
 class IntervalChart(NamedTuple):
@@ -24,47 +52,106 @@ class IntervalChart(NamedTuple):
     rows: list[IntervalRow]
     axis: Axis
     zero: float | None  # where 0 is; None: outside the scale
+    direction: Direction | None
 
 
 def interval_chart(
     results: Mapping[str, Interval],
     form: str,
-    hollow: Collection[str] = (),
-    with_zero: bool = False,
+    title: str,
+    faces: Mapping[str, int] | None = None,
 ) -> IntervalChart | None:
-    """Returns a chart of results; None without any.
+    """Returns a chart of results that are no tests; None without any.
 
-    A result without a mean has no row, one without an interval is a dot.
+    A result without a mean has no row, one without an interval no mark.
 
     Args:
         results: By name.
         form: The format of their numbers, such as ".3f".
-        hollow: The names of results that have a circle instead of a dot.
-        with_zero: Whether the scale reaches 0.
+        title: What the numbers are.
+        faces: How many faces each result is of, by name.
     """
-    known = {name: result for name, result in results.items() if result["mean"] is not None}
+    counts = faces or {}
+    if len(set(counts.values())) < 2:  # the page has this number elsewhere
+        counts = {}
+    named = [Named(name, result) for name, result in results.items()]
+    return _chart(named, form, title, counts=counts)
+
+
+def grouped_chart(
+    results: Mapping[str, Mapping[str, Interval]], form: str, title: str
+) -> IntervalChart | None:
+    """Returns a chart of results by group and name, such as measure and condition.
+
+    The results of a group are neighbours. The rest is as in `interval_chart`.
+    """
+    named = []
+    for group, members in results.items():
+        for name, result in members.items():
+            named.append(Named(name, result, group))
+    return _chart(named, form, title)
+
+
+def difference_chart(
+    differences: Mapping[str, Interval],
+    form: str,
+    title: str,
+    unclear: Collection[str],
+    direction: Direction,
+) -> IntervalChart | None:
+    """Returns a chart of tested differences, whose scale reaches 0; None without any.
+
+    Args:
+        differences: By name.
+        form: The format of their numbers, such as "+.3f".
+        title: What the numbers are.
+        unclear: The names of differences that have a circle instead of a dot.
+        direction: What negative and positive numbers mean.
+    """
+    named = [Named(name, result) for name, result in differences.items()]
+    return _chart(named, form, title, unclear=unclear, direction=direction)
+
+
+def _chart(
+    named: Sequence[Named],
+    form: str,
+    title: str,
+    counts: Mapping[str, int] | None = None,
+    unclear: Collection[str] = (),
+    direction: Direction | None = None,
+) -> IntervalChart | None:
+    """Returns a chart of results; None without any. With a `direction`, these are tests."""
+    known = [item for item in named if item.result["mean"] is not None]
     bounds: list[float] = []
-    for result in known.values():
-        bounds += _numbers(result)
+    for item in known:
+        bounds += _numbers(item.result)
     if not bounds:
         return None
-    if with_zero:
+    if direction is not None:
         bounds.append(0.0)
-    axis = make_axis("", min(bounds), max(bounds), form)
+    axis = make_axis(title, min(bounds), max(bounds), form)
     rows = []
-    for name, result in known.items():
+    for name, result, group in known:
         low, mean, high = (axis.place(value) for value in _numbers(result))
+        if result["low"] is None:
+            mark = Mark.NONE
+        elif direction is None:
+            mark = Mark.ESTIMATE
+        else:
+            mark = Mark.UNCLEAR if name in unclear else Mark.CLEAR
         row = IntervalRow(
             name=name,
+            group=group,
+            faces=counted(counts[name], "face") if counts else "",
             low=low,
             mean=mean,
             high=high,
             text=interval_text(result, form),
-            hollow=name in hollow,
+            mark=mark,
         )
         rows.append(row)
     zero = axis.place(0.0)
-    return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None)
+    return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None, direction)
 
 
 def _numbers(result: Interval) -> tuple[float, float, float]:

@@ -105,7 +105,8 @@ def tick_text(number: float, form: str) -> str:
     """Returns a round number as text, with the sign and the percent of a format."""
     sign = "+" if form.startswith("+") and round(number, 9) != 0 else ""
     if form.endswith("%"):
-        return f"{round(100 * number, 7) + 0.0:{sign}g}%"
+        unit = "" if form.startswith("+") else "%"  # differences are in points
+        return f"{round(100 * number, 7) + 0.0:{sign}g}{unit}"
     return f"{round(number, 9) + 0.0:{sign}g}"
 
 

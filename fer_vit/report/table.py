@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TextIO, TypedDict
 
@@ -20,6 +21,7 @@ from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
+ROUNDING_ERROR = 1e-12  # a difference below this is 0
 NOTHING = "-"  # cell of a missing result
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
@@ -47,15 +49,39 @@ class Interval(TypedDict):
 def interval_text(result: Interval, form: str) -> str:
     """Returns a result with its interval as text, each number in a format such as ".3f".
 
-    A number that is rounded to 0 is never negative.
+    Numbers with a sign are differences. The difference of two shares is in points: 8% less 5% are
+    +3.0 points. A difference that would be rounded to 0 has one significant digit, so that a bound
+    shows on which side of 0 it is. Other numbers that are rounded to 0 are never negative.
     """
     if result["mean"] is None:
         return NOTHING
-    form = f"+z{form[1:]}" if form.startswith("+") else f"z{form}"
-    text = f"{result['mean']:{form}}"
-    if result["low"] is None:
+    unit = " points" if is_share_difference(form) else ""
+    text = f"{_number_text(result['mean'], form)}{unit}"
+    if result["low"] is None or result["high"] is None:
         return text
-    return f"{text} ({result['low']:{form}} to {result['high']:{form}})"
+    low = _number_text(result["low"], form)
+    high = _number_text(result["high"], form)
+    return f"{text} ({low} to {high})"
+
+
+def is_share_difference(form: str) -> bool:
+    """Returns whether a format such as "+.1%" is of the difference of two shares."""
+    return form.startswith("+") and form.endswith("%")
+
+
+def _number_text(value: float, form: str) -> str:
+    """Returns a number of a result in a format; the difference of two shares times 100."""
+    if not form.startswith("+"):
+        return f"{value:z{form}}"
+    if is_share_difference(form):
+        value = 100 * value
+        form = f"{form.removesuffix('%')}f"
+    if abs(value) < ROUNDING_ERROR:
+        return f"{0:{form.removeprefix('+')}}"
+    text = f"{value:{form}}"
+    if float(text) == 0:
+        return f"{Decimal(f'{value:.1g}'):+f}"
+    return text
 
 
 @dataclass(frozen=True)

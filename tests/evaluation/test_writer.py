@@ -87,8 +87,9 @@ def names_of_cards(page: Page) -> list[str]:
 
 def test_the_gallery_shows_kinds_of_faces(page: Page) -> None:
     assert names_of_cards(page)[1:] == ["val/Two.png", "val/three.png", "val/four.png"]
-    assert page.locator("output").text_content() == "4 of 5 faces"
+    assert page.locator("output").text_content() == "4 of 4 mistakes"
     page.get_by_text("likely wrong labels 1").click()
+    assert page.locator("output").text_content() == "1 of 1 likely wrong labels"
     assert len(names_of_cards(page)) == 1
     assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
     page.get_by_text("where the two differ 2").click()
@@ -114,6 +115,17 @@ def test_cells_of_the_matrix_choose_cards_by_mouse_and_keyboard(page: Page) -> N
     expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
     page.keyboard.press("Space")
     assert len(names_of_cards(page)) == 4
+
+
+def test_cells_of_the_matrix_have_their_share_of_the_row(page: Page) -> None:
+    row = CONFUSION[0]
+    titles = (
+        page.locator(".confusion tbody tr")
+        .first.locator("td")
+        .evaluate_all("cells => cells.map(cell => parseFloat(cell.title))")
+    )
+    occurring = (CONFUSION.sum(0) + CONFUSION.sum(1)) > 0
+    assert titles == pytest.approx((100 * row / row.sum())[occurring].tolist(), abs=0.05)
 
 
 def test_pictures_of_the_gallery_are_square_and_fit_a_phone(page: Page) -> None:
@@ -148,7 +160,7 @@ def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
         .read_text("utf-8")
         .partition('<table class="confusion">')[2]
     )
-    assert re.findall('<th scope="(.*?)">(.*?)<', page) == [
+    assert re.findall('<th scope="(.*?)">(.*?) ?<', page) == [
         ("col", "a"),
         ("col", "c"),
         ("row", "a"),
