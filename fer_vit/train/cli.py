@@ -140,9 +140,14 @@ def read_words(words: list[str]) -> RunWords:
     given, options = parser.parse_known_args(words)
 
     settings: dict[str, Any] = {}
+    contents: dict[str, dict[str, Any]] = {}  # by config
     for config in given.config:
         with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
-            settings |= yaml.safe_load(Path(config).read_text("utf-8"))
+            content = yaml.safe_load(Path(config).read_text("utf-8"))
+            settings |= content
+            contents[config] = content
+    for config, content in contents.items():
+        check_groups(config, content)
     model = settings.get("model")
     if isinstance(model, dict) and "class_path" in model:
         raise FerVitError(
@@ -163,6 +168,20 @@ def read_words(words: list[str]) -> RunWords:
         model=model,
         task=task,
     )
+
+
+GROUPS = ("model", "data", "trainer", "checkpoint")
+"""Names in a config that have options below them."""
+
+
+def check_groups(config: str | Path, content: dict[str, Any]) -> None:
+    """Raises FerVitError when a config has the name of a group without an option below it."""
+    for name in GROUPS:
+        if name in content and content[name] is None:
+            raise FerVitError(
+                f"Expected options below `{name}:` in {config}, but got none. Add some, or leave "
+                "out the line."
+            )
 
 
 def build_run(verb: str, words: list[str]) -> TrainCLI:

@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError, check_number, describe_option, short, su
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align
 from fer_vit.model.attention import has_bf16
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import RegionViTConfig, check_config
 from fer_vit.store.checkpoint import unpack_checkpoint
 from fer_vit.store.folder import build_network, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
@@ -181,9 +181,15 @@ class TrainCLI(LightningCLI):
             )
 
     def before_instantiate_classes(self) -> None:
-        """Checks counts and precision; replaces bfloat16 by float32 where it would be emulated."""
+        """Checks counts, precision and the network.
+
+        bfloat16 becomes float32 where it would be emulated.
+        """
         trainer = self.config.trainer
         check_counts(trainer)
+        network = self.config.model.get("network")
+        if network:
+            check_config(RegionViTConfig(**vars(network)))
         self._leave_out_callbacks(trainer)
         if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(

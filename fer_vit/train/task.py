@@ -146,6 +146,7 @@ class FERTask(RegionViTModule):
         if network.tokens != "patch" and not network.regions:
             # a LightningCLI over FERTask fills single settings with the defaults of RegionViTConfig
             network = replace(network, regions=NETWORK.regions)
+            log_once(f"The network has no regions: {', '.join(network.regions)} are used.")
         spec = crop_for(network.img_size, network.regions, align, template)
         align = spec.align
         template = spec.template

@@ -231,3 +231,25 @@ def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
         assert words[:5] == ["fit", "--config", "finetune", "--model.init", "run 1/best.ckpt"]
     else:
         assert words == ["evaluate", str(drawn / "a b.parquet"), "--checkpoint", "run 1/best.ckpt"]
+
+
+def test_a_network_without_regions_is_refused(
+    drawn: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default regions do not replace an empty list of the user."""
+    words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    line = fails(capsys, *words, "--model.network.regions=[]")
+    assert "at least one region" in line
+    assert "--model.network.tokens both" in line
+
+
+@pytest.mark.parametrize("group", ["model", "data", "trainer", "checkpoint"])
+def test_a_config_with_an_empty_group_is_named(
+    group: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text(f"seed_everything: 1\n{group}:\n")
+    words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--config={config}"]
+    line = fails(capsys, *words)
+    assert f"`{group}:`" in line
+    assert str(config) in line
