@@ -348,7 +348,7 @@ class Manifest:
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     """Counts the training images of every class (C,) in shards, votes by their share.
 
-    Raises FerVitError when no row of a shard has a label.
+    A shard may lack labels, because others have some. Raises FerVitError when no row has a label.
     """
     counts = np.zeros(len(names))
     for shard in find_shards(path):
@@ -356,9 +356,10 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
             continue
         table = shard.read(["label", "votes"])
         targets = Manifest(shard.location, table, names).targets(partial=True)
-        if targets is None or not np.isfinite(targets).any():
-            raise no_label(shard.location, "train")
+        assert targets is not None  # as they may be partial
         counts += np.nansum(targets, axis=0)
+    if not counts.any():
+        raise no_label(path, "train")
     return counts
 
 

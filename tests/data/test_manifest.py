@@ -429,6 +429,28 @@ def test_votes_count_by_their_share(folder: Path) -> None:
     assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
 
 
+def test_a_shard_without_labels_counts_nothing(tmp_path: Path) -> None:
+    rows = [replace(row, label=None, votes=None) for row in READING.rows]
+    schema.write_shards(tmp_path / "none", replace(READING, rows=rows), "made", 2)
+    with pytest.raises(FerVitError, match="label"):
+        class_counts(tmp_path / "none", ("x", "y"))
+
+    schema.write_shards(tmp_path / "shards", READING, "made", 2)
+    (first, second) = [
+        shard for shard in find_shards(tmp_path / "shards") if shard.split == "train"
+    ]
+    expected = np.zeros(2)
+    for target in Manifest.read(second.location).targets():
+        expected += target
+    table = pq.read_table(first.location)
+    for name in ("label", "votes"):
+        index = table.schema.get_field_index(name)
+        empty = pa.nulls(len(table), table.schema.field(name).type)
+        table = table.set_column(index, table.schema.field(name), empty)
+    pq.write_table(table, first.location)
+    assert class_counts(tmp_path / "shards", ("x", "y")).tolist() == expected.tolist()
+
+
 def test_wrong_folders_of_shards(folder: Path) -> None:
     write_manifest(
         folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made"
