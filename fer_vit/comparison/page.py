@@ -54,8 +54,7 @@ MEANS = (
 )
 MIXED_NOTE = (
     "Differences from the first condition, estimated from all photos or clips, with 95% intervals. "
-    "Persons in one condition only count as well. With two conditions and equal numbers of photos "
-    "or clips, this is the paired t test of the section before."
+    "Persons in one condition only count as well."
 )
 MOST_DRAWN = 500  # bins of a curve on the page
 MOST_ROWS = 12  # differences that a section shows at once

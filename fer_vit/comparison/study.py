@@ -27,6 +27,7 @@ from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
+from fer_vit.faces import READ
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 
@@ -199,12 +200,16 @@ def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
 def count_without_face(
     faces: EvaluatedFaces, seconds: Array, by: str, person: str, rest: Rest | None
 ) -> dict[str, int]:
-    """Returns by condition the number of photos and frames of persons without a face.
+    """Returns by condition the number of photos and frames of persons in which no face was found.
 
-    `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count.
+    `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count, nor
+    files that cannot be read.
     """
     named = (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
-    empty = named & ~faces.predicted  # (N,)
+    searched = np.ones(len(faces.predicted), bool)
+    if "status" in faces.columns:
+        searched = np.isin(faces.columns["status"].astype(str), READ)
+    empty = named & ~faces.predicted & searched  # (N,)
     if rest:
         empty &= ~rest.contains(seconds)
     return dict(Counter(str(cell) for cell in faces.columns[by][empty]))

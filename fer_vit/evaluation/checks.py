@@ -1,4 +1,4 @@
-"""Checks of the columns of a table of `predict`, and the order of its typed."""
+"""Checks of the columns of a table of `predict`, and the order of its rows."""
 
 from typing import NamedTuple
 
@@ -158,7 +158,7 @@ def order_rows(typed: TypedTable) -> IntArray:
     """Returns the order of rows by path, frame or seconds, and face.
 
     Without the column `face`, faces are ordered by confidence, and equal ones are taken for one.
-    Raises FerVitError for a face that has two typed.
+    Raises FerVitError for a face that has two rows.
     """
     paths = typed.paths
     numbers = typed.numbers

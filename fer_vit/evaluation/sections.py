@@ -113,14 +113,19 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
         recalls: By label.
         faces: The number of faces with each label.
     """
+    shares = {label: recall["mean"] for label, recall in recalls.items()}
+    if len({*shares.values()}) == 1:  # none is found less often than the others
+        return []
+
     # of labels that are found equally often, the most frequent one comes first
-    ranking = sorted(recalls, key=lambda label: (recalls[label]["mean"] or 0.0, -faces[label]))
+    ranking = sorted(shares, key=lambda label: (shares[label], -faces[label]))
     frequent = [label for label in ranking if faces[label] >= FEW]
     last = frequent[0] if frequent else ranking[0]
     rare = ranking[: ranking.index(last)]
+    as_often = [label for label in ranking if shares[label] == shares[last]]
 
     named = []
-    for label in [*rare[:MOST_RARE], last]:
+    for label in [*rare[:MOST_RARE], *as_often]:
         share = _in_words(recalls[label], ".1%")
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]

@@ -57,6 +57,7 @@ MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 MAX_FRAME_BYTES = 108_000_000
 ABSOLUTE = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
+GIF_EXTENSION = b"!"
 GIF_IMAGE = b","
 GIF_TRAILER = b";"
 HEADER_BYTES = 2**16  # bytes at the start of a file in which its size is looked for
@@ -211,7 +212,7 @@ def _decode(
     if file.format.name == "gif":
         path = Path(file.name.removeprefix("file:"))
         lost["frames without a delay cannot be read"] = _count_gif(path) - decoded
-        lost["blocks are missing at the end"] = not _gif_is_complete(path)
+        lost["block at the end is missing"] = 0 if _gif_is_complete(path) else 1
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
@@ -238,6 +239,8 @@ def _gif_is_complete(path: Path) -> bool:
         while block := file.read(1):
             if block == GIF_TRAILER:
                 return True
+            if block not in (GIF_EXTENSION, GIF_IMAGE):  # some programs write zeros between blocks
+                continue
             if block == GIF_IMAGE:
                 descriptor = file.read(9)
                 if len(descriptor) < 9:

@@ -126,6 +126,21 @@ def test_frames_without_a_face_are_counted_by_condition(
     assert not any("averaged" in note for note in compared.notes), "no frame has several faces"
 
 
+def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Path) -> None:
+    rows = []
+    for path, status in (("a", "ok"), ("b", "no face"), ("c", "not an image"), ("d", "ok")):
+        happy = 0.5 if status == "ok" else None
+        row = {"path": path, "status": status, "condition": "film", "subject": "s"}
+        row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
+        rows.append(row)
+    pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"]).to_csv(
+        tmp_path / "faces.csv", index=False
+    )
+    faces = read_predictions(tmp_path / "faces.csv", videos=True)
+    counts = make_study(faces, "condition", "subject").counts()
+    assert counts["film"]["without a face"] == 1
+
+
 def clip(path: str, labels: str, condition: str) -> pd.DataFrame:
     """A clip at 4 frames per second; "-" is a frame without a face."""
     rows = []

@@ -832,8 +832,16 @@ def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others(
     places = [line.index(text) for text in ("dread", "its 1 face;", "grief", "its 16", "joy")]
     assert places == sorted(places)
     assert "calm" not in line
-    (line,) = worst_lines({"dread": recall(0), "joy": recall(0)}, faces)
-    assert "dread" not in line  # it is not found less often than a frequent label
+
+
+def test_the_result_names_labels_that_are_found_equally_rarely() -> None:
+    many = dict.fromkeys(("joy", "calm", "grief"), FEW)
+    (line,) = worst_lines({"joy": recall(0.5), "calm": recall(0.9), "grief": recall(0.5)}, many)
+    assert [label in line for label in many] == [True, False, True]
+    few = dict.fromkeys(("joy", "calm", "grief"), 2)
+    (line,) = worst_lines({"joy": recall(0), "calm": recall(0), "grief": recall(1)}, few)
+    assert [label in line for label in few] == [True, True, False]
+    assert worst_lines({"joy": recall(1), "calm": recall(1)}, many) == []
 
 
 def test_the_result_counts_the_rare_labels_that_it_does_not_name() -> None:
