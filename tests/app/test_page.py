@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.helpers.browser import chromium
+from tests.helpers.browser import assert_accessible, chromium
 from tests.helpers.processes import PATIENCE
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -140,6 +140,16 @@ def test_chosen_files_have_a_preview_and_can_be_taken_out(page: Page) -> None:
     page.get_by_role("button", name="Remove b.jpg").click()
     expect(rows).to_have_count(0)
     expect(page.locator(".go")).to_be_disabled()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_no_violation(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.get_by_text("Options", exact=True).click()
+    assert_accessible(page, "html")
+    page.evaluate(f"show({json.dumps(DONE | {'html': False})})")
+    assert_accessible(page, "html")
 
 
 def test_a_result_leaves_one_line_of_the_form(page: Page) -> None:

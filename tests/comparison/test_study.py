@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -10,14 +11,16 @@ from scipy.stats import t, ttest_ind
 
 from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE, Kind
-from fer_vit.comparison.prose import methods, sentences, size_text
-from fer_vit.comparison.results import compare_kind, compute_results, measure_rows
+from fer_vit.comparison.page import clearness
+from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
+from fer_vit.comparison.results import Comparison, compare_kind, compute_results, measure_rows
 from fer_vit.comparison.series import Rest, bin_values
-from fer_vit.comparison.statistics import Missing
+from fer_vit.comparison.statistics import Missing, Test
 from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode
+from fer_vit.report.table import Interval
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -494,6 +497,36 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     assert direction in line
     assert [float(number) for number in numbers[:3]] == pytest.approx(expected, abs=5e-4)
     assert "g = -" not in line
+
+
+@pytest.mark.parametrize("of_head", [True, False])
+def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool) -> None:
+    names = [f"{area} {number}" for area in ("brow", "mouth") for number in range(MOST_NAMES)]
+    kind = Kind(
+        title="Movements",
+        phrase="",
+        subject="",
+        prefix="",
+        form=".3f",
+        unit="",
+        values=dict.fromkeys(names, np.zeros(1)),
+        of_head=of_head,
+    )
+    assert measure_names(kind, names) == f"any of the {len(names)} measures"
+    assert measure_names(kind, names[:2]) == "brow 0, brow 1"
+    listed = measure_names(kind, names[:-1])
+    numbers = ", ".join(str(number) for number in range(MOST_NAMES))
+    assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
+    assert ("more" in listed) != of_head
+
+
+def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
+    sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
+    comparisons = []
+    for name, (mean, low, high) in sizes.items():
+        test = {"difference": Interval(mean=mean, low=low, high=high)}
+        comparisons.append(Comparison(name, "rest", "film", cast(Test, test)))
+    assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
 
 
 @pytest.mark.parametrize(

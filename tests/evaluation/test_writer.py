@@ -10,9 +10,17 @@ from playwright.sync_api import Browser, Page, expect
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
 from fer_vit.evaluation.score_table import class_table
+from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
-from tests.helpers.browser import chromium, loaded, opened
+from tests.helpers.browser import (
+    LIGHT_IN_DEFAULT,
+    assert_accessible,
+    chromium,
+    loaded,
+    on_screen,
+    opened,
+)
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
 LABELS = ("happiness", "anger", HOSTILE)
@@ -25,6 +33,8 @@ CARDS = [
     Card(PICTURE, "val/four.png", 1, 0, 0.6, ["mistake"], []),
     Card(PICTURE, "val/five.png", 1, 1, 0.9, ["differ"], [f"the other: {HOSTILE}"]),
 ]
+SIDES = Direction("lower", "higher")
+SHARE = Interval(mean=0.5, low=0.1, high=0.9)
 SECTIONS = [
     Section(
         "Scores",
@@ -34,6 +44,15 @@ SECTIONS = [
         more=[Section(HOSTILE, lines=[HOSTILE])],
     ),
     Section(f"By {HOSTILE}", HOSTILE, [[HOSTILE, "faces"], [HOSTILE, "30"]]),
+    Section(
+        "Tests",
+        intervals=difference_chart({"a": SHARE, HOSTILE: SHARE}, "+.1%", HOSTILE, ["a"], SIDES),
+        more=[
+            Section("Means", intervals=grouped_chart({"a": {"x": SHARE, "y": SHARE}}, ".1%", "")),
+            Section("Table", rows=[["", "x"], ["a", "1"]]),
+        ],
+    ),
+    Section("Recall", more=[Section("Table", rows=[["", "x"], ["a", "1"]])]),
 ]
 
 
@@ -128,8 +147,17 @@ def test_cells_of_the_matrix_have_their_share_of_the_row(page: Page) -> None:
     assert titles == pytest.approx((100 * row / row.sum())[occurring].tolist(), abs=0.05)
 
 
+@pytest.mark.parametrize(("width", "scheme"), LIGHT_IN_DEFAULT)
+def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
+    with on_screen(chrome, file, width, scheme) as page:
+        for folded in page.locator("summary").all():
+            folded.click()
+        assert_accessible(page, "html")
+
+
 def test_pictures_of_the_gallery_are_square_and_fit_a_phone(page: Page) -> None:
     images = page.locator(".card:visible img")
+    images.first.scroll_into_view_if_needed()
     assert loaded(images)
     boxes = images.evaluate_all("images => images.map(i => [i.width, i.height])")
     assert all(width == height > 50 for width, height in boxes)
