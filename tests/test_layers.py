@@ -1,6 +1,7 @@
 """Imports point down only, and every heavy library stays at home."""
 
 import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,18 +88,72 @@ FORBIDDEN = {
     "fields": HEAVY | {"cv2", "pyarrow", "PIL"},
     "heads": HEAVY | {"cv2", "pyarrow", "PIL"},
 }
+OPTIONAL = {
+    "av": {
+        "commands/live.py",
+        *(f"predict/{name}.py" for name in ("annotate", "frames", "live", "video")),
+    },
+    "fastapi": {"app/api.py", "app/server.py"},
+    "onnx": set[str](),
+    "onnxscript": set[str](),
+    "openpyxl": set[str](),
+    "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "tasks", "uploads"))},
+    "statsmodels": set[str](),
+    "uvicorn": {"app/server.py"},
+}
+"""Packages of the extras, and the files that cannot be imported without them."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
+    return imported_names(ast.walk(ast.parse(path.read_text())))
+
+
+def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements that run when a module is imported: not those of functions."""
+    for child in ast.iter_child_nodes(node):
+        only_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or only_for_types:
+            continue
+        yield child
+        yield from run_at_import(child)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+@pytest.fixture(scope="module")
+def at_import() -> dict[Path, set[str]]:
+    """What each file imports when it is imported itself."""
+    return {path: imported_names(run_at_import(ast.parse(path.read_text()))) for path in FILES}
+
+
+@pytest.mark.parametrize("package", OPTIONAL)
+def test_few_files_need_an_optional_package(package: str, at_import: dict[Path, set[str]]) -> None:
+    needing = set[Path]()
+    before = None
+    while before != needing:
+        before = needing
+        modules = {package, *(module_name(path) for path in needing)}
+        needing = {
+            path
+            for path, names in at_import.items()
+            if names & modules or any(name.startswith(f"{package}.") for name in names)
+        }
+    assert {str(path.relative_to(PACKAGE)) for path in needing} == OPTIONAL[package]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

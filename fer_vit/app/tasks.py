@@ -24,12 +24,18 @@ from fer_vit.app.jobs import FAILED, Event, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
-from fer_vit.face.image import UNREADABLE, ImageError, check_size, read_bytes, read_image
+from fer_vit.face.image import (
+    UNREADABLE,
+    UNREADABLE_VIDEO,
+    ImageError,
+    check_size,
+    read_bytes,
+    read_image,
+)
 from fer_vit.faces import NO_FACE, OK, READ, Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
-from fer_vit.predict.frames import UNREADABLE_VIDEO
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions

@@ -55,6 +55,8 @@ DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay belo
 # an AVIF may have these too
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
+UNREADABLE_VIDEO = "not a video that can be decoded"
+"""Of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be installed."""
 UNREAD = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",

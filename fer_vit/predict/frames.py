@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, check_size, reduce_depth, rotate_upright, used_bits
+from fer_vit.face.image import (
+    UNREADABLE_VIDEO,
+    ImageError,
+    check_size,
+    reduce_depth,
+    rotate_upright,
+    used_bits,
+)
 from fer_vit.geometry import Image
 from fer_vit.predict.hdr import to_sdr
 
@@ -47,7 +54,6 @@ LIVE_CONTAINERS = "rtsp,hls,mpjpeg"
 PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 """Protocols for addresses, without `file`, because playlists could name files."""
 STREAM_PATIENCE = 8.0  # seconds without data after which an address counts as lost
-UNREADABLE_VIDEO = "not a video that can be decoded"
 NO_VIDEO = "no video in the file"
 NO_FRAME = "no frame in the video"
 NO_FRAME_CHOSEN = "no frame between start and end"

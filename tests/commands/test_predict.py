@@ -23,12 +23,12 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import UNREADABLE, encode_png, read_image
+from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png, read_image
 from fer_vit.fields import table_columns
 from fer_vit.files import MARK
 from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.predict import frames, recognizer
+from fer_vit.predict import recognizer
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.tables import fingerprint
 from fer_vit.sources.cartoon import draw_face
@@ -308,7 +308,7 @@ def test_a_damaged_video_has_the_rows_before_the_damage(
     assert {row["status"] for row in good} == {"ok"}
     assert str(end["status"]).startswith("damaged: ")
     assert end["frame"] is end["face"] is end["label"] is None
-    assert [row["status"] for row in mixed_rows["e.mp4"]] == [frames.UNREADABLE_VIDEO]
+    assert [row["status"] for row in mixed_rows["e.mp4"]] == [UNREADABLE_VIDEO]
 
 
 def test_a_rerun_resumes_videos(

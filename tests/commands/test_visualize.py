@@ -13,8 +13,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.explain.methods import METHODS
 from fer_vit.face.crop import DEFAULT_REGIONS
-from fer_vit.face.image import UNREADABLE, encode_png
-from fer_vit.predict import frames
+from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
@@ -178,7 +177,7 @@ def test_the_page_of_a_report_of_videos_counts_frames_and_people(
 ) -> None:
     page = report_of_videos.page
     assert "<dt>Photos</dt><dd>1</dd>" in page
-    assert f"<dt>Frames</dt><dd>8 ok, 1 {frames.UNREADABLE_VIDEO}</dd>" in page
+    assert f"<dt>Frames</dt><dd>8 ok, 1 {UNREADABLE_VIDEO}</dd>" in page
     assert "9 of 9 faces below 100 pixels" in page
     data = report_of_videos.data
     assert [

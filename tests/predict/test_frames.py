@@ -20,7 +20,7 @@ from PIL import Image as Pil
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, encode_jpeg, encode_png
+from fer_vit.face.image import UNREADABLE_VIDEO, ImageError, encode_jpeg, encode_png
 from fer_vit.predict import frames as video, hdr
 from fer_vit.predict.frames import check_frame, read_frames
 from fer_vit.predict.inputs import is_video
@@ -586,19 +586,19 @@ def concatenation(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda path: path.write_text("hello\n" * 100), video.UNREADABLE_VIDEO),
+        (lambda path: path.write_text("hello\n" * 100), UNREADABLE_VIDEO),
         (
             lambda path: path.write_bytes(np.random.default_rng(0).bytes(50_000)),
-            video.UNREADABLE_VIDEO,
+            UNREADABLE_VIDEO,
         ),
-        (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE_VIDEO),
+        (lambda path: path.write_bytes(encode_png(numbered(0))), UNREADABLE_VIDEO),
         (lambda path: None, os.strerror(errno.ENOENT)),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (only_sound, video.NO_VIDEO),
-        (without_frames, video.UNREADABLE_VIDEO),
-        (playlist, video.UNREADABLE_VIDEO),
-        (concatenation, video.UNREADABLE_VIDEO),
+        (without_frames, UNREADABLE_VIDEO),
+        (playlist, UNREADABLE_VIDEO),
+        (concatenation, UNREADABLE_VIDEO),
     ],
     ids=[
         "text",

@@ -21,7 +21,7 @@ from PIL import Image as Pil
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.detectors import DETECTORS
-from fer_vit.face.image import ImageError
+from fer_vit.face.image import UNREADABLE_VIDEO, ImageError
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict import frames as reader, live
@@ -167,11 +167,11 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
     [
         ("http", b"HTTP/1.0 404 no\r\n\r\n", "404"),
         ("http", b"HTTP/1.0 401 no\r\n\r\n", "401"),
-        ("http", b"", reader.UNREADABLE_VIDEO),
+        ("http", b"", UNREADABLE_VIDEO),
         ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "not a video|error"),
         ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
         *slow(
-            ("rtsp", None, reader.UNREADABLE_VIDEO),
+            ("rtsp", None, UNREADABLE_VIDEO),
             ("http", None, "no data for 0.5 seconds"),
         ),
         *slow(("file", b"", "not a video|Protocol")),

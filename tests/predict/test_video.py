@@ -19,10 +19,9 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector, YuNet
 from fer_vit.face.finder import FaceFinder
-from fer_vit.face.image import CRASHED
+from fer_vit.face.image import CRASHED, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.predict import frames
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import PhotoOptions, read_batches
 from fer_vit.predict.video import MAX_GAP, WAITING, Tracker, VideoReader, assign, track_faces
@@ -247,7 +246,7 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
         *((1, n, OK, [1]) for n in (0, 2, 4)),
         (1, 6, NO_FACE, []),
-        (2, None, frames.UNREADABLE_VIDEO, []),
+        (2, None, UNREADABLE_VIDEO, []),
     ]
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]
