@@ -25,7 +25,7 @@ from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval, interval_text
 from fer_vit.wording import counted
 
-MOST_RARE = 3  # labels with few faces that a sentence names
+MOST_RARE = 3  # labels of a kind that a sentence names
 
 VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
 CALIBRATION_TEXT = (
@@ -125,7 +125,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
     as_often = [label for label in ranking if shares[label] == shares[last]]
 
     named = []
-    for label in [*rare[:MOST_RARE], *as_often]:
+    for label in [*rare[:MOST_RARE], *as_often[:MOST_RARE]]:
         share = _in_words(recalls[label], ".1%")
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
@@ -134,6 +134,8 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
         lines.append(
             f"Also found less often than {last}: {unnamed} with fewer than {FEW} faces each."
         )
+    if len(as_often) > MOST_RARE:
+        lines.append(f"Found as often as {last}: {len(as_often) - MOST_RARE:,} more.")
     return lines
 
 

@@ -324,9 +324,10 @@ def _time_frames(
 ) -> Iterator[tuple[av.VideoFrame, float]]:
     """Yields frames with their seconds, which never fall, and then raises the error of `frames`.
 
-    FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait. Where a
-    time is before the last one that was yielded, and the next time is not beyond all before, files
-    were joined or a clock was set back: times continue there.
+    FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait. A time
+    that is before the last one that was yielded, or more than a few frames beyond the next one, is
+    wrong if the next one continues the times before: it is replaced. If it does not, files were
+    joined or a clock was set back: times continue there.
     """
     waiting = deque[av.VideoFrame]()
     times: list[float] = []  # a heap
@@ -338,8 +339,11 @@ def _time_frames(
     for frame, time_in_file, following in _with_next(_until_error(frames, errors), step):
         seconds = time_in_file + offset
         falls_back = seconds < last
-        stays_back = following is None or following + offset < newest
-        if falls_back and stays_back:
+        if following is not None and following + offset >= newest:
+            runs_ahead = seconds > following + offset + MOST_SWAPPED * step
+            if falls_back or runs_ahead:
+                seconds = max(newest, following + offset - step)
+        elif falls_back:
             offset += newest + step - seconds
             seconds = newest + step
         newest = max(newest, seconds)

@@ -842,6 +842,10 @@ def test_the_result_names_labels_that_are_found_equally_rarely() -> None:
     (line,) = worst_lines({"joy": recall(0), "calm": recall(0), "grief": recall(1)}, few)
     assert [label in line for label in few] == [True, True, False]
     assert worst_lines({"joy": recall(1), "calm": recall(1)}, many) == []
+    unknown = {f"word{number}": recall(0) for number in range(40)}
+    line, rest = worst_lines({**unknown, "joy": recall(1)}, dict.fromkeys(unknown, 2) | {"joy": 2})
+    assert line.count("word") == 3
+    assert "37" in rest
 
 
 def test_the_result_counts_the_rare_labels_that_it_does_not_name() -> None:
