@@ -10,7 +10,7 @@ from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.report.table import ROUNDING_ERROR
+from fer_vit.report.table import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import escaped, list_names
 
@@ -38,9 +38,13 @@ def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> li
     for measure, clauses in clear.items():
         lines.append(f"{subject} {measure} is {'; '.join(clauses)}.")
     for (first, second), measures in unclear.items():
+        if len(measures) == len(kind.values) > MOST_NAMES:
+            compared = f"any of the {len(measures):,} measures"
+        else:
+            compared = f"{kind.subject} {measure_names(kind, measures)}"
         lines.append(
-            f"No clear difference between {second} and {first} in {kind.subject} "
-            f"{measure_names(kind, measures)}: this is no evidence that they are equal."
+            f"No clear difference between {second} and {first} in {compared}: this is no evidence "
+            "that they are equal."
         )
     return lines
 
@@ -50,8 +54,6 @@ def measure_names(kind: Kind, measures: Sequence[str]) -> str:
 
     The first word of a movement is its area: "brow (inner up, down left), mouth (smile left)".
     """
-    if len(measures) == len(kind.values) > MOST_NAMES:
-        return f"any of the {len(measures):,} measures"
     if len(measures) <= MOST_NAMES or not kind.of_head:
         return list_names(measures, MOST_NAMES)
     areas: dict[str, list[str]] = {}
@@ -91,19 +93,8 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
 
 
 def size_text(value: float, form: str) -> str:
-    """Returns a number as text, of shares in percentage points.
-
-    A number that would be rounded to 0 has one significant digit: a difference is never 0.000. Only
-    what is within the error of sums of numbers is 0, without a sign.
-    """
-    plain = form.removeprefix("+")
-    if plain.endswith("%"):
-        value = 100 * value
-        plain = f"{plain.removesuffix('%')}f"
-    if abs(value) < ROUNDING_ERROR:
-        return f"{0:{plain}}"
-    text = f"{value:{plain}}"
-    return f"{value:.1g}" if float(text) == 0 else text
+    """Returns the size of a difference as `difference_text`, without a plus sign."""
+    return difference_text(value, f"+{form.removeprefix('+')}").removeprefix("+")
 
 
 def p_text(value: float) -> str:

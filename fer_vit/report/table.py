@@ -49,18 +49,18 @@ class Interval(TypedDict):
 def interval_text(result: Interval, form: str) -> str:
     """Returns a result with its interval as text, each number in a format such as ".3f".
 
-    Numbers with a sign are differences. The difference of two shares is in points: 8% less 5% are
-    +3.0 points. A difference that would be rounded to 0 has one significant digit, so that a bound
-    shows on which side of 0 it is. Other numbers that are rounded to 0 are never negative.
+    Numbers with a sign are differences (`difference_text`). Other numbers that are rounded to 0 are
+    never negative.
     """
     if result["mean"] is None:
         return NOTHING
     unit = " points" if is_share_difference(form) else ""
-    text = f"{_number_text(result['mean'], form)}{unit}"
+    write = difference_text if form.startswith("+") else _number_text
+    text = f"{write(result['mean'], form)}{unit}"
     if result["low"] is None or result["high"] is None:
         return text
-    low = _number_text(result["low"], form)
-    high = _number_text(result["high"], form)
+    low = write(result["low"], form)
+    high = write(result["high"], form)
     return f"{text} ({low} to {high})"
 
 
@@ -70,9 +70,16 @@ def is_share_difference(form: str) -> bool:
 
 
 def _number_text(value: float, form: str) -> str:
-    """Returns a number of a result in a format; the difference of two shares times 100."""
-    if not form.startswith("+"):
-        return f"{value:z{form}}"
+    """Returns a number in a format; one that is rounded to 0 is never negative."""
+    return f"{value:z{form}}"
+
+
+def difference_text(value: float, form: str) -> str:
+    """Returns a difference in a format such as "+.3f"; of two shares ("+.1%") in points.
+
+    One that would be rounded to 0 has one significant digit, so that a bound shows on which side of
+    0 it is. Only what is within the error of sums of numbers is 0, without a sign.
+    """
     if is_share_difference(form):
         value = 100 * value
         form = f"{form.removesuffix('%')}f"

@@ -505,19 +505,23 @@ def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool
     kind = Kind(
         title="Movements",
         phrase="",
-        subject="",
+        subject="the mean intensity of",
         prefix="",
         form=".3f",
         unit="",
         values=dict.fromkeys(names, np.zeros(1)),
         of_head=of_head,
     )
-    assert measure_names(kind, names) == f"any of the {len(names)} measures"
     assert measure_names(kind, names[:2]) == "brow 0, brow 1"
     listed = measure_names(kind, names[:-1])
     numbers = ", ".join(str(number) for number in range(MOST_NAMES))
     assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
     assert ("more" in listed) != of_head
+
+    not_clear = cast(Test, {"p corrected": 1.0})
+    comparisons = [Comparison(name, "rest", "film", not_clear) for name in names]
+    (line,) = sentences(cast(Study, None), kind, comparisons)
+    assert f"any of the {len(names)} measures" in line
 
 
 def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
