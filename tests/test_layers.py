@@ -121,7 +121,7 @@ def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements that run when a module is imported: not those of functions."""
+    """The statements that run when a module is imported: no statements of functions."""
     for child in ast.iter_child_nodes(node):
         only_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or only_for_types:

@@ -94,7 +94,7 @@ def clip_kinds(
 
     durations = Kind(
         title="Seconds per episode",
-        phrase="the mean duration of an episode",
+        phrase="the mean duration of an episode (seconds)",
         subject="the mean duration of an episode of",
         prefix="seconds_",
         form=".2f",
@@ -103,7 +103,7 @@ def clip_kinds(
     )
     rates = Kind(
         title="Episodes per minute",
-        phrase="the number of episodes",
+        phrase="the number of episodes per minute",
         subject="the number of episodes of",
         prefix="episodes_",
         form=".2f",
@@ -114,7 +114,7 @@ def clip_kinds(
         return [durations, rates]
     transition_rates = Kind(
         title="Transitions per minute",
-        phrase="the number of transitions",
+        phrase="the number of transitions per minute",
         subject="the number of transitions from",
         prefix="transitions_",
         form=".2f",

@@ -153,7 +153,7 @@ def head_kinds(
         least = entry.low
         most = entry.high
         if rest:
-            title = f"{title}, change from rest"
+            title = f"{title} (change from rest)"
             phrase = f"{phrase}, as the change from rest ({rest} s)"
             subject = f"the change from rest of {subject}"
             prefix = f"change_{prefix}"

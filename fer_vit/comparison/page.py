@@ -31,6 +31,7 @@ from fer_vit.geometry import Array
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.table import NOTHING, Interval, interval_text, is_share_difference
+from fer_vit.wording import counted
 
 MEASURES_FILE = "measures.csv"
 COMPARISON_FILES = (*EVALUATION_FILES, MEASURES_FILE, "grid.csv", "grid_means.csv", "sync.csv")
@@ -142,8 +143,8 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
         which = "each difference" if pair is None else f"each difference ({pair})"
         text += (
             f" Below, {which} with its 95% interval, which is not corrected; a filled dot has p < "
-            f"{ALPHA} after Holm's correction for the {tested} tests of this section. g is the "
-            "difference in standard deviations (Hedges' g)."
+            f"{ALPHA} after Holm's correction for the {counted(tested, 'test')} of this section. "
+            "g is the difference in standard deviations (Hedges' g)."
         )
     tests = tests_section("Tests", outcome.comparisons, kind.form)
     differences = tests.intervals

@@ -106,6 +106,8 @@ def result_lines(
 def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> list[str]:
     """Returns which labels are found least often, up to the first one with many faces.
 
+    That one is only named if another label is found more often.
+
     A rare label may be found less often than all others; its number of faces shows how much that
     means.
 
@@ -122,7 +124,9 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
     frequent = [label for label in ranking if faces[label] >= FEW]
     last = frequent[0] if frequent else ranking[0]
     rare = ranking[: ranking.index(last)]
-    as_often = [label for label in ranking if shares[label] == shares[last]]
+    as_often: list[str] = []
+    if shares[last] != shares[ranking[-1]]:  # another label is found more often
+        as_often = [label for label in ranking if shares[label] == shares[last]]
 
     named = []
     for label in [*rare[:MOST_RARE], *as_often[:MOST_RARE]]:
