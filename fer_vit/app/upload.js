@@ -62,21 +62,36 @@ for (const name of ['dragover', 'drop']) {
   });
 }
 
-/* The camera. */
+/* The camera. A reader may allow it late: after a job has begun, or files were chosen, it is no longer wanted. */
+let requests = 0;  // requests for the camera, and withdrawals: only what is last counts
+const stop = stream => stream?.getTracks().forEach(track => track.stop());
+
 async function turnOn() {
+  requests += 1;
+  const request = requests;
   try {
-    video.srcObject = await navigator.mediaDevices.getUserMedia({video: true});
+    const stream = await navigator.mediaDevices.getUserMedia({video: true});
+    if (request !== requests) {
+      stop(stream);
+      return;
+    }
+    stop(video.srcObject);
+    video.srcObject = stream;
     await video.play();
+    if (request !== requests) return;
     camera.hidden = false;
     refuse('');
     present('shooting');
   } catch {
+    if (request !== requests) return;
+    stop(video.srcObject);
     refuse('There is no camera, or this page may not use it.');
   }
 }
 for (const name of ['.on', '.another']) $(name).addEventListener('click', turnOn);
 function turnOff() {
-  video.srcObject?.getTracks().forEach(track => track.stop());
+  requests += 1;
+  stop(video.srcObject);
   camera.hidden = true;
   present('');
 }
@@ -114,10 +129,11 @@ function follow(event) {
 function found(event) {
   tell(event);
   began = performance.now();
-  status.value = form.explain.checked ? 'Finding out which parts of the face count\u00a0…' : 'Drawing\u00a0…';
+  status.value = explains ? 'Finding out which parts of the face count\u00a0…' : 'Drawing\u00a0…';
 }
 
 let began = 0;  // when explaining began, in milliseconds
+let explains = true;  // whether the job explains its faces
 let again = false;  // whether the job starts again, without explanations
 
 function explaining({faces, of}) {
@@ -178,20 +194,23 @@ function chosenOutputs() {
   return [...document.querySelectorAll('.kinds :checked')].map(box => box.value);
 }
 
-async function start() {
+async function start(explain = form.explain.checked) {
   const offered = outputs[form.model.value] ?? [];  // none before the server has listed its models
   const columns = chosenOutputs();
   if (offered.length && !columns.length) {
     refuse('Choose at least one kind of column.');
+    $('.options').open = true;
     return;
   }
   clear();
+  turnOff();
+  explains = explain;
   const body = new FormData();
   for (const file of files) body.append('files', file);
   for (const name of $('.clip').hidden ? ['model'] : ['model', 'fps', 'start', 'end']) {
     if (form[name].value) body.append(name, form[name].value);
   }
-  body.append('explain', form.explain.checked);
+  body.append('explain', explains);
   if (columns.length < offered.length) columns.forEach(name => body.append('outputs', name));
   running = new AbortController();
   present('busy');
@@ -212,7 +231,7 @@ async function start() {
   toggle(false);
   if (again) {
     again = false;
-    start();
+    start(false);
   }
 }
 
@@ -224,7 +243,6 @@ function toggle(busy) {
 }
 form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
 $('.skip').addEventListener('click', () => {
-  form.explain.checked = false;
   again = true;
   running?.abort();
 });
@@ -241,7 +259,10 @@ function show(done) {
   tell(done);
   const anyFace = done.messages.length > 0;
   present(anyFace ? 'done' : '');
-  status.value = anyFace ? `${files.length} ${files.length === 1 ? 'file' : 'files'}, ${form.model.value}` : '';
+  const count = `${files.length} ${files.length === 1 ? 'file' : 'files'}`;
+  const parts = [count, form.model.value];
+  if (!explains) parts.push('without explanations');
+  status.value = anyFace ? parts.join(', ') : '';
   $('.another').hidden = files[0]?.name !== CAMERA_FILE;
   const address = name => `results/${done.id}/${name}`;
   const report = address('report/index.html');

@@ -100,8 +100,11 @@ const large = makePanel();
 dialog.prepend(large);
 large.prepend(dialog.querySelector('nav'));
 
-/* The address of an open face, which can be sent to others. */
+/* The address of an open face, which can be sent to others. A face that is opened on this page has an entry of its own in
+   the browser's history, with the state OPENED: Back closes the face, and so does Close, which goes back to the page. */
 const ADDRESS = /^#face-(\d+)$/;
+const OPENED = 'opened';
+let leaving = false;  // whether the browser is on its way back from the entry of a closed face
 
 function openFace(number, along, home) {
   line = along;
@@ -111,8 +114,39 @@ function openFace(number, along, home) {
     cards[number].card.focus();
     return;
   }
-  history.pushState(null, '', `#face-${number}`);
   step(0, number);
+}
+
+/* Faces that follow in the same dialog replace the address of the first: one Back closes them all. */
+function writeAddress() {
+  const address = `#face-${current}`;
+  if (leaving || location.hash === address) return;
+  if (ADDRESS.test(location.hash)) {
+    history.replaceState(history.state, '', address);
+    return;
+  }
+  history.scrollRestoration = 'manual';  // Back must not scroll away from the card that has the focus
+  history.pushState(OPENED, '', address);
+}
+
+function leaveAddress() {
+  if (leaving || !ADDRESS.test(location.hash)) return;
+  if (history.state === OPENED) {
+    leaving = true;
+    history.back();
+    return;
+  }
+  history.replaceState(null, '', location.href.split('#')[0]);
+}
+
+/* The browser has gone to another entry of its history, or a reader has typed an address. A face that was opened on the way
+   gets its address now. */
+function onEntry() {
+  const reopened = leaving && dialog.open;
+  leaving = false;
+  history.scrollRestoration = 'auto';  // when the page is loaded again
+  if (reopened) writeAddress();
+  else followAddress();
 }
 
 /* Opens the face of the address, or closes the open one: a link, or the browser's Back. */
@@ -126,7 +160,6 @@ function followAddress() {
   back = () => cards[current].card;
   step(0, number);
 }
-addEventListener('popstate', followAddress);
 
 function step(by, from = current) {
   const at = line().indexOf(from) + by;
@@ -141,18 +174,18 @@ function step(by, from = current) {
     when.replaceChildren(...person ? [expressionKey(), when.timeline] : []);
   }
   when.timeline?.place(current);
-  history.replaceState(null, '', `#face-${current}`);
   if (!dialog.open) dialog.showModal();
   large.showFace(face);
   dialog.scrollTop = by ? dialog.scrollTop : 0;
+  writeAddress();  // at the end: a browser refuses more than so many addresses in some seconds
 }
 dialog.querySelector('.before').addEventListener('click', () => step(-1));
 dialog.querySelector('.after').addEventListener('click', () => step(1));
 dialog.querySelector('.close').addEventListener('click', () => dialog.close());
 dialog.addEventListener('click', event => { if (event.target === dialog) dialog.close(); });
 dialog.addEventListener('close', () => {
-  if (ADDRESS.test(location.hash)) history.replaceState(null, '', location.pathname);
-  back?.().focus();
+  back().focus();
+  leaveAddress();
 });
 dialog.addEventListener('keydown', event => {
   if (event.target.matches('select') || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
@@ -163,5 +196,8 @@ dialog.addEventListener('keydown', event => {
 showPeople();
 showAverages();
 filter();
-if (!inline) followAddress();
+if (!inline) {
+  followAddress();
+  addEventListener('hashchange', onEntry);
+}
 if (window !== parent) document.documentElement.className = 'framed';

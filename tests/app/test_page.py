@@ -48,7 +48,7 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
             route.fulfill(json=OUTPUTS)
         elif name == "report":
             sent.append(route.request.post_data or "")
-            if "true" in sent[-1].rpartition('name="explain"')[2]:
+            if explained(sent[-1]):
                 return
             route.fulfill(body=json.dumps(DONE | {"html": False}) + "\n")
         elif name.partition(".")[2] in KINDS and "results" not in route.request.url:
@@ -93,8 +93,54 @@ def test_explanations_are_left_out_on_request(page: Page, sent: list[str]) -> No
     page.locator(".skip").click()
     expect(page.locator(".downloads a")).to_have_count(1)
     assert len(sent) == 2
-    expect(page.locator("[name=explain]")).not_to_be_checked()
+    expect(page.locator("output")).to_contain_text("without explanations")
     expect(page.locator(".photos")).to_have_js_property("open", True)
+    page.get_by_role("button", name="Other photos or options").click()
+    with page.expect_request("**/report"):  # the next job has explanations again
+        page.locator(".go").click()
+    assert [explained(body) for body in sent] == [True, False, True]
+
+
+def explained(body: str) -> bool:
+    """Whether a job that the page sends has to explain its faces."""
+    return "true" in body.rpartition('name="explain"')[2]
+
+
+FAKE_CAMERA = """() => {
+    window.streams = [];
+    const canvas = document.createElement('canvas');
+    canvas.getContext('2d').fillRect(0, 0, 9, 9);
+    const whenAllowed = resolve => {
+        window.allow = () => {
+            streams.push(canvas.captureStream());
+            resolve(streams.at(-1));
+        };
+    };
+    const camera = {getUserMedia: () => new Promise(whenAllowed)};
+    Object.defineProperty(navigator, 'mediaDevices', {value: camera});
+    HTMLMediaElement.prototype.play = async () => {};
+}"""
+"""A camera that `allow()` allows."""
+LIVE = "streams.flatMap(stream => stream.getTracks()).filter(track => track.readyState === 'live')"
+
+
+def test_a_camera_that_is_allowed_after_a_job_began_stays_off(page: Page) -> None:
+    page.evaluate(FAKE_CAMERA)
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.get_by_role("button", name="Use the camera").click()
+    with page.expect_request("**/report"):
+        page.locator(".go").click()
+    page.evaluate("allow()")
+    expect(page.locator(".upload")).to_have_class("upload busy")
+    expect(page.locator(".shoot")).to_be_hidden()
+    assert page.evaluate(f"{LIVE}.length") == 0
+    page.locator(".cancel").click()
+    page.get_by_role("button", name="Use the camera").click()
+    page.evaluate("allow()")
+    expect(page.locator(".shoot")).to_be_visible()
+    assert page.evaluate(f"{LIVE}.length") == 1
+    page.get_by_role("button", name="Turn camera off").click()
+    assert page.evaluate(f"{LIVE}.length") == 0
 
 
 def test_a_page_that_leaves_closes_its_job_before_the_result_is_there(page: Page) -> None:
@@ -113,8 +159,10 @@ def test_the_page_offers_the_columns_of_the_chosen_model(page: Page, sent: list[
     page.locator("input[type=file]").set_input_files([PHOTO])
     for name in OUTPUTS["small"]:
         page.get_by_role("checkbox", name=name).uncheck()
+    page.get_by_text("Options", exact=True).click()
     page.locator(".go").click()
     expect(page.locator("output")).to_contain_text("at least one")
+    expect(page.locator(".options")).to_have_attribute("open", "")
     page.get_by_role("checkbox", name="pose").check()
     page.locator(".go").click()
     expect(page.locator(".downloads a")).to_have_count(1)

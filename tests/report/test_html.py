@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from fer_vit.report.faces import (
     Attributed,
@@ -634,12 +634,122 @@ def test_an_open_face_has_an_address(chrome: Browser, file: Path) -> None:
     page.evaluate("history.forward()")
     expect(dialog.locator(".name")).to_have_text("broken ?.png")
     page.keyboard.press("Escape")
-    assert page.evaluate("location.hash") == ""
+    page.wait_for_url(file.as_uri())
     linked, faults = opened(chrome, f"{file.as_uri()}#face-3")
     expect(linked.locator("dialog .name")).to_have_text("folder/last.png")
     unknown, more = opened(chrome, f"{file.as_uri()}#face-99")
     expect(unknown.locator("dialog")).to_be_hidden()
     assert wrong + faults + more == []
+
+
+@pytest.fixture
+def shared(chrome: Browser, file: Path) -> Iterator[tuple[Page, str]]:
+    """The page on a server whose path begins with two slashes, as on a network share."""
+    page, wrong = opened(chrome, "about:blank")
+    page.route("http://localhost:9/**", lambda route: route.fulfill(path=served(route, file)))
+    address = "http://localhost:9//share/index.html?token=1"
+    page.goto(address)
+    yield page, address
+    assert wrong == []
+
+
+def served(route: Route, file: Path) -> Path:
+    path = route.request.url.partition("?")[0].partition("/share/")[2]
+    return file.parent / path
+
+
+def test_closed_faces_leave_no_entry_in_the_history(shared: tuple[Page, str]) -> None:
+    page, address = shared
+    before = page.evaluate("history.length")
+    for number in range(3):
+        page.locator(".card").nth(number).click()
+        page.wait_for_url(f"{address}#face-{number}")
+        page.locator("dialog .close").click()
+        page.wait_for_url(address)
+        expect(page.locator(".card").nth(number)).to_be_focused()
+    assert page.evaluate("history.length") == before + 1  # Forward opens the last one
+
+
+def test_a_face_that_was_opened_by_its_address_closes_to_the_address_of_the_page(
+    shared: tuple[Page, str],
+) -> None:
+    page, address = shared
+    page.goto("about:blank")
+    page.goto(f"{address}#face-2")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_url(address)
+    expect(page.locator(".card").nth(2)).to_be_focused()
+
+
+def test_a_face_that_is_opened_while_the_browser_goes_back_stays_open(
+    browser: tuple[Page, list[str]], file: Path
+) -> None:
+    page, wrong = browser
+    page.locator(".card").nth(0).click()
+    page.evaluate("""() => {
+        dialog.addEventListener('close', () => cards[1].card.click(), {once: true});
+        dialog.close();
+    }""")
+    page.wait_for_url(f"{file.as_uri()}#face-1")
+    expect(page.locator("dialog .name")).to_have_text(QUOTES)
+    page.keyboard.press("Escape")
+    page.wait_for_url(file.as_uri())
+    expect(page.locator("dialog")).to_be_hidden()
+    assert wrong == []
+
+
+def test_arrows_work_where_the_browser_refuses_more_addresses(
+    browser: tuple[Page, list[str]],
+) -> None:
+    page, wrong = browser
+    page.locator(".card").nth(0).click()
+    page.evaluate("() => { history.replaceState = () => { throw new Error('too many calls'); }; }")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("dialog .name")).to_have_text(QUOTES)
+    assert wrong == ["too many calls"]
+
+
+def test_the_last_of_many_faces_is_in_view_when_it_is_closed(
+    chrome: Browser, tmp_path: Path
+) -> None:
+    record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
+    page, wrong = open_records(chrome, tmp_path, [record] * 60)
+    page.locator(".card").first.click()
+    page.evaluate("for (let number = 1; number < 60; number++) step(1)")
+    page.keyboard.press("Escape")
+    page.wait_for_url((tmp_path / "index.html").as_uri())
+    last = page.locator(".card").last
+    expect(last).to_be_focused()
+    expect(last).to_be_in_viewport()
+    assert wrong == []
+
+
+def test_the_address_of_a_face_opens_nothing_over_all_details(
+    chrome: Browser, tmp_path: Path
+) -> None:
+    record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
+    page, wrong = open_records(chrome, tmp_path, [record] * 2)
+    page.evaluate("""() => new Promise(resolve => {
+        addEventListener('hashchange', resolve);
+        location.hash = '#face-0';
+    })""")
+    expect(page.locator("dialog")).to_be_hidden()
+    assert wrong == []
+
+
+def test_the_result_names_how_large_regions_are(chrome: Browser, tmp_path: Path) -> None:
+    evidence = make_evidence()
+    small = Attributed("happiness", np.array([0.044, 0.0, -0.956]), np.zeros((32, 32)))
+    rounded = Attributed("neutral", np.array([0.046, 0.0, -0.954]), np.zeros((32, 32)))
+    evidence = evidence._replace(targets=[small, rounded])
+    record = save_face(tmp_path, 0, make_view("a.png"), evidence, REGIONS)
+    page, wrong = open_records(chrome, tmp_path, [record])
+    result = page.locator(".gallery .result")
+    expect(result).to_have_text("For happiness: no region with 5% or more. Against it: chin -96%.")
+    page.locator(".gallery select[name=target]").select_option("neutral")
+    expect(result).to_have_text("For neutral: mouth +5%. Against it: chin -95%.")
+    assert wrong == []
 
 
 def test_a_search_without_a_match_offers_all_faces(browser: tuple[Page, list[str]]) -> None:

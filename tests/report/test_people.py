@@ -136,6 +136,18 @@ def test_a_time_is_rounded_before_it_has_minutes(browser: tuple[Page, list[str]]
     assert clocks == ["0:00.0", "0:10.0", "0:59.9", "1:00.0", "2:00.0"]
 
 
+def test_the_scale_of_probabilities_ends_at_its_chart(browser: tuple[Page, list[str]]) -> None:
+    page, _ = browser
+    scale = page.locator(".person .rows.ends").first
+    assert scale.locator("span").all_inner_texts() == ["1", "probability", "0"]
+    ends = scale.locator("span").evaluate_all(
+        "texts => texts.map(text => text.getBoundingClientRect().right)"
+    )
+    right = scale.evaluate("scale => scale.getBoundingClientRect().right")
+    padding = scale.evaluate("scale => parseFloat(getComputedStyle(scale).paddingRight)")
+    assert ends == pytest.approx([right - padding] * 3, abs=0.5)
+
+
 def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> None:
     page, _ = browser
     areas = page.locator(".person").nth(1).locator("svg")

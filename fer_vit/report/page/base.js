@@ -87,7 +87,7 @@ function table(caption, head, rows) {
 /* The largest absolute value, which is the end of a scale from its middle. */
 const endOf = values => Math.max(1e-9, ...values.map(Math.abs));
 
-/* The end of a scale of shares: the same for all faces, so that their bars can be compared. */
+/* The end of a scale of shares: the same for all faces with shares up to a half, so that their bars can be compared. */
 const shareEnd = shares => (endOf(shares) > .5 ? 1 : .5);
 
 /* Signed values as bars on a scale from `-end` to `end`. */

@@ -41,7 +41,6 @@ function drawBox(box, face, form) {
   for (const part of form.querySelectorAll('.attention')) part.hidden = !looks;
   form.querySelector('.map').hidden = looks && !PATCHES;
   form.nextElementSibling.querySelector('p').textContent = meaning[state.mode] ?? '';
-  form.nextElementSibling.querySelector('.pairs').hidden = looks || !face.interactions.length;
   MODES[state.mode].draw(box, face, state);
   const of = face.label ?? `${labels[face.order[0]]}, ${file(face.name)}`;
   box.querySelector('svg').setAttribute('aria-label', `${MODES[state.mode].title}: ${of}`);
@@ -49,17 +48,17 @@ function drawBox(box, face, form) {
 
 /* The result in words: the regions with the largest shares. */
 const NAMED = 3;  // regions of a sentence, at most
-const SMALL = .05;  // shares below which a region is not in a sentence
+const SMALL = 5;  // percent, rounded as shown, below which a region is not in a sentence
 
 function attributionSentence(face, {name, shares}) {
   const named = sign => largest(shares, shares.length)
-    .filter(r => face.boxes[r] && sign * shares[r] >= SMALL)
+    .filter(r => face.boxes[r] && Math.round(100 * sign * shares[r]) >= SMALL)
     .slice(0, NAMED)
     .map(r => `${regions[r]} ${signedPercent(shares[r])}`)
     .join(', ');
   const pro = named(1);
   const contra = named(-1);
-  const parts = [`For ${name}: ${pro || 'no region'}.`];
+  const parts = [`For ${name}: ${pro || `no region with ${SMALL}% or more`}.`];
   if (contra) parts.push(`Against it: ${contra}.`);
   return parts.join(' ');
 }
@@ -123,7 +122,7 @@ function attributionTables(face, {index, shares}) {
   const tables = [withScale(contributions, signedPercent(-end), '0', signedPercent(end))];
   if (index === 0 && face.interactions.length) {
     const rows = face.interactions.slice(0, 2 * ARCS).map(([a, b, logits]) => [`${regions[a]}, ${regions[b]}`, signed(logits)]);
-    tables.push(table('pairs that count more (+) or less (-) together than each alone, in logits', ['pair', 'logits'], rows));
+    tables.push(table('pairs that count more (+) or less (-) together than the sum of each alone, in logits', ['pair', 'logits'], rows));
   }
   return tables;
 }
