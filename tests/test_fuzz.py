@@ -324,6 +324,7 @@ def begins(
     return begins
 
 
+@example(values=[("model.network.backbone", None)])
 @given(values=st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=2))
 @fuzz(10)
 def test_a_config_of_odd_values(values: list[tuple[str, Any]], begins: Callable[..., bool]) -> None:

@@ -12,7 +12,7 @@ from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report.table import difference_text
 from fer_vit.version import __version__
-from fer_vit.wording import escaped, list_names
+from fer_vit.wording import counted, escaped, list_names
 
 ALPHA = 0.05
 MOST_NAMES = 10  # of persons or clips in a line
@@ -144,6 +144,10 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     if study.left_out:
         lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
+    for condition, number in study.without_face.items():
+        if condition not in study.conditions:
+            searched = counted(number, "photo or frame", "photos or frames")
+            lines.append(f"Not compared: {condition}, with no face in {searched}.")
     if study.without_rest:
         lines.append(
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "

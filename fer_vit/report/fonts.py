@@ -112,7 +112,12 @@ def _report(missing: frozenset[str]) -> None:
 
 
 def script_of(character: str) -> str:
-    """Returns the script of a letter by its name in Unicode: "CJK", "Hiragana", "Devanagari"."""
+    """Returns the script of a letter by its name in Unicode: "CJK", "Hiragana", "Devanagari".
+
+    Other characters, such as an emoji, are "symbols".
+    """
+    if unicodedata.category(character)[0] not in "LM":  # letters and marks
+        return "symbols"
     word = unicodedata.name(character, "unnamed").split()[0]
     return word if word == "CJK" else word.capitalize()
 

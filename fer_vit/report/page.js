@@ -151,14 +151,14 @@ function onEntry() {
 
 /* Opens the face of the address, or closes the open one: a link, or the browser's Back. */
 function followAddress() {
-  const number = Number(location.hash.match(ADDRESS)?.[1] ?? NaN);
-  if (!faces[number]) {
+  const named = location.hash.match(ADDRESS);
+  if (!named || !faces[named[1]]) {
     dialog.close();
     return;
   }
   line = () => [...faces.keys()];
   back = () => cards[current].card;
-  step(0, number);
+  step(0, Number(named[1]));
 }
 
 function step(by, from = current) {

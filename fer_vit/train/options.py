@@ -1,7 +1,7 @@
 """The options of fit, validate and test: LightningCLI over a task and FaceDataModule."""
 
 from argparse import ArgumentError
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,15 +181,9 @@ class TrainCLI(LightningCLI):
             )
 
     def before_instantiate_classes(self) -> None:
-        """Checks counts, precision and the network.
-
-        bfloat16 becomes float32 where it would be emulated.
-        """
+        """Checks counts and precision; replaces bfloat16 by float32 where it would be emulated."""
         trainer = self.config.trainer
         check_counts(trainer)
-        network = self.config.model.get("network")
-        if network:
-            check_config(RegionViTConfig(**vars(network)))
         self._leave_out_callbacks(trainer)
         if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(
@@ -221,7 +215,11 @@ class TrainCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Builds everything; raises FerVitError for values of the wrong kind in a configuration."""
+        network = self.config.model.get("network")
         try:
+            if network:
+                names = [item.name for item in fields(RegionViTConfig)]
+                check_config(RegionViTConfig(**{name: network[name] for name in names}))
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"

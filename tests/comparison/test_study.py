@@ -136,12 +136,13 @@ def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Pat
         row = {"path": path, "status": status, "condition": "film", "subject": "s"}
         row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
         rows.append(row)
-    pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"]).to_csv(
-        tmp_path / "faces.csv", index=False
-    )
-    faces = read_predictions(tmp_path / "faces.csv", videos=True)
-    counts = make_study(faces, "condition", "subject").counts()
-    assert counts["film"]["without a face"] == 1
+    table = pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"])
+    assert study(table, tmp_path).counts()["film"]["without a face"] == 1
+    table["condition"] = ["film", "dark", "film", "rest"]
+    compared = study(table, tmp_path)
+    assert [*compared.conditions] == ["film", "rest"]
+    (line,) = [line for line in methods({}, compared, compute_results(compared)) if "dark" in line]
+    assert " 1 photo or frame" in line
 
 
 def clip(path: str, labels: str, condition: str) -> pd.DataFrame:

@@ -155,8 +155,8 @@ def test_the_line_of_missing_characters_names_their_scripts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "fer_vit"):
-        names = [file.name for file in fonts.find_fonts(frozenset("か喜성"))]
+        names = [file.name for file in fonts.find_fonts(frozenset("か喜성😀"))]
     assert names == ["Letters and Kana"]
     (record,) = caplog.records
-    assert "(CJK, Hangul)" in record.getMessage()
+    assert "(CJK, Hangul, symbols)" in record.getMessage()
     assert "か" not in record.getMessage()

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from jsonargparse import capture_parser
+from lightning.pytorch.cli import LightningCLI
 
 from fer_vit import load
 from fer_vit.errors import FerVitError, ModelError
@@ -21,6 +23,8 @@ from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import CROPS, TINY, fails, read, run
 
 MODULE = """
+from dataclasses import dataclass
+
 import torch
 from fer_vit import FERTask
 from fer_vit.model.config import RegionViTConfig
@@ -56,6 +60,16 @@ class Narrow(FERTask):
 class SmallNetwork(FERTask):
     def __init__(self, network: RegionViTConfig = RegionViTConfig(img_size=40), **options):
         super().__init__(network, **options)
+
+
+@dataclass(frozen=True)
+class WiderConfig(RegionViTConfig):
+    width: int = 3
+
+
+class WiderNetwork(FERTask):
+    def __init__(self, network: WiderConfig = WiderConfig(), **options):
+        super().__init__(**options)
 
 
 class FixedNetwork(FERTask):
@@ -269,6 +283,18 @@ def test_the_options_of_the_network_are_listed_with_the_defaults_of_a_class(
     assert defaults.regions == regions
     options = {action.dest for action in parser._actions}
     assert {f"model.network.{field.name}" for field in fields(RegionViTConfig)} <= options
+
+
+def test_the_network_of_a_class_may_have_further_settings(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(cli: TrainCLI) -> None:
+        cli.trainer = SimpleNamespace(strategy=SimpleNamespace(checkpoint_io=None))
+
+    monkeypatch.setattr(LightningCLI, "instantiate_classes", build)
+    words = ["--data.manifest=faces.parquet", "--model.network.regions=[nose]"]
+    cli = TrainCLI("fit", words, "default", None, import_task(f"{module}.WiderNetwork"))
+    assert cli.config.model.network.width == 3
 
 
 def test_load_custom_refuses_checkpoints_of_other_classes(
