@@ -4,6 +4,7 @@ so that a test imports only what it uses.
 
 import atexit
 import gc
+import multiprocessing
 import os
 import runpy
 import signal
@@ -132,6 +133,20 @@ def outside(variable: str, usual: Path, what: str) -> Path:
     if not path.exists():
         pytest.skip(f"{what} is not here: set {variable} to its path")
     return path
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Lets worker processes be copies of this process, with what a test replaced in it.
+
+    They are by default only on Linux, and up to Python 3.13.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system cannot fork")
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
 
 
 @pytest.fixture(autouse=True)

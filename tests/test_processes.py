@@ -114,6 +114,7 @@ def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
     os.close(ready)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_ends_with_the_main_process(number: signal.Signals) -> None:
     listening, alive = os.pipe()  # which ends with the last process that may write to it
@@ -151,6 +152,7 @@ def test_results_come_in_order_from_any_number_of_processes(processes: int) -> N
     assert [*work_in_processes(results_of, tasks, processes)] == expected
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_task_that_kills_its_process_has_no_result_and_others_continue() -> None:
     def work(task: int) -> Iterator[int]:
         if task == 3:
@@ -168,6 +170,7 @@ class TwoArgumentsError(Exception):
         super().__init__(f"{photo}: {reason}")
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_error_that_cannot_be_pickled_has_its_text() -> None:
     def work(task: int) -> Iterator[int]:
         raise TwoArgumentsError("a.jpg", "no light")
@@ -179,6 +182,7 @@ def test_an_error_that_cannot_be_pickled_has_its_text() -> None:
         [*work_in_processes(work, [0], 1)]
 
 
+@pytest.mark.usefixtures("forked")
 def test_results_before_the_death_of_a_process_are_kept() -> None:
     def work(task: int) -> Iterator[int]:
         yield from range(3)
@@ -193,6 +197,7 @@ def test_results_before_the_death_of_a_process_are_kept() -> None:
     ]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
     """As when memory ends for several processes together."""
 
@@ -206,6 +211,7 @@ def test_a_process_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "killed").exists()
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_error_of_a_task_is_raised_and_no_process_stays() -> None:
     def work(task: int) -> Iterator[int]:
         if task == 2:
@@ -223,6 +229,7 @@ def test_an_error_of_a_task_is_raised_and_no_process_stays() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         os._exit(1)

@@ -155,6 +155,7 @@ def test_a_file_that_kills_its_worker_is_a_row(
     ]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 def test_training_names_the_image_that_kills_its_worker(
     verb: str,

@@ -24,7 +24,7 @@ from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
-squares = pytest.mark.usefixtures("usual_landmarks")
+squares = pytest.mark.usefixtures("usual_landmarks", "forked")
 
 
 class Searching(Detector):
