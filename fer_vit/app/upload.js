@@ -58,7 +58,8 @@ form.files.addEventListener('change', () => {
 for (const name of ['dragover', 'drop']) {
   document.addEventListener(name, event => {
     event.preventDefault();
-    if (name === 'drop' && !running) choose(event.dataTransfer.files);
+    const dropped = event.dataTransfer.files;  // none of text
+    if (name === 'drop' && dropped.length && !running) choose(dropped);
   });
 }
 
@@ -215,12 +216,18 @@ async function start(explain = form.explain.checked) {
   running = new AbortController();
   present('busy');
   toggle(true);
+  $('.cancel').focus();
   status.value = 'Sending\u00a0…';
   status.classList.remove('wrong');
   try {
     const response = await fetch('api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
     if (!response.ok) throw new Error(await reason(response));
-    for await (const event of lines(response)) follow(event);
+    let last;
+    for await (const event of lines(response)) {
+      follow(event);
+      last = event.state;
+    }
+    if (last !== 'done') throw new Error('The server stopped before the result.');
   } catch (error) {
     clear();
     present('');

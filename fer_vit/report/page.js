@@ -188,7 +188,8 @@ dialog.addEventListener('close', () => {
   leaveAddress();
 });
 dialog.addEventListener('keydown', event => {
-  if (event.target.matches('select') || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
+  const isMoved = event.target.matches('select, [type=radio]');  // by the same keys
+  if (isMoved || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
   event.preventDefault();
   step(event.key === 'ArrowLeft' ? -1 : 1);
 });

@@ -79,6 +79,24 @@ def test_progress_has_the_time_that_is_left(page: Page) -> None:
     expect(page.locator("output")).to_contain_text("4 min left")
 
 
+def test_a_result_that_does_not_come_is_an_error(page: Page) -> None:
+    page.context.route("**/report", lambda route: route.fulfill(body='{"state":"running"}\n'))
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.locator(".go").click()
+    expect(page.locator("output")).to_have_class("wrong")
+    expect(page.locator(".go")).to_be_enabled()
+
+
+def test_dropped_text_keeps_the_chosen_files(page: Page) -> None:
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.evaluate("""() => {
+        const text = new DataTransfer();
+        text.setData('text/plain', 'words');
+        document.dispatchEvent(new DragEvent('drop', {dataTransfer: text, bubbles: true}));
+    }""")
+    expect(page.locator(".go")).to_be_enabled()
+
+
 def set_clock(page: Page, seconds: float) -> None:
     """Stops the clock of a page at a time."""
     page.evaluate(f"performance.now = () => {1000 * seconds}")

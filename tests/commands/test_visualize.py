@@ -50,8 +50,8 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
-    for table in (tmp_path / "r").glob("*.csv"):
-        numbers = pd.read_csv(table).select_dtypes("float").stack()
+    for name in tables - {"faces.parquet"}:
+        numbers = pd.read_csv(tmp_path / "r" / name).select_dtypes("float").stack()
         assert len(numbers)
         assert all(float(f"{number:.4g}") == number for number in numbers), "digits of shares"
 
