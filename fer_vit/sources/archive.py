@@ -37,6 +37,7 @@ SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
 OUTSIDE = "a name in the archive that leads outside"
 NO_NAME = "an entry of the archive without a name"
+NAMELESS = {"", ".", ".."}  # parts of a path that name no file
 BAD_NAMES = {
     ENAMETOOLONG: NAME_TOO_LONG,
     EILSEQ: "the name in the archive is not possible here",
@@ -139,7 +140,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
             for entry in entries:
                 if _is_large(entry.filename, entry.file_size):
                     left_out[TOO_LARGE] += 1
-                elif not entry.filename:
+                elif _names_nothing(entry.filename):
                     left_out[NO_NAME] += 1
                 elif entry.filename.count("/") > MAX_DEPTH:
                     left_out[NAME_TOO_LONG] += 1
@@ -160,6 +161,11 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
             f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
         ) from error
     return left_out
+
+
+def _names_nothing(name: str) -> bool:
+    """Returns whether an entry is a file without a name; the folder `./` is none."""
+    return not name.endswith("/") and set(name.split("/")) <= NAMELESS
 
 
 class _LimitedGzip(gzip.GzipFile):

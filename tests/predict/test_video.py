@@ -31,7 +31,7 @@ from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 SPEC = CropSpec(size=48)
 ZERO = np.zeros((5, 2))
 CLIP = PhotoInfo("a.mp4")
-squares = pytest.mark.usefixtures("usual_landmarks")
+squares = pytest.mark.usefixtures("usual_landmarks", "forked")
 
 
 def walk(  # noqa: ANN201

@@ -39,7 +39,7 @@ GOOD = ["train/happy/1.png", "train/sad/2.png"]
         (f"train/happy/{'z/' * 2500}3.png", "too long"),
         ("train/happy/1.png/3.png", "of one name"),
         ("train/happy", "of one name"),
-        ("../..", "of one name"),
+        ("../..", "without a name"),
     ],
 )
 def test_one_bad_name_is_counted_and_the_others_are_read(
