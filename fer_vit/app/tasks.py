@@ -62,7 +62,7 @@ REMEDIES = {
     UNREADABLE: (
         "is not a photo that fer-vit can open. Save it as JPEG or PNG, and choose it again."
     ),
-    UNREADABLE_VIDEO: ("is not a clip that fer-vit can open. Save it as MP4, and choose it again."),
+    UNREADABLE_VIDEO: "is not a clip that fer-vit can open. Save it as MP4, and choose it again.",
 }
 """What a user does about a status of a file."""
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together

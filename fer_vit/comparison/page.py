@@ -167,10 +167,10 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
 
 
 def clearness(comparison: Comparison) -> float:
-    """Returns the size of a difference by the width of its interval; -1 without a test."""
+    """Returns the size of a difference by the width of its interval; 0 without a test."""
     test = comparison.test
     if isinstance(test, Missing):
-        return -1.0
+        return 0.0
     difference = test["difference"]
     width = difference["high"] - difference["low"]
     return abs(difference["mean"]) / width if width else math.inf

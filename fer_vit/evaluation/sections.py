@@ -76,10 +76,10 @@ def result_lines(
     sizes = confusion.sum(1)  # (C,)
     frequent = labels[sizes.argmax()]
     share = sizes.max() / sizes.sum()
+    accuracy = interval_text(scores["accuracy"], ".1%", named=True)
     lines = [
-        f"The prediction equals the label for {_in_words(scores['accuracy'], '.1%')} of "
-        f"{sizes.sum():,} faces. Predicting {frequent} for every face has an accuracy of "
-        f"{share:.1%}."
+        f"The prediction equals the label for {accuracy} of {sizes.sum():,} faces. Predicting "
+        f"{frequent} for every face has an accuracy of {share:.1%}."
     ]
 
     recalls = {}
@@ -93,12 +93,12 @@ def result_lines(
     comparison = results.get("comparison")
     if comparison:
         test = comparison["McNemar"]
+        difference = interval_text(comparison["difference"]["accuracy"], "+.1%", named=True)
         lines.append(
             f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
-            f"{_in_words(comparison['difference']['accuracy'], '+.1%')}. Only the model is correct "
-            f"on {test['first']:,}, only the other on {test['second']:,}: p = {test['p']:.2g} "
-            "(McNemar's exact test; where several faces are of one person, not below the p of a "
-            "t test over persons)."
+            f"{difference}. Only the model is correct on {test['first']:,}, only the other on "
+            f"{test['second']:,}: p = {test['p']:.2g} (McNemar's exact test; where several faces "
+            "are of one person, not below the p of a t test over persons)."
         )
     return lines
 
@@ -130,7 +130,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
 
     named = []
     for label in [*rare[:MOST_RARE], *as_often[:MOST_RARE]]:
-        share = _in_words(recalls[label], ".1%")
+        share = interval_text(recalls[label], ".1%", named=True)
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
     if len(rare) > MOST_RARE:
@@ -141,11 +141,6 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
     if len(as_often) > MOST_RARE:
         lines.append(f"Found as often as {last}: {len(as_often) - MOST_RARE:,} more.")
     return lines
-
-
-def _in_words(result: Interval, form: str) -> str:
-    """Returns a result with its interval for a sentence."""
-    return interval_text(result, form).replace("(", "(95% interval ")
 
 
 def scores_section(results: Mapping[str, Any], units: int) -> Section:

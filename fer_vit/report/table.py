@@ -46,8 +46,10 @@ class Interval(TypedDict):
     sd: NotRequired[float | None]  # standard deviation of the persons
 
 
-def interval_text(result: Interval, form: str) -> str:
+def interval_text(result: Interval, form: str, named: bool = False) -> str:
     """Returns a result with its interval as text, each number in a format such as ".3f".
+
+    In a sentence the interval is `named`: "0.5 (95% interval 0.4 to 0.6)".
 
     Numbers with a sign are differences (`difference_text`). Other numbers that are rounded to 0 are
     never negative.
@@ -61,7 +63,8 @@ def interval_text(result: Interval, form: str) -> str:
         return text
     low = write(result["low"], form)
     high = write(result["high"], form)
-    return f"{text} ({low} to {high})"
+    name = "95% interval " if named else ""
+    return f"{text} ({name}{low} to {high})"
 
 
 def is_share_difference(form: str) -> bool:
