@@ -194,8 +194,8 @@ def order_rows(typed: TypedTable) -> IntArray:
         if not np.isnan(moment[first]):
             name += f", {time} {moment[first]:g}"
         raise TableError(
-            f"{typed.table.row_name(second)}: {name} repeats the face or track of row {first + 1}. "
-            "Delete the rows that are there twice."
+            f"{typed.table.row_name(second)}: {name} repeats the face or track of "
+            f"{typed.table.earlier_row_name(first)}. Delete the rows that are there twice."
         )
     return order
 

@@ -240,8 +240,8 @@ def refuse_twice(table: Table, paths: Sequence[str]) -> None:
         if name in first:
             raise FerVitError(
                 f"{table.row_name(row)}: expected one row for each image, but "
-                f"{printable(short(path))} has several, the first in row {first[name] + 1}. Leave "
-                "one."
+                f"{printable(short(path))} has several, the first is "
+                f"{table.earlier_row_name(first[name])}. Leave one."
             )
         first[name] = row
 

@@ -48,12 +48,22 @@ class Table:
 
     def row_name(self, row: int | np.integer[Any]) -> str:
         """Returns the file and number of a row for messages."""
-        number = int(row)
+        path, number = self._find_row(int(row))
+        return f"{path}, row {number} (counted after the head, without blank rows)"
+
+    def earlier_row_name(self, row: int) -> str:
+        """Returns the number and file of a row, for messages that begin with `row_name`."""
+        path, number = self._find_row(row)
+        return f"row {number} of {path.name}"
+
+    def _find_row(self, row: int) -> tuple[Path, int]:
+        """Returns the file of a row, and its number in the file from 1."""
+        number = row
         for path, rows in self.parts.items():
             if number < rows:
-                return _row_name(path, number)
+                return path, number + 1
             number -= rows
-        return _row_name(self.path, number)
+        return self.path, number + 1
 
     def require(self, *names: str) -> None:
         """Raises FerVitError when a column is missing."""
@@ -92,10 +102,6 @@ class Table:
         if not assumed:
             return []
         return [f"{self.path.name}: {', '.join(assumed)}."]
-
-
-def _row_name(path: Path, row: int) -> str:
-    return f"{path}, row {row + 1} (counted after the head, without blank rows)"
 
 
 def read_table(*paths: Path) -> Table:

@@ -443,6 +443,17 @@ def test_a_track_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_both_rows_of_a_repeated_face_are_named_by_their_files(tmp_path: Path) -> None:
+    rows = rows_of(2)
+    parts = [rows[:6], [*rows[6:], rows[7]]]  # the second part has its second row twice
+    for number, part in enumerate(parts):
+        path = tmp_path / f"part-{number:05d}-of-00002.parquet"
+        pd.DataFrame(part).to_parquet(path)
+    words = r"part-00001-of-00002\.parquet, row 7 .* row 2 of part-00001-of-00002\.parquet\."
+    with pytest.raises(FerVitError, match=words):
+        read_predictions(tmp_path, videos=True)
+
+
 @pytest.mark.parametrize(
     "seconds",
     [
