@@ -23,12 +23,12 @@ import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.commands import accept_text
 from fer_vit.errors import as_arguments
-from fer_vit.evaluation.cells import read_numbers
-from fer_vit.evaluation.read import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResults
+from fer_vit.tables.cells import read_numbers
+from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.models import small_model
 

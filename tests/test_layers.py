@@ -19,6 +19,7 @@ LAYERS = [
     {"explain", "report", "store", "face"},
     {"data"},
     {"predict"},
+    {"tables"},
     {"evaluation"},
     {"comparison", "sources", "visualization"},
     {"app", "train"},
@@ -47,8 +48,8 @@ HOMES = {
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
         *(
-            f"evaluation/{name}.py"
-            for name in ("cells", "json_lines", "read", "shape", "text", "workbook")
+            f"tables/{name}.py"
+            for name in ("cells", "json_lines", "layout", "read", "text", "workbook")
         ),
         "predict/tables.py",
         "report/table.py",
@@ -76,7 +77,7 @@ HOMES = {
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/faces.py", "report/html.py"},
     "matplotlib": {"report/charts.py", "report/fonts.py"},
-    "openpyxl": {"evaluation/workbook.py", "report/table.py"},
+    "openpyxl": {"tables/workbook.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

@@ -9,13 +9,14 @@ from fer_vit.app import guard, jobs, server, tasks, uploads
 from fer_vit.commands import predict
 from fer_vit.comparison import statistics
 from fer_vit.data import schema
-from fer_vit.evaluation import join, shape, workbook
+from fer_vit.evaluation import join
 from fer_vit.exporting import calibration
 from fer_vit.face import detectors, headers, image, landmarks
 from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
 from fer_vit.sources import archive, duplicates
+from fer_vit.tables import layout, workbook
 from fer_vit.visualization import writer
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +68,7 @@ QUOTES = {
         ", ".join(sorted(suffix.removeprefix(".") for suffix in listing.VIDEO_SUFFIXES)),
     ],
     "docs/reference/tables.md": [
-        f"{shape.MOST_COLUMNS:,} columns and {shape.MOST_CELLS // MEGA} million cells",
+        f"{layout.MOST_COLUMNS:,} columns and {layout.MOST_CELLS // MEGA} million cells",
         f"{join.LONGEST} characters",
         f"{workbook.MOST_BYTES >> 30} GB when unpacked",
     ],

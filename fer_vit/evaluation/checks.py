@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.cells import distinct_rows
 from fer_vit.evaluation.columns import ROUNDED
 from fer_vit.evaluation.evaluated import Columns
-from fer_vit.evaluation.read import Table
-from fer_vit.evaluation.shape import PATH
 from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.tables.cells import distinct_rows
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.read import Table
 
 FALL = 1.0  # seconds by which times may fall from a frame to the next
 NONE = np.array(None)  # compares with the cells of a column

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fer_vit.errors import TableError, printable, short
-from fer_vit.evaluation.cells import BadCellError, read_names, read_numbers
-from fer_vit.evaluation.read import Table
 from fer_vit.fields import FEATURE, PROBABILITY, SMOOTHED, SMOOTHED_LABEL, table_columns
 from fer_vit.heads import outputs_of
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
+from fer_vit.tables.cells import BadCellError, read_names, read_numbers
+from fer_vit.tables.read import Table
 
 ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
 EXACT_SUM = 0.002  # probabilities as `predict` writes them sum to 1 within this

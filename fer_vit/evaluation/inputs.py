@@ -11,12 +11,12 @@ from fer_vit.evaluation.columns import is_owned
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
-from fer_vit.evaluation.read import is_table
 from fer_vit.evaluation.robustness import AlteredFaces, read_altered
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
+from fer_vit.tables.read import is_table
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.cells import (
+from fer_vit.evaluation.columns import is_output, is_owned
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
+from fer_vit.evaluation.predictions import missing_note
+from fer_vit.faces import as_objects
+from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import HEADS, outputs_of
+from fer_vit.labels import canonical
+from fer_vit.tables.cells import (
     BadCellError,
     find_mark,
     look_alikes,
@@ -22,15 +29,8 @@ from fer_vit.evaluation.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.evaluation.columns import is_output, is_owned
-from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
-from fer_vit.evaluation.predictions import missing_note
-from fer_vit.evaluation.read import Table, is_table, read_table
-from fer_vit.evaluation.shape import PATH
-from fer_vit.faces import as_objects
-from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import HEADS, outputs_of
-from fer_vit.labels import canonical
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.read import Table, is_table, read_table
 from fer_vit.wording import counted, format_counts
 
 LONGEST = 200  # characters of the name of a group or person

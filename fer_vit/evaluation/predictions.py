@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.cells import (
+from fer_vit.evaluation.checks import TypedTable, check_rows, check_times, order_rows
+from fer_vit.evaluation.columns import ROUNDED, column_types, find_labels, is_feature
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
+from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
+from fer_vit.face.image import ImageError, read_image
+from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_objects
+from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
+from fer_vit.geometry import Array, Image, Mask
+from fer_vit.predict.tables import find_tables
+from fer_vit.tables.cells import (
     BadCellError,
     check_magnitude,
     check_whole_cells,
@@ -21,17 +30,8 @@ from fer_vit.evaluation.cells import (
     read_paths,
     read_truth,
 )
-from fer_vit.evaluation.checks import TypedTable, check_rows, check_times, order_rows
-from fer_vit.evaluation.columns import ROUNDED, column_types, find_labels, is_feature
-from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
-from fer_vit.evaluation.read import Table, is_table, read_table
-from fer_vit.evaluation.shape import PATH
-from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
-from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_objects
-from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
-from fer_vit.geometry import Array, Image, Mask
-from fer_vit.predict.tables import find_tables
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.read import Table, is_table, read_table
 from fer_vit.wording import format_counts
 
 BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box

@@ -25,7 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short, suggest
-from fer_vit.evaluation.cells import (
+from fer_vit.evaluation.join import bad_target, check_targets, refuse_twice
+from fer_vit.geometry import Array
+from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
+from fer_vit.tables.cells import (
     AmbiguousMarkError,
     BadCellError,
     find_mark,
@@ -33,11 +36,8 @@ from fer_vit.evaluation.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.evaluation.join import bad_target, check_targets, refuse_twice
-from fer_vit.evaluation.read import Table, read_table
-from fer_vit.evaluation.shape import PATH
-from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
 
 DESCRIBING = ("split", "label", "person")

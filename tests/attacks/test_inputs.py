@@ -19,11 +19,11 @@ from fer_vit.app.api import SentResult
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import FARTHEST, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read import read_table
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
 from fer_vit.predict.people import AngleMean
+from fer_vit.tables.read import read_table
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, run
 

@@ -16,11 +16,11 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import cards, inference
 from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.read import read_table
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import save_network
+from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
 
 MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(

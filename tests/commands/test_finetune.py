@@ -22,7 +22,6 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import inference
-from fer_vit.evaluation.read import read_table
 from fer_vit.exporting.formats import FACE_FILES
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
@@ -30,6 +29,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import CARD
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
+from fer_vit.tables.read import read_table
 from fer_vit.train import recipe
 from fer_vit.train.cli import fit
 from fer_vit.train.recipe import Recipe

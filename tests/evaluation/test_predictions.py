@@ -21,7 +21,7 @@ from fer_vit.evaluation.predictions import (
     leave_out_uncertain,
     read_predictions,
 )
-from fer_vit.evaluation.read import Table
+from fer_vit.tables.read import Table
 
 LABELS = ["neutral", "happiness", "surprise"]
 Row = dict[str, Any]

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.cells import read_numbers, read_paths
-from fer_vit.evaluation.read import is_table, read_table
 from fer_vit.files import check_output
 from fer_vit.report.table import (
     SUFFIXES,
@@ -24,6 +22,8 @@ from fer_vit.report.table import (
     faithfulness_table,
     markdown,
 )
+from fer_vit.tables.cells import read_numbers, read_paths
+from fer_vit.tables.read import is_table, read_table
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [

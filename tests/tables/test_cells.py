@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from fer_vit.evaluation.cells import (
+from fer_vit.tables.cells import (
     TRUTH,
     AmbiguousMarkError,
     BadCellError,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fer_vit.errors import TableError, printable, short
-from fer_vit.evaluation.cells import SPACES
+from fer_vit.tables.cells import SPACES
 
 PATH = "path"  # the column that every table has
 MOST_COLUMNS = 10_000
@@ -21,7 +21,7 @@ def check_regular(path: Path) -> None:
 
 def trim_names(path: Path, cells: pa.Table) -> pa.Table:
     """Returns the table with trimmed names, without columns that have none; refuses equal names."""
-    names = [name.strip(SPACES) for name in cells.column_names]
+    names = [tidy(name) for name in cells.column_names]
     first: dict[str, int] = {}  # the first column of each name
     for index, name in enumerate(names):
         if name in first:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import json_lines, shape, workbook
-from fer_vit.evaluation.read import is_table, read_table
+from fer_vit.tables import json_lines, layout, workbook
+from fer_vit.tables.read import is_table, read_table
 
 ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
 
@@ -220,8 +220,8 @@ def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
 def test_tables_without_measure_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shape, "MOST_COLUMNS", 20)
-    monkeypatch.setattr(shape, "MOST_CELLS", 1000)
+    monkeypatch.setattr(layout, "MOST_COLUMNS", 20)
+    monkeypatch.setattr(layout, "MOST_CELLS", 1000)
     for columns, rows in ((21, 1), (10, 101)):
         frame = pd.DataFrame({f"c{index}": ["x"] * rows for index in range(columns)})
         frame.to_csv(tmp_path / "t.csv", index=False)

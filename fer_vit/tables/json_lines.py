@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fer_vit.evaluation.cells import BATCH, join_chunks, typed_cells
-from fer_vit.evaluation.shape import check_table_size
+from fer_vit.tables.cells import BATCH, join_chunks, typed_cells
+from fer_vit.tables.layout import check_table_size
 
 
 def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from fer_vit.errors import TableError
-from fer_vit.evaluation.cells import SPACES, unescape_column
-from fer_vit.evaluation.shape import PATH, check_first, check_table_size, tidy
 from fer_vit.report.table import csv_value
+from fer_vit.tables.cells import SPACES, unescape_column
+from fer_vit.tables.layout import PATH, check_first, check_table_size, tidy
 
 SNIFFED = 1 << 18  # characters from which the separator is found
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}

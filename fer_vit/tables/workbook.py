@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from fer_vit.errors import TableError, printable, short
-from fer_vit.evaluation.cells import (
+from fer_vit.report.table import NO_EXCEL, csv_value
+from fer_vit.tables.cells import (
     BATCH,
     SPACES,
     cell_text,
@@ -19,8 +20,7 @@ from fer_vit.evaluation.cells import (
     typed_cells,
     unescape_column,
 )
-from fer_vit.evaluation.shape import check_first, check_table_size
-from fer_vit.report.table import NO_EXCEL, csv_value
+from fer_vit.tables.layout import check_first, check_table_size
 
 MOST_BYTES = 2 << 30  # of an unpacked workbook
 

@@ -1,0 +1,1 @@
+"""Reading of tables of users and other programs."""
