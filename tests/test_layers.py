@@ -76,7 +76,9 @@ HOMES = {
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/faces.py", "report/html.py"},
-    "matplotlib": {"report/charts.py", "report/fonts.py"},
+    "matplotlib": {
+        *(f"report/{name}.py" for name in ("face_figures", "fonts", "rendering", "score_figures"))
+    },
     "openpyxl": {"tables/workbook.py", "report/table.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}

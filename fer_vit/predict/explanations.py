@@ -51,7 +51,7 @@ class Explanations:
             ImageError: Its photo can no longer be read.
             FerVitError: The file has another ending.
         """
-        from fer_vit.report import charts  # only here: matplotlib takes a second to load
+        from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
         from fer_vit.report.faces import Attributed
 
         face = self.faces[index]
@@ -64,7 +64,7 @@ class Explanations:
             heat=_to_array(heat),
             probability=float(self.probabilities[index, label]),
         )
-        figure = charts.attribution_figure(
+        figure = face_figures.attribution_figure(
             face_view(face, read_photo(face)), attributed, self.regions
         )
         return finish_figure(figure, file)

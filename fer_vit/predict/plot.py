@@ -73,9 +73,9 @@ def plot_face(face: Face, file: str | Path | None = None) -> Pil.Image:
         face: The face.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+    from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
 
-    figure = charts.prediction_figure(face_view(face, read_photo(face)))
+    figure = face_figures.prediction_figure(face_view(face, read_photo(face)))
     return finish_figure(figure, file)
 
 
@@ -90,9 +90,9 @@ def plot_attention(
         regions: The names of its rows.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+    from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
 
-    figure = charts.attention_figure(face_view(face, read_photo(face)), attention, regions)
+    figure = face_figures.attention_figure(face_view(face, read_photo(face)), attention, regions)
     return finish_figure(figure, file)
 
 
@@ -101,15 +101,15 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
 
     A symbolic link stays: the file that it names is written, in the format of the link's suffix.
     """
-    from fer_vit.report import charts
+    from fer_vit.report import rendering  # only here: matplotlib takes a second to load
 
     if file is not None:
         suffix = Path(file).suffix
         if suffix not in PLOTS:
             raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
         with atomic_write(Path(os.path.realpath(file))) as new:
-            charts.save_figure(figure, new, suffix)
-    return Pil.fromarray(charts.rasterize(figure))
+            rendering.save_figure(figure, new, suffix)
+    return Pil.fromarray(rendering.rasterize(figure))
 
 
 def plot_photos(faces: Faces, limit: int | None = None) -> list[Pil.Image]:

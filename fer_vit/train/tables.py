@@ -12,7 +12,7 @@ from PIL import Image as Pil
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.measures import measure
-from fer_vit.report.charts import draw_confusion, outputs_figure
+from fer_vit.report.score_figures import draw_confusion, outputs_figure
 from fer_vit.report.table import NOTHING, TableWriter, align_columns, share_formats
 
 OUTPUT = "output"

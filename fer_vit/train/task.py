@@ -33,7 +33,7 @@ from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
-from fer_vit.report.charts import draw_confusion
+from fer_vit.report.score_figures import draw_confusion
 from fer_vit.store.folder import read_model
 from fer_vit.train.checks import check_learnable, check_monitored
 from fer_vit.train.log import log_once

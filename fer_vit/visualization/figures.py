@@ -52,27 +52,28 @@ def save_figures(
     options: FigureOptions,
 ) -> None:
     """Writes each figure of a face to `figures/NUMBER-NAME.KIND` in a report's folder."""
-    from fer_vit.report import charts  # only here: matplotlib takes a second to load
+    # only here: matplotlib takes a second to load
+    from fer_vit.report import face_figures
+    from fer_vit.report.rendering import save_figure
 
     regions = model.crop_spec.regions
     target = evidence.targets[0]
     tokens = model.net.layout.tokens_per_region
     figures = {
-        "drives": charts.attribution_figure(view, target, regions),
-        "regions": charts.shares_figure(target, view, regions),
-        "attention": charts.attention_figure(view, evidence.attention, regions, tokens),
+        "drives": face_figures.attribution_figure(view, target, regions),
+        "regions": face_figures.shares_figure(view, target, regions),
+        "attention": face_figures.attention_figure(view, evidence.attention, regions, tokens),
     }
     if MOVEMENTS in evidence.charts:
         shared = fixed_head(model, MOVEMENTS)
-        figures["movements"] = charts.movements_figure(
+        figures["movements"] = face_figures.movements_figure(
             view,
             shared["names"],
             evidence.charts[MOVEMENTS]["values"],
             shared["places"],
             regions,
         )
-    place = folder / "figures"
-    place.mkdir(exist_ok=True)
+    (folder / "figures").mkdir(exist_ok=True)
     for name, figure in figures.items():
-        path = place / f"{number:06d}-{name}.{options.kind}"
-        charts.save_figure(figure, path, path.suffix)
+        path = folder / "figures" / f"{number:06d}-{name}.{options.kind}"
+        save_figure(figure, path, path.suffix)

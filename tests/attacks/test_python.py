@@ -22,7 +22,7 @@ from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.threads import FEW_FACES, compute_in_forks, few_threads
 from fer_vit.processes import ThreadLock
-from fer_vit.report.charts import DRAWING, rasterize, save_figure
+from fer_vit.report.rendering import DRAWING, rasterize, save_figure
 from tests.helpers.processes import PATIENCE
 
 

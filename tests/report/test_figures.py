@@ -8,14 +8,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fer_vit.report.charts import (
+from fer_vit.report.face_figures import (
     attention_figure,
     attribution_figure,
     movements_figure,
-    save_figure,
     shares_figure,
     spread_out,
 )
+from fer_vit.report.rendering import save_figure
 from fer_vit.visualization.figures import FigureOptions
 from tests.helpers.reports import ATTENTION, REGIONS, make_evidence, make_view
 
@@ -24,7 +24,7 @@ TARGET = make_evidence().targets[0]
 NAMES = ["mouth smile left", "jaw open", "nose sneer"]
 FIGURES: dict[str, Callable[[], Figure]] = {
     "drives": lambda: attribution_figure(VIEW, TARGET, REGIONS),
-    "regions": lambda: shares_figure(TARGET, VIEW, REGIONS),
+    "regions": lambda: shares_figure(VIEW, TARGET, REGIONS),
     "attention": lambda: attention_figure(VIEW, ATTENTION, REGIONS),
     "movements": lambda: movements_figure(VIEW, NAMES, [0.8, 0.3, 0.9], [0, 2, 1], REGIONS),
 }
@@ -95,7 +95,7 @@ def test_bars_of_shares_have_the_same_scale_in_all_figures() -> None:
     ends = []
     for share in (0.1, 0.5, 0.51):
         target = TARGET._replace(shares=np.array([share, 0.0, -0.2]))
-        (axes,) = shares_figure(target, VIEW, REGIONS).axes
+        (axes,) = shares_figure(VIEW, target, REGIONS).axes
         ends.append(axes.get_xlim())
         assert axes.get_xticks().tolist() == pytest.approx(
             [-ends[-1][1] / 1.05, 0, ends[-1][1] / 1.05]

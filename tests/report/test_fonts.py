@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontEntry, fontManager
 from matplotlib.ft2font import FT2Font
 
-from fer_vit.report import charts, fonts
+from fer_vit.report import fonts, rendering
 from fer_vit.report.draw import Marked, draw_faces
 
 FOREIGN = "喜"
@@ -107,7 +107,7 @@ def test_line_breaks_need_no_font(caplog: pytest.LogCaptureFixture) -> None:
     drawn_label("a\nb")
     figure = Figure()
     figure.text(0, 0, "a\nm\u00fcde")
-    charts.choose_fonts(figure)
+    rendering.choose_fonts(figure)
     assert fonts.drawn_characters("a\n\tb") == {"a", "b"}
     assert not caplog.records
 
@@ -116,7 +116,7 @@ def test_texts_of_figures_have_a_second_font() -> None:
     figure = Figure()
     plain = figure.text(0, 0, "joy")
     cyrillic = figure.text(0, 1, "радость")
-    charts.choose_fonts(figure)
+    rendering.choose_fonts(figure)
     assert fonts.STANDARD in cyrillic.get_fontfamily()
     assert len(plain.get_fontfamily()) < len(cyrillic.get_fontfamily())
 

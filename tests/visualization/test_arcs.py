@@ -15,7 +15,7 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.report.charts import strongest_pairs
+from fer_vit.report.face_figures import strongest_pairs
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.movements import TABLE, Parameters
 from tests.helpers.training import Faces, Schedule, train_on_faces

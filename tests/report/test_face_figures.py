@@ -8,32 +8,11 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.report.charts import (
-    attention_figure,
-    draw_confusion,
-    prediction_figure,
-    rasterize,
-    strongest_pairs,
-)
 from fer_vit.report.draw import REGION_COLOUR, Attention, FaceView
+from fer_vit.report.face_figures import attention_figure, prediction_figure, strongest_pairs
+from fer_vit.report.rendering import rasterize
 from fer_vit.sources.cartoon import draw_face
 from tests.helpers.faces import make_face
-
-
-def test_the_diagonal_is_dark_where_all_is_right() -> None:
-    right = draw_confusion(np.diag([5, 7, 0]), ["$$", "x_$a_$", "c"])  # a class may have any name
-    wrong = draw_confusion(np.fliplr(np.diag([5, 7, 0])), ["$$", "x_$a_$", "c"])
-    assert right.dtype == np.uint8
-    assert right.shape == wrong.shape
-    blue = np.array([8, 48, 107])  # the dark end of matplotlib's Blues
-
-    def dark(picture: np.ndarray) -> np.ndarray:
-        return np.argwhere(np.abs(picture.astype(int) - blue).sum(-1) < 12).mean(0)
-
-    # Two of three cells are dark: above and left of the middle when on the diagonal, above and
-    # right when not.
-    assert dark(right)[1] < dark(wrong)[1]
-
 
 REGIONS = ("right_eye", "nose", "mouth")
 BOXES = {"right_eye": np.array([8.0, 8, 16, 16]), "mouth": np.array([40.0, 40, 56, 56])}

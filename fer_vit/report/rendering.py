@@ -1,0 +1,60 @@
+"""Fonts of figures of matplotlib, and figures as pictures and files."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from fer_vit.geometry import Image
+from fer_vit.processes import ThreadLock
+from fer_vit.report.fonts import drawn_characters, find_fonts
+
+DRAWING = ThreadLock()
+"""Settings of matplotlib and filters of warnings belong to the process: one thread draws."""
+
+
+def choose_fonts(figure: Figure) -> None:
+    """Gives each text of a figure fonts that have its characters, beside the usual one."""
+    for text in figure.findobj(Text):
+        files = find_fonts(drawn_characters(text.get_text()))
+        if files:
+            text.set_fontfamily([*text.get_fontfamily(), *(file.name for file in files)])
+
+
+@contextmanager
+def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
+    """Draws with settings of matplotlib, and without warnings about glyphs.
+
+    No other setting is restored: another thread may have changed it.
+    """
+    with DRAWING, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # for which find_fonts has a line
+        before = {name: rcParams[name] for name in settings}
+        rcParams.update(settings)
+        try:
+            yield
+        finally:
+            rcParams.update(before)
+
+
+def rasterize(figure: Figure) -> Image:
+    """Returns a figure as an image (H, W, 3), RGB uint8."""
+    choose_fonts(figure)
+    canvas = FigureCanvasAgg(figure)
+    with _drawing({}):
+        canvas.draw()  # type: ignore[no-untyped-call]
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+
+
+def save_figure(figure: Figure, path: Path, suffix: str) -> None:
+    """Saves a figure in the format of a suffix: text stays text in SVG, PDF embeds its fonts."""
+    choose_fonts(figure)
+    with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(path, format=suffix.removeprefix("."))
