@@ -1,6 +1,7 @@
 """The API of jobs and their results: what requests may hold, and what they return."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -298,7 +299,8 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
     options = upload.options
     if options.model and options.model not in jobs.models:
         raise HTTPException(422, f"Expected one of the models {', '.join(jobs.models)}.")
-    if options.end <= options.start:
+    end = math.inf if options.end is None else options.end  # as in `PhotoOptions`
+    if end <= options.start:
         raise HTTPException(422, "Expected an end that is later than the start.")
     return Task(
         folder=folder,
@@ -306,7 +308,7 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
         model=options.model or jobs.models[0],
         table=table,
         report=report,
-        reading={"fps": options.fps, "start": options.start, "end": options.end},
+        reading={"fps": options.fps, "start": options.start, "end": end},
         explain=options.explain,
         outputs=tuple(options.outputs),
     )

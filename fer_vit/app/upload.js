@@ -17,6 +17,13 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/* Moves the focus from a part that has just been hidden, and would lose it to the page. */
+function keepFocus(target) {
+  const focused = document.activeElement;
+  const isKept = focused !== document.body && focused.checkVisibility() && !focused.disabled;
+  if (!isKept) target.focus({preventScroll: true});
+}
+
 /* States what is wrong; an empty text: nothing. */
 function refuse(text) {
   status.value = text;
@@ -83,6 +90,7 @@ async function turnOn() {
     camera.hidden = false;
     refuse('');
     present('shooting');
+    keepFocus($('.shoot'));
   } catch {
     if (request !== requests) return;
     stop(video.srcObject);
@@ -96,7 +104,10 @@ function turnOff() {
   camera.hidden = true;
   present('');
 }
-$('.off').addEventListener('click', turnOff);
+$('.off').addEventListener('click', () => {
+  turnOff();
+  keepFocus($('.on'));
+});
 $('.shoot').addEventListener('click', () => {
   const canvas = element('canvas', {width: video.videoWidth, height: video.videoHeight});
   canvas.getContext('2d').drawImage(video, 0, 0);
@@ -239,7 +250,9 @@ async function start(explain = form.explain.checked) {
   if (again) {
     again = false;
     start(false);
+    return;
   }
+  keepFocus(form.classList.contains('done') ? $('.result h2') : $('.go'));
 }
 
 function toggle(busy) {

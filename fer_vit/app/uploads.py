@@ -60,7 +60,9 @@ class Options(BaseModel):
         None, gt=0, le=1000, description="Frames of a clip per second; left out: all."
     )
     start: float = Field(0, ge=0, le=1e6, description="Second of a clip at which to start.")
-    end: float = Field(1e6, ge=0, le=1e6, description="Second of a clip at which to end.")
+    end: float | None = Field(
+        None, ge=0, le=1e6, description="Second of a clip at which to end; left out: its end."
+    )
     explain: bool = Field(
         True, description="Whether a report explains the faces; without, it has only tables."
     )

@@ -84,6 +84,7 @@ form.addEventListener('input', filterFromTop);
 document.querySelector('.none button').addEventListener('click', () => {
   form.reset();
   filterFromTop();
+  form.text.focus();  // the button is hidden
 });
 form.addEventListener('submit', event => event.preventDefault());
 
@@ -184,7 +185,10 @@ dialog.querySelector('.after').addEventListener('click', () => step(1));
 dialog.querySelector('.close').addEventListener('click', () => dialog.close());
 dialog.addEventListener('click', event => { if (event.target === dialog) dialog.close(); });
 dialog.addEventListener('close', () => {
-  back().focus();
+  const home = back();
+  home.focus();
+  const isHidden = document.activeElement !== home;  // by the filter, which can change
+  if (isHidden) form.text.focus();
   leaveAddress();
 });
 dialog.addEventListener('keydown', event => {

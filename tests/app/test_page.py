@@ -232,6 +232,17 @@ def test_a_result_leaves_one_line_of_the_form(page: Page) -> None:
     expect(page.locator(".go")).to_be_visible()
 
 
+def test_the_focus_moves_to_the_result_or_back_to_the_form(page: Page) -> None:
+    page.locator("input[type=file]").set_input_files([PHOTO])
+    page.locator(".go").press("Enter")
+    page.locator(".cancel").press("Enter")
+    expect(page.locator(".go")).to_be_focused()
+    page.get_by_text("Options", exact=True).press("Enter")
+    page.locator("[name=explain]").press("Space")  # such a job has a result at once
+    page.locator(".go").press("Enter")
+    expect(page.get_by_role("heading", name="Result")).to_be_focused()
+
+
 def test_files_without_a_face_have_no_table_and_leave_the_form_open(page: Page) -> None:
     page.evaluate(f"show({json.dumps(DONE | {'messages': [], 'photos': [], 'html': False})})")
     expect(page.locator(".messages .wrong")).to_be_visible()

@@ -241,6 +241,21 @@ def test_keys_walk_from_face_to_face_and_back_to_the_gallery(opened_face: Page) 
     expect(opened_face.locator(".card").nth(3)).to_be_focused()
 
 
+def test_the_focus_goes_to_the_filter_that_hides_the_open_card(
+    browser: tuple[Page, list[str]],
+) -> None:
+    page, wrong = browser
+    name = page.locator("[name=text]")
+    name.fill("no such name")
+    page.evaluate("location.hash = '#face-1'")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(name).to_be_focused()
+    page.get_by_role("button", name="Show all faces").press("Enter")
+    expect(name).to_be_focused()
+    assert wrong == []
+
+
 @pytest.fixture
 def opened_exchange(browser: tuple[Page, list[str]]) -> Iterator[Page]:
     """The page that shows how regions of the first face exchange information."""
