@@ -21,7 +21,8 @@ from tqdm import tqdm
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
-from fer_vit.sources.common import hold_out, not_found
+from fer_vit.sources.errors import not_found
+from fer_vit.sources.splits import hold_out
 
 # the labels 0 to 7
 NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")

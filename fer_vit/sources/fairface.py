@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import not_found, read_text_table
+from fer_vit.sources.errors import not_found
+from fer_vit.sources.text_tables import read_text_table
 
 # by the annotators: an age group, female or male, one of seven races
 ATTRIBUTES = ("age", "gender", "race")

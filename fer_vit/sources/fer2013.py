@@ -16,7 +16,9 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
-from fer_vit.sources.common import bad_line, missing_splits, not_found, read_text_table
+from fer_vit.sources.errors import bad_line, not_found
+from fer_vit.sources.splits import missing_splits
+from fer_vit.sources.text_tables import read_text_table
 
 # the labels 0 to 6 of the table
 NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")

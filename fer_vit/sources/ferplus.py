@@ -23,7 +23,8 @@ from fer_vit.data.manifest import have_ties
 from fer_vit.data.schema import VOTES, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import bad_line, not_found, read_text_table
+from fer_vit.sources.errors import bad_line, not_found
+from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted
 
 # the columns of votes

@@ -25,8 +25,9 @@ from fer_vit.evaluation.join import match_paths
 from fer_vit.files import as_text
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
-from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
+from fer_vit.sources.errors import not_found
 from fer_vit.sources.layout import Layout, find_layout, split_names
+from fer_vit.sources.splits import PERSON, hold_out, missing_splits
 from fer_vit.sources.targets import TargetTable, read_targets
 from fer_vit.wording import counted, list_names
 

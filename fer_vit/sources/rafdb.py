@@ -14,7 +14,9 @@ import os
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.sources.common import bad_line, hold_out, not_found, read_text_table
+from fer_vit.sources.errors import bad_line, not_found
+from fer_vit.sources.splits import hold_out
+from fer_vit.sources.text_tables import read_text_table
 
 NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABELS = {str(number): name for number, name in enumerate(NAMES, 1)}

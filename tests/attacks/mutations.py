@@ -83,7 +83,7 @@ MUTATIONS = [
     ),
     Mutation(
         "prepare counts and names a file that kills its worker",
-        "fer_vit/sources/common.py",
+        "fer_vit/sources/landmarks.py",
         "            crashed.append(row.name)\n",
         "",
         "tests/commands/test_hostile.py::test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it",

@@ -1,0 +1,33 @@
+"""Errors of data sets that are missing or damaged."""
+
+from pathlib import Path
+
+from fer_vit.errors import FerVitError, short
+from fer_vit.listing import system_entry
+
+
+def not_found(root: Path, expected: str) -> FerVitError:
+    """Returns the error for a root without the data set, with the content of the root."""
+    names = []
+    for path in root.glob("*"):
+        if not system_entry(path.name):
+            names.append(path.name)
+    if names:
+        actual = short(", ".join(sorted(names)))
+    elif root.is_dir():
+        actual = "an empty folder"
+    elif root.is_file():
+        actual = "a file"
+    else:
+        actual = "no such folder"
+    return FerVitError(
+        f"Expected {expected} in {root}, but got {actual}. See data/README.md for the layout."
+    )
+
+
+def bad_line(path: Path, line: int, expected: str, actual: str) -> FerVitError:
+    """Returns the error for an invalid line of a table."""
+    return FerVitError(
+        f"{path}, line {line}: expected {expected}, but got `{short(actual)}`. Restore the file as "
+        "distributed."
+    )

@@ -1,0 +1,60 @@
+"""Splits that a data set lacks: held-out images or persons, and notes."""
+
+import os
+import zlib
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
+
+PERSON = "person"  # the column with the identity, in data sets that have it
+
+
+def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
+    """Moves a tenth of the training images of every class into each of `splits`.
+
+    Where persons are known, a tenth of the persons moves instead. The CRC-32 of the name of the
+    image or person decides, so the choice is the same on every machine. A small class gives one
+    image as long as train keeps one. Rows keep their order; a note reports the change.
+    """
+    # the names of what moves as a whole: persons, or the images of a class
+    units: dict[str | None, set[str]] = defaultdict(set)
+    for row in reading.rows:
+        if row.split == "train":
+            group = None if PERSON in row.extra else row.label
+            units[group].add(_unit(row))
+    if not units:
+        return reading
+
+    moved: dict[str, Split] = {}
+    for group_names in units.values():
+        names = sorted(group_names, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
+        tenth = max(1, round(len(names) / 10))
+        tenth = min(tenth, (len(names) - 1) // len(splits))
+        for number, split in enumerate(splits):
+            for name in names[number * tenth : (number + 1) * tenth]:
+                moved[name] = split
+
+    rows = []
+    for row in reading.rows:
+        if row.split == "train":
+            row = replace(row, split=moved.get(_unit(row), "train"))
+        rows.append(row)
+    what = "the persons" if PERSON in reading.extra else "every class"
+    note = (
+        f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}: choose "
+        "the model by val, read test once."
+    )
+    return replace(reading, rows=rows, notes=[*reading.notes, note])
+
+
+def _unit(row: Row) -> str:
+    """Returns the name of the person, else of the image."""
+    return row.extra.get(PERSON, row.name)
+
+
+def missing_splits(rows: list[Row], root: Path) -> list[str]:
+    """Returns a note for each split without rows."""
+    missing = set(SPLITS) - {row.split for row in rows}
+    return [f"No {split} split in {root}." for split in SPLITS if split in missing]

@@ -1,0 +1,38 @@
+"""Text tables of data sets, as distributed."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from fer_vit.sources.errors import bad_line
+
+
+def read_text_table(
+    path: Path, columns: tuple[str, ...], header: bool = True, separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number (from 1) and the cells by column of each line that is not blank.
+
+    Names of columns become lower case. Yields nothing without a file. Without a header, the table
+    has the given columns. Raises FerVitError when a column is missing, or a line has another number
+    of cells.
+    """
+    if not path.is_file():
+        return
+    required = {name.lower() for name in columns}
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        lines = filter(None, reader)  # without blank lines
+        try:
+            first_line = next(lines, ()) if header else columns
+            names = [name.strip().lower() for name in first_line]
+            if not required <= set(names):
+                raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
+            for line in lines:
+                number = reader.line_num
+                if len(line) != len(names):
+                    actual = separator.join(line)
+                    raise bad_line(path, number, f"{len(names)} columns", actual)
+                cells = [cell.strip() for cell in line]
+                yield number, dict(zip(names, cells, strict=True))
+        except csv.Error as error:
+            raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error
