@@ -67,10 +67,11 @@ def app(
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
         with server, closing(Worker(models, work)) as worker:
             ready = worker.wait()
-            print(f"Open {address} (Ctrl-C ends it)", flush=True)
             sys.addaudithook(refuse_network)
             page = create_app(Jobs(folder, models, worker, ready), names, behind_proxy)
             with suppress(KeyboardInterrupt), serving(page, server) as thread:
+                # Only now does Ctrl-C end it with the status 0.
+                print(f"Open {address} (Ctrl-C ends it)", flush=True)
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit
 

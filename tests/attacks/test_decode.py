@@ -51,6 +51,7 @@ def growth(work: Callable[[], object]) -> int:
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=measure, args=(work, sender))
     process.start()
+    sender.close()  # so that the end of the process is the end of the pipe
     grown: int = receiver.recv()
     process.join()
     return grown

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import requests
 
-from tests.helpers.processes import PATIENCE
+from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.videos import write_video
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    clip = write_video(tmp_path / "clip.mp4", [picture] * 300, [n / 5 for n in range(300)])
+    clip = write_video(tmp_path / "clip.mp4", [picture] * 300, range(300))  # it outlasts the test
     log = tmp_path / "log"
     command = [sys.executable, "-m", "cli", "live", str(clip), "--port", "0"]
     with log.open("wb") as file:
@@ -39,14 +39,14 @@ def test_viewers_that_read_nothing_take_little_memory(tmp_path: Path) -> None:
         )
     clients = []
     try:
-        end = time.monotonic() + PATIENCE
-        while not (address := re.search(r"http://localhost:(\d+)", log.read_text())):
+
+        def served() -> re.Match[str] | None:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        page = address[0]
-        while not requests.get(f"{page}/live/newest").json().get("picture"):
-            assert time.monotonic() < end
+            return re.search(r"http://localhost:(\d+)\s", log.read_text())
+
+        address = wait_until(served)
+        page = address[0].strip()
+        wait_until(lambda: requests.get(f"{page}/live/newest").json().get("picture"))
         before = psutil.Process(process.pid).memory_info().rss
         for _ in range(VIEWERS):
             client = socket.create_connection(("127.0.0.1", int(address[1])), timeout=PATIENCE)

@@ -38,7 +38,8 @@ def kill_workers(server: psutil.Process) -> None:
 
     def runs(worker: psutil.Process) -> bool:
         with suppress(psutil.NoSuchProcess):
-            return worker.status() != psutil.STATUS_ZOMBIE  # until the server looks at it
+            # A zombie, until the server looks at it: its other threads may end after the first.
+            return worker.status() != psutil.STATUS_ZOMBIE or worker.num_threads() > 1
         return False
 
     killed = []
@@ -72,4 +73,4 @@ def test_a_worker_that_is_killed_at_any_moment_is_replaced(server: Server) -> No
             if answer.ok and "id" in answer.json():
                 requests.delete(f"{server.address}/results/{answer.json()['id']}")
     assert send("predict").json()[0]["label"] == "happiness"
-    assert process.num_fds() <= descriptors + 5
+    wait_until(lambda: process.num_fds() <= descriptors + 5)  # connections close a moment later

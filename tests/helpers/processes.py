@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PATIENCE = 300.0
 """Seconds to wait for what must happen: far more than it takes,
@@ -9,12 +12,13 @@ since other work may slow it down.
 """
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    """Waits for a condition; fails after `PATIENCE`."""
+def wait_until(condition: Callable[[], T | None]) -> T:
+    """Waits until a condition holds, and returns its value; fails after `PATIENCE`."""
     end = time.monotonic() + PATIENCE
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < end, f"still not so after {PATIENCE:.0f} seconds"
         time.sleep(0.01)
+    return value
 
 
 def squares(number: int) -> Iterator[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fer_vit.app.jobs import MAX_WORKER_GROWTH, Event, Task, resident_memory
-from tests.helpers.processes import PATIENCE
+from tests.helpers.processes import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,10 +48,12 @@ def started(temporary: Path, *words: str) -> Server:
     command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
-    while not (address := re.search(r"Open (http://\S+)", log.read_text())):
+
+    def address() -> re.Match[str] | None:
         assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    return Server(address[1], log, temporary, process)
+        return re.search(r"Open (http://\S+) ", log.read_text())
+
+    return Server(wait_until(address)[1], log, temporary, process)
 
 
 @contextmanager
@@ -89,9 +91,10 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
         if order == "hang":
             time.sleep(600)
         if order == "eat":
-            pages = bytearray(4 * MAX_WORKER_GROWTH)
+            pages = bytearray(2 * MAX_WORKER_GROWTH)
             for at in range(0, len(pages), 4096):
                 pages[at] = 1
+            time.sleep(600)  # until it is killed, however late
         pipe.send({"state": "done"})
 
 
