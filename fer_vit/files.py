@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
@@ -29,6 +30,8 @@ MARK = "made-by-fer-vit"
 """A file in each scratch folder: a folder that another user has renamed has none,
 and is not removed.
 """
+VIEW_FILES = frozenset((".ds_store", "desktop.ini", "thumbs.db"))
+"""Files, in lower case, that programs write into folders that they show. They are no content."""
 ATTEMPTS = 100  # to make a folder whose parents other processes remove
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux' renameat2: paths are relative to the working directory;
@@ -40,10 +43,11 @@ two names change places at once.
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
     """Yields a temporary path; its content replaces `path` when the block ends without an error.
 
-    Readers see the old version or the new one. A folder is missing for a moment between two renames
-    where the system cannot exchange two names: outside Linux, and on some network file systems. A
-    failure to write raises FerVitError that ends with `advice`, as does, without `overwrite`, a
-    file that exists in the meantime.
+    A link at `path` is replaced, too, and not followed: another user may have made it. Readers see
+    the old version or the new one. A folder is missing for a moment between two renames where the
+    system cannot exchange two names: outside Linux, and on some network file systems. A failure to
+    write raises FerVitError that ends with `advice`, as does, without `overwrite`, a file that
+    exists in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
@@ -203,27 +207,37 @@ def user_text(path: str | Path, remedy: str = "Make it readable, or name another
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 
-    Empty folders are accepted. A folder is only replaced if it contains nothing but `names`, the
-    files that the command writes; without `names` any folder is replaced.
+    Args:
+        path: The file to write; with `names`, the folder. An empty folder counts as none.
+        overwrite: Whether an existing output may be replaced.
+        names: What the command writes into the folder, as patterns of `fnmatch`. A folder with
+            anything else is not replaced.
     """
     if path.name == "-":
         raise FerVitError(
             "Expected a file or folder to write, but got `-`. Name one, such as faces.csv."
         )
     remove_stale(path)
-    entries = os.listdir(path) if path.is_dir() else []
+    if path.is_dir() and not names:
+        raise FerVitError(f"Expected a file, but {path} is a folder. Choose another name.")
+    entries = _entries(path) if path.is_dir() else []
     is_file = os.path.lexists(path) and not path.is_dir()  # a link to nothing is one, too
     if names and is_file:
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     if (entries or is_file) and not overwrite:
         raise FerVitError(f"{path} {EXISTS}")
-    foreign = {*entries} - {*names}
-    if names and foreign:
+    foreign = [entry for entry in entries if not any(fnmatchcase(entry, name) for name in names)]
+    if foreign:
         raise FerVitError(
             f"{path} contains {min(foreign)}, which would be deleted. Choose another folder."
         )
     with scratch_folder(path):
         pass
+
+
+def _entries(folder: Path) -> list[str]:
+    """Returns the names in a folder, without what programs write that show it."""
+    return [name for name in os.listdir(folder) if name.lower() not in VIEW_FILES]
 
 
 def check_beside(output: Path, folders: Iterable[Path]) -> None:

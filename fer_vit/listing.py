@@ -126,6 +126,27 @@ def result_kind(folder: Path) -> str | None:
     return None
 
 
+def check_runs(folder: Path, *runs: str) -> None:
+    """Raises FerVitError for a folder that a command cannot complete.
+
+    It is a file, or has content and no result of the command.
+
+    Args:
+        folder: The output of a command that resumes its runs.
+        runs: Patterns of `glob` for the results of the command.
+    """
+    if folder.is_file():
+        raise FerVitError(f"Expected a folder, but {folder} is a file. Choose another name.")
+    if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in runs):
+        return
+    entries = [name for name in os.listdir(folder) if system_entry(name) is None]
+    if entries:
+        raise FerVitError(
+            f"{folder} contains {min(entries)} and no results of this command. Choose another "
+            "folder."
+        )
+
+
 @dataclass(frozen=True)
 class Listing:
     """The content of a folder, at any depth and in order."""

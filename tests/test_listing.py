@@ -12,6 +12,7 @@ from fer_vit.listing import (
     MEDIA_SUFFIXES,
     PHOTO_SUFFIXES,
     VIDEO_SUFFIXES,
+    check_runs,
     list_folder,
     system_entry,
     unread_notes,
@@ -187,3 +188,25 @@ def test_pictures_of_results_are_no_photos(file: str, content: str, tmp_path: Pa
     photo = tmp_path / "out" / "photos" / "1.jpg"
     for named in (photo, photo.parent, f"{tmp_path}/out/photos/*.jpg"):
         assert find_inputs([named]).files == [photo], "results that are named"
+
+
+@pytest.mark.parametrize(
+    ("files", "accepted"),
+    [
+        ([], True),
+        (["a-1/seed0/val.json"], True),
+        (["a-1/seed0/val.json", "notes.txt"], True),
+        ([".DS_Store", "Thumbs.db", ".runs.csv.01234567.part/new"], True),
+        (["notes.txt"], False),
+        (["a-1/notes.txt"], False),
+    ],
+)
+def test_a_folder_with_other_files_alone_is_not_completed(
+    files: list[str], accepted: bool, tmp_path: Path
+) -> None:
+    touch(tmp_path, *files)
+    if accepted:
+        check_runs(tmp_path, "training", "*/seed*")
+        return
+    with pytest.raises(FerVitError, match="no results of this command"):
+        check_runs(tmp_path, "training", "*/seed*")

@@ -19,6 +19,7 @@ from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
+from fer_vit.listing import check_runs
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -67,6 +68,7 @@ def crossvalidate(
         The scores, as in results.json.
     """
     check_number("folds", folds, 2, 100)
+    check_runs(output, "training/*/fold*", "evaluation/results.json")
     check_output(output / "evaluation", overwrite, EVALUATION_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     rows = Manifest.read(manifest).split("train")

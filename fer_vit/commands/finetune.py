@@ -19,6 +19,7 @@ from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
+from fer_vit.exporting.formats import find_format
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
@@ -97,7 +98,8 @@ def finetune(
     is_resumed = newest_checkpoint(output.glob(f"{logs}/*/checkpoints")) is not None
     is_exported = not exported.exists() or exported.read_text("utf-8") == key
     if not (is_resumed and is_exported):
-        check_output(model, overwrite)  # an existing model was trained on other faces
+        # an existing model was trained on other faces
+        check_output(model, overwrite, find_format(model).files)
     if overwrite or not model.exists():
         options = {"data.manifest": str(manifest), "model.init": start}
         best = recipe.fit(output, logs, options, resume=not overwrite)

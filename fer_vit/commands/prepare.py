@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
-from fer_vit.data.shards import parse_shard_name
+from fer_vit.data.shards import SHARD_NAMES
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import DETECTORS, DetectorName
 from fer_vit.faces import NOT_FOUND
@@ -210,20 +210,12 @@ def _check_arguments(
             raise FerVitError(
                 "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."
             )
-        if not _may_hold_shards(out):
+        if not out.name or out.suffix == ".parquet":
             raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
+        check_output(out, overwrite, [SHARD_NAMES])
     else:
         schema.check_manifest_name(out)
-    check_output(out, overwrite)
-
-
-def _may_hold_shards(out: Path) -> bool:
-    """Returns whether a path is new or a folder that has only shards, which may be replaced."""
-    if not out.name or out.suffix == ".parquet" or out.is_symlink():
-        return False
-    if not out.exists():
-        return True
-    return out.is_dir() and all(parse_shard_name(path.name) is not None for path in out.iterdir())
+        check_output(out, overwrite)
 
 
 def _with_landmarks(

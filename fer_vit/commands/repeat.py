@@ -15,6 +15,7 @@ from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, check_output, check_permission, json_text
+from fer_vit.listing import check_runs
 from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown, share_formats
 from fer_vit.train.recipe import Recipe
 
@@ -60,7 +61,9 @@ def repeat(
         The rows of the table: `mean`, `sd` and `values` of each score.
     """
     check_number("seeds", seeds, 1, 1000)
-    check_runs(output)
+    check_runs(output, "*/seed*")
+    check_output(output / "runs.csv", overwrite=True)
+    check_output(output / "results.md", overwrite=True)
     recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]
     rows = Manifest.read(manifest).split(split)
     if not len(rows):
@@ -97,15 +100,6 @@ def repeat(
     write_runs(output, runs, results)
     LOGGER.info(f"{align_columns(table_rows(results))}\nWritten to {output}: results.md, runs.csv")
     return results
-
-
-def check_runs(output: Path) -> None:
-    """Raises FerVitError for a folder that cannot be written or has other content than runs."""
-    if output.is_file():
-        raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
-    if output.is_dir() and any(output.iterdir()) and not any(output.glob("*/seed*")):
-        raise FerVitError(f"{output} holds other files. Choose another folder.")
-    check_output(output / "runs.csv", overwrite=True)
 
 
 def read_runs(output: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Pictures of predicted faces, in the photos that are read again."""
 
-import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -97,17 +96,14 @@ def plot_attention(
 
 
 def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
-    """Saves a figure of matplotlib, if a file is given, and returns it as a picture.
-
-    A symbolic link stays: the file that it names is written, in the format of the link's suffix.
-    """
+    """Saves a figure of matplotlib, if a file is given, and returns it as a picture."""
     from fer_vit.report import rendering  # only here: matplotlib takes a second to load
 
     if file is not None:
         suffix = Path(file).suffix
         if suffix not in PLOTS:
             raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
-        with atomic_write(Path(os.path.realpath(file))) as new:
+        with atomic_write(Path(file)) as new:
             rendering.save_figure(figure, new, suffix)
     return Pil.fromarray(rendering.rasterize(figure))
 

@@ -24,6 +24,7 @@ from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
+from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
 from fer_vit.predict.people import People
@@ -208,7 +209,7 @@ def check_tables(
     planned = {table.name for table in plan}
     existing = set()
     if folder.is_dir():
-        existing = {name for name in os.listdir(folder) if not name.startswith(".")}
+        existing = {name for name in os.listdir(folder) if system_entry(name) is None}
     unexpected = existing - planned
     if unexpected:
         raise FerVitError(

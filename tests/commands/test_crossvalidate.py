@@ -95,6 +95,15 @@ def test_crossvalidate_refuses(
     assert before == {path for path in output.rglob("*") if path.is_file()}
 
 
+def test_a_folder_with_other_files_is_refused_before_training(
+    drawn: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "notes.txt").touch()
+    command = ("crossvalidate", drawn / "faces.parquet", "--config", config, "--output", tmp_path)
+    assert "notes.txt" in fails(capsys, *command)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_an_interrupted_run_resumes_with_the_same_scores(
     drawn: Path,
     config: Path,
