@@ -98,6 +98,7 @@ NO_LINES = """
 import os, sys
 from pathlib import Path
 import numpy as np
+import onnxruntime  # which starts a thread
 from fer_vit.face.yunet import find_by_network
 image = np.zeros((96, 160, 3), np.uint8)
 before = len(os.listdir("/proc/self/task"))
