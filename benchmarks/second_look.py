@@ -36,12 +36,12 @@ from benchmarks.finder import (
 from benchmarks.machine import machine, run_main
 from fer_vit.face.crop import warp
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import SURE, YuNet
+from fer_vit.face.detectors import SURE_SCORE, YuNet
 from fer_vit.face.landmarks import (
-    DOUBT,
     FACE_OUTPUT,
     FILE,
     INPUT_SIDE,
+    MIN_FACE_LOGIT,
     network_input,
     refine_landmarks,
 )
@@ -194,10 +194,10 @@ def table(sets: dict[str, list[Candidate]], weights: Array, bias: float) -> str:
             kept = {True: 0, False: 0}
             count = {True: 0, False: 0}
             for row in rows:
-                if minimum <= row.score < SURE:
+                if minimum <= row.score < SURE_SCORE:
                     logit = float((row.features @ weights).mean() + bias)
                     count[row.true] += 1
-                    kept[row.true] += logit >= DOUBT
+                    kept[row.true] += logit >= MIN_FACE_LOGIT
             cells.append(f"{kept[True]} of {count[True]}, {kept[False]} of {count[False]}")
         lines.append(f"| {minimum:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from fer_vit.fields import INTERVALS, MANIFEST, PEOPLE, Field, all_face_fields
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.module import NETWORK
+from fer_vit.train.module import DEFAULT_NETWORK
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
@@ -208,7 +208,7 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
         key = f"{prefix}.{name}"
         if key in FILLED_IN or key in own_section:
             continue
-        value = getattr(NETWORK, name) if kind is RegionViTConfig else parameter.default
+        value = getattr(DEFAULT_NETWORK, name) if kind is RegionViTConfig else parameter.default
         default = "required" if value is parameter.empty else describe_default(value)
         values = describe_kind(parameter.annotation)
         settings.append(Setting(key, values, default, meanings.get(name, "")))

@@ -187,8 +187,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
-MANY = 16  # more names are no help in a message
-NEAREST = 5
+MAX_KNOWN_NAMES = 16  # more names are no help in a message
+NEAREST_NAMES = 5
 
 
 def known_names(name: str, known: Iterable[str]) -> str:
@@ -197,9 +197,9 @@ def known_names(name: str, known: Iterable[str]) -> str:
     All are named if they are few; of many, the nearest ones and the number of all.
     """
     names = list(known)
-    if len(names) <= MANY:
+    if len(names) <= MAX_KNOWN_NAMES:
         return ", ".join(names)
-    nearest = get_close_matches(name, names, NEAREST, cutoff=0.3) or names[:NEAREST]
+    nearest = get_close_matches(name, names, NEAREST_NAMES, cutoff=0.3) or names[:NEAREST_NAMES]
     return f"{', '.join(nearest)} and {len(names) - len(nearest):,} others"
 
 

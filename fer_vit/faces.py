@@ -32,11 +32,11 @@ FIRST_FRAME = "animated: only the first frame is read"
 READ = (OK, NO_FACE, FIRST_FRAME)
 """The statuses of readable images."""
 
-SMALL = 30  # size in pixels below which labels are unreliable
+SMALL_SIZE = 30  # size in pixels below which labels are unreliable
 TURNED = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
 WARNINGS = {
-    "small face": f"faces are below {SMALL} pixels: their labels are unstable",
+    "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
@@ -371,7 +371,7 @@ class Faces(Sequence["Face"]):
         """Which faces (N,) each of `WARNINGS` applies to."""
         turned: Mask = np.any(np.abs(self.angles) > TURNED, axis=1)  # not without a pose
         uncertain = are_uncertain(self.score, self.scheme.sure_score)
-        return {"small face": self.size < SMALL, "turned head": turned, UNCERTAIN: uncertain}
+        return {"small face": self.size < SMALL_SIZE, "turned head": turned, UNCERTAIN: uncertain}
 
     @property
     def warning(self) -> Objects:

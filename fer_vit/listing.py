@@ -66,25 +66,25 @@ as patterns for any case.
 # a group for each entry, named by its index
 _GROUPS = [f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)]
 _SYSTEM = re.compile("|".join(_GROUPS), re.IGNORECASE)
-HIDDEN = "other hidden entries"
+OTHER_HIDDEN = "other hidden entries"
 
 
 def system_entry(name: str) -> str | None:
     """Returns the pattern of a name that no user gave, else None.
 
-    It is `HIDDEN` for others with a dot at the start.
+    It is `OTHER_HIDDEN` for others with a dot at the start.
     """
     match = _SYSTEM.match(name)
     if match and match.lastgroup:
         return SYSTEM_ENTRIES[int(match.lastgroup[1:])]
-    return HIDDEN if name.startswith(".") else None
+    return OTHER_HIDDEN if name.startswith(".") else None
 
 
 GENERATOR = "fer-vit visualize"
 """The program of a report, in the head of its page."""
-REPORT = "by visualize"
+REPORT_FOLDER = "by visualize"
 TRAINING_LOG = "by training"
-RESULTS = (REPORT, TRAINING_LOG)
+RESULTS = (REPORT_FOLDER, TRAINING_LOG)
 """Folders whose pictures are results, and no photos of a user."""
 
 
@@ -119,7 +119,7 @@ def result_kind(folder: Path) -> str | None:
     """Returns which of `RESULTS` a folder is; None for others, and for one that is not readable."""
     page = folder / "index.html"
     if os.path.isfile(page) and is_report(page):  # `Path.is_file` raises without permission
-        return REPORT
+        return REPORT_FOLDER
     with suppress(OSError):
         if any(name.startswith("events.out.tfevents.") for name in os.listdir(folder)):
             return TRAINING_LOG

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from fer_vit.heads import HEADS
 
-BEND = 0.25  # error of raw outputs below which `number_loss` is quadratic: 5 degrees of the pose
+# error of raw outputs below which `number_loss` is quadratic: 5 degrees of the pose
+SMOOTH_L1_BETA = 0.25
 
 
 def masked_mean(values: Tensor, known: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ def number_loss(preds: Tensor, target: Tensor) -> Tensor:
     """Smooth L1 (Girshick 2015) of raw outputs (B, K) with their targets (B, K); NaN: unknown."""
     known = target.isfinite()
     losses = F.smooth_l1_loss(
-        preds.float(), target.float().nan_to_num(), reduction="none", beta=BEND
+        preds.float(), target.float().nan_to_num(), reduction="none", beta=SMOOTH_L1_BETA
     )
     return masked_mean(losses, known)
 

@@ -15,7 +15,7 @@ from fer_vit.geometry import Array, IntArray, Mask
 THRESHOLD = 0.5
 """A binary output is predicted from this value on."""
 
-CONSTANT = 1e-12
+MIN_VARIANCE = 1e-12
 """Series with a smaller variance have no correlation."""
 
 
@@ -53,7 +53,7 @@ def variance(pairs: Pairs, of_faces: Array) -> Array:
     """Returns the weighted variances (R,) of numbers (N,); 0 where they are constant."""
     away = of_faces - of_faces.mean()
     spread = pairs.mean(away**2) - pairs.mean(away) ** 2
-    return np.where(spread < CONSTANT, 0.0, spread)
+    return np.where(spread < MIN_VARIANCE, 0.0, spread)
 
 
 def covariance(pairs: Pairs) -> Array:

@@ -29,7 +29,7 @@ if sys.platform == "linux":
 
 T = TypeVar("T")
 R = TypeVar("R")
-PIPE = 2**20  # bytes of results that may wait between a worker and the main process
+PIPE_BYTES = 2**20  # bytes of results that may wait between a worker and the main process
 WORKER_DIED = """A worker process died, perhaps for lack of memory. Try fewer `--workers`. \
 A Python script calls fer-vit below `if __name__ == "__main__":`."""
 
@@ -188,9 +188,8 @@ class WorkerNotes:
     """
 
     SIZE = 500  # bytes of a note
-    write_note: ClassVar[Callable[[str], None] | None] = (
-        None  # writes the note of this worker process
-    )
+    # writes the note of this worker process
+    write_note: ClassVar[Callable[[str], None] | None] = None
 
     def __init__(self, workers: int) -> None:
         self._notes = multiprocessing.get_context().RawArray(c_char, workers * self.SIZE)
@@ -333,7 +332,7 @@ class _Worker(Generic[T, R]):
         self._receiver, sender = context.Pipe(duplex=False)
         if sys.platform == "linux":
             with suppress(OSError):  # more than the user may have
-                fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
+                fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         arguments = (self._work, [*self._tasks], sender)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()

@@ -11,23 +11,24 @@ from threading import Timer, main_thread
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 """Sent by schedulers and services; when a terminal or ssh closes."""
-ENDING: Sequence[signal.Signals] = tuple(
+ENDING_SIGNALS: Sequence[signal.Signals] = tuple(
     signal.Signals[name]
     for name in SIGNAL_NAMES
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
-AGAIN = 0.1  # seconds after which a signal is sent again
-REPLACING = (ImportError, RecursionError)
+RESEND_SECONDS = 0.1  # seconds after which a signal is sent again
+REPLACING_ERRORS = (ImportError, RecursionError)
 """What libraries, imported while a signal comes, raise instead of its exception."""
-REPEATED = 2.0  # seconds in which further signals belong to the first: a closed terminal sends two
+# seconds in which further signals belong to the first: a closed terminal sends two
+REPEAT_SECONDS = 2.0
 
 
 def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
-    """Calls `handle` for each signal of `ENDING`.
+    """Calls `handle` for each signal of `ENDING_SIGNALS`.
 
     Signals that are ignored, as by nohup, stay ignored.
     """
-    for number in ENDING:
+    for number in ENDING_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: handle(signal.Signals(received)))
 
@@ -52,7 +53,7 @@ class _Ending:
     def raise_first(self, number: signal.Signals) -> None:
         """Raises the exception of a signal, unless it belongs to the one before."""
         now = time.monotonic()
-        if now - self._last >= REPEATED:
+        if now - self._last >= REPEAT_SECONDS:
             self._last = now
             self._number = number
             interrupted = number == signal.SIGINT
@@ -65,7 +66,7 @@ class _Ending:
             self.report_others(unraisable)
             return
         self._last = -math.inf
-        timer = Timer(AGAIN, _send, [self._number])
+        timer = Timer(RESEND_SECONDS, _send, [self._number])
         timer.daemon = True
         timer.start()
 
@@ -77,7 +78,7 @@ def exit_at_once() -> Iterator[None]:
     For imports before a command starts, when there is nothing to remove: torch calls Python from
     C++ at its import, and aborts the process if an exception comes out of the handler of a signal.
     """
-    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: os._exit(128 + received))
@@ -92,13 +93,13 @@ def exit_at_once() -> Iterator[None]:
 def exit_on_signals() -> Iterator[None]:
     """Makes signals end the block by an exception, so that its files are removed.
 
-    A signal of `ENDING` raises SystemExit with the status of a shell, 128 + its number; Ctrl-C
-    raises KeyboardInterrupt. A further signal within `REPEATED` seconds does nothing: it would
-    interrupt the removal. A library that is imported meanwhile makes an ImportError of the signal's
-    exception, which therefore replaces each that leaves the block. Where Python ignores it, as in a
-    destructor, it is raised again soon afterwards.
+    A signal of `ENDING_SIGNALS` raises SystemExit with the status of a shell, 128 + its number;
+    Ctrl-C raises KeyboardInterrupt. A further signal within `REPEAT_SECONDS` seconds does nothing:
+    it would interrupt the removal. A library that is imported meanwhile makes an ImportError of the
+    signal's exception, which therefore replaces each that leaves the block. Where Python ignores
+    it, as in a destructor, it is raised again soon afterwards.
     """
-    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
     ending = _Ending()
 
     def interrupt(_number: int, _frame: object) -> None:
@@ -110,7 +111,7 @@ def exit_on_signals() -> Iterator[None]:
     sys.unraisablehook = ending.raise_again
     try:
         yield
-    except REPLACING:
+    except REPLACING_ERRORS:
         if ending.exception is None:
             raise
         raise ending.exception from None

@@ -427,7 +427,7 @@ from pathlib import Path
 from fer_vit import signals
 from fer_vit.files import scratch_folder
 from fer_vit.signals import exit_on_signals
-signals.REPEATED = 600.0  # the second signal may be late on a busy machine
+signals.REPEAT_SECONDS = 600.0  # the second signal may be late on a busy machine
 remove = shutil.rmtree
 
 def remove_slowly(*given, **options):

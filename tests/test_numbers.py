@@ -159,7 +159,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_a_prediction_is_its_photos_own(
     ways: list[tuple[str, int, int]], photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recognizer, "CHUNK", SMALL_CHUNK)
+    monkeypatch.setattr(recognizer, "FACES_PER_PASS", SMALL_CHUNK)
     model = load(device="cpu")
     expected = {photo: model.predict(photo) for photo in photos if photo.suffix == ".png"}
     assert len(expected[photos[0].with_name("crowd.png")]) > SMALL_CHUNK

@@ -174,7 +174,7 @@ def test_the_memory_of_a_process_is_unknown_without_proc(monkeypatch: pytest.Mon
 def test_signals_that_end_a_command_are_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "signal", without(signal, LACKING["win32"]["signal"]))
     windows = runpy.run_path(str(signals.__file__))
-    assert [ending.name for ending in windows["ENDING"]] == ["SIGTERM"]
+    assert [ending.name for ending in windows["ENDING_SIGNALS"]] == ["SIGTERM"]
     with windows["exit_on_signals"]():
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 

@@ -39,15 +39,15 @@ QUOTES = {
         f"| time of a job, once it is its turn | {jobs.MAX_SECONDS:.0f} s |",
         f"(Linux) | {jobs.MAX_WORKER_GROWTH // MEGA} MB |",
         f"get 429 | {jobs.MAX_JOBS} |",
-        f"get 503 | {server.CONNECTIONS} |",
-        f"in each {guard.CLIENT_PATIENCE:.0f} s | {guard.SLOWEST // 1000} kB/s |",
-        f"disk space that is left | {guard.SPARE // MEGA} MB |",
+        f"get 503 | {server.MAX_CONNECTIONS} |",
+        f"in each {guard.CLIENT_PATIENCE:.0f} s | {guard.MIN_BYTES_PER_SECOND // 1000} kB/s |",
+        f"disk space that is left | {guard.SPARE_BYTES // MEGA} MB |",
         f"of photos and of clips | {tasks.MAX_FACES} each |",
-        {3600.0: "after one hour"}[jobs.KEPT],
+        {3600.0: "after one hour"}[jobs.KEPT_SECONDS],
     ],
     "fer_vit/app/upload.html": [
         f"at most {uploads.MAX_FILES} files, {guard.MAX_REQUEST_BYTES // MEGA} MB",
-        {3600.0: "after one hour at the latest"}[jobs.KEPT],
+        {3600.0: "after one hour at the latest"}[jobs.KEPT_SECONDS],
     ],
     "docs/how-to/reverse_proxy.md": [
         f"client_max_body_size {guard.MAX_REQUEST_BYTES // MEGA}m;",
@@ -69,7 +69,7 @@ QUOTES = {
     ],
     "docs/reference/tables.md": [
         f"{layout.MOST_COLUMNS:,} columns and {layout.MOST_CELLS // MEGA} million cells",
-        f"{join.LONGEST} characters",
+        f"{join.MAX_NAME_LENGTH} characters",
         f"{workbook.MOST_BYTES >> 30} GB when unpacked",
     ],
     "docs/how-to/predict.md": [
@@ -80,16 +80,16 @@ QUOTES = {
     "docs/how-to/video.md": [
         {5: "Every fifth frame (`--detect_every`)"}[PhotoOptions().detect_every],
         f"re-detected at {detectors.MIN_SIDE} pixels",
-        f"(at most {video.WAITING - 2})",
-        f"{video.VISIBLE:.0%} of the frame's height",
+        f"(at most {video.MAX_WAITING - 2})",
+        f"{video.MIN_FILLED_HEIGHT:.0%} of the frame's height",
         f"missing for over {video.MAX_GAP:.0f} s",
-        f"Labels of faces below {faces.SMALL} pixels",
+        f"Labels of faces below {faces.SMALL_SIZE} pixels",
     ],
     "docs/explanation/finding_faces.md": [
         f"below `--min_score` ({detectors.PHOTO_SCORE})",
-        f"From there to {detectors.SURE} the column `warning`",
+        f"From there to {detectors.SURE_SCORE} the column `warning`",
         f"searched down to {detectors.CROP_SCORE}",
-        f"less than {landmarks.DOUBT} is left out",
+        f"less than {landmarks.MIN_FACE_LOGIT} is left out",
     ],
     "docs/how-to/migrate.md": [f"below {detectors.PHOTO_SCORE} are left out"],
     "docs/how-to/explaining.md": [f"fewer than {writer.MIN_FACES} faces have no average"],
@@ -101,7 +101,8 @@ QUOTES = {
     ],
     "data/README.md": [
         f"images below {schema.EMBED_BELOW // 1024} kB",
-        f"at least {duplicates.CORRELATION} over {duplicates.THUMBNAIL} x {duplicates.THUMBNAIL}",
+        f"at least {duplicates.SAME_CORRELATION} over "
+        f"{duplicates.THUMBNAIL_SIDE} x {duplicates.THUMBNAIL_SIDE}",
     ],
 }
 """Texts of a page with numbers of the code; a number in words has a line for its value."""

@@ -42,7 +42,7 @@ REPORT_POLICY = (
 ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429, 503)
 """Of responses whose `detail` is a sentence."""
 SMALL_TABLE = 50_000  # bytes of a table that is sent at once; a file takes several threads in turn
-LATER = {"Retry-After": "60"}  # seconds
+RETRY_LATER = {"Retry-After": "60"}  # seconds
 
 
 class Problem(BaseModel):
@@ -168,7 +168,9 @@ class Intake:
         Raises HTTPException when a value or a file is refused.
         """
         if self.jobs.full:
-            raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.", LATER)
+            raise HTTPException(
+                429, "Too many jobs are waiting. Try again in a minute.", RETRY_LATER
+            )
         folder = self.jobs.new_folder()
         kind = request.headers.get("content-type", "")
         try:

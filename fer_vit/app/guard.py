@@ -17,11 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fer_vit.errors import FerVitError, short
 
 # names that only programs on this machine can use to reach it
-HERE = ("localhost", "127.0.0.1", "[::1]")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_REQUEST_BYTES = 200_000_000  # of a request
-SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
+SPARE_BYTES = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
 CLIENT_PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
-SLOWEST = 10_000  # bytes per second that an upload must bring in every `CLIENT_PATIENCE` seconds
+# bytes per second that an upload must bring in every `CLIENT_PATIENCE` seconds
+MIN_BYTES_PER_SECOND = 10_000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "media-src 'self' blob:; connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action "
@@ -37,7 +38,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 HOST = re.compile(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?")  # a name or address, and a port
-READING = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
 
 
 class PublicAddress(NamedTuple):
@@ -72,9 +73,9 @@ def public_address(address: str) -> PublicAddress:
 class Guard:
     """An ASGI app that lets only safe requests through to another one.
 
-    Clients may address it by `HERE`, the IP address they connect to, `hosts`, and the `public`
-    address. Other names may be an attacker's that was pointed here (DNS rebinding). Uploads must
-    leave `SPARE` bytes free on the disk of `folder`.
+    Clients may address it by `LOCAL_NAMES`, the IP address they connect to, `hosts`, and the
+    `public` address. Other names may be an attacker's that was pointed here (DNS rebinding).
+    Uploads must leave `SPARE_BYTES` bytes free on the disk of `folder`.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Guard:
         public: PublicAddress | None = None,
     ) -> None:
         self.app = app
-        self.hosts = {*HERE, *(host.lower() for host in hosts)}
+        self.hosts = {*LOCAL_NAMES, *(host.lower() for host in hosts)}
         self.folder = folder
         self.public = public
         if public is not None:
@@ -121,7 +122,7 @@ class Guard:
                 "`--hostnames`, or behind a reverse proxy with `--public` and the address of the "
                 "page."
             )
-        if scope["method"] in READING:
+        if scope["method"] in SAFE_METHODS:
             return None
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "none")
@@ -151,8 +152,9 @@ def _quoted(header: str) -> str:
 class UploadLimit:
     """A `receive` that raises an HTTPException for uploads that are too large or too slow.
 
-    Each `CLIENT_PATIENCE` seconds of waiting must bring `SLOWEST` bytes a second. What was sent
-    fast before is no credit: a client that stops is disconnected after `CLIENT_PATIENCE` seconds.
+    Each `CLIENT_PATIENCE` seconds of waiting must bring `MIN_BYTES_PER_SECOND` bytes a second. What
+    was sent fast before is no credit: a client that stops is disconnected after `CLIENT_PATIENCE`
+    seconds.
     """
 
     def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
@@ -168,7 +170,7 @@ class UploadLimit:
 
     def _start_window(self) -> None:
         self._left = CLIENT_PATIENCE  # seconds of waiting
-        self._missing = SLOWEST * CLIENT_PATIENCE  # bytes that they must bring
+        self._missing = MIN_BYTES_PER_SECOND * CLIENT_PATIENCE  # bytes that they must bring
 
     async def __call__(self) -> Message:
         """Returns the next part of the request."""
@@ -196,7 +198,7 @@ class UploadLimit:
             )
         if self._folder is not None:
             coming = max(self._expected - self._seen, 0)
-            if shutil.disk_usage(self._folder).free < SPARE + coming:
+            if shutil.disk_usage(self._folder).free < SPARE_BYTES + coming:
                 raise HTTPException(413, "The server's disk has too little room for this upload.")
 
 

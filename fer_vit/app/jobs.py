@@ -20,10 +20,10 @@ MAX_JOBS = 500  # that arrive, wait or run
 MAX_WORKER_GROWTH = 450_000_000
 """Bytes of memory that a job may add to the memory of an idle worker."""
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
-KEPT = 3600.0  # seconds after which results are removed
-STEP = 0.25  # seconds between two checks that the client is still there
-NEWS = 2.0  # seconds between two reports of the place in the queue
-WATCH = 0.01  # seconds between two looks at the memory of a worker with a task
+KEPT_SECONDS = 3600.0  # seconds after which results are removed
+CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is still there
+NEWS_SECONDS = 2.0  # seconds between two reports of the place in the queue
+MEMORY_CHECK_SECONDS = 0.01  # seconds between two looks at the memory of a worker with a task
 FAILED = "These files cannot be processed."
 TOO_MUCH = (
     f"This takes more than {MAX_WORKER_GROWTH // 10**6} MB of memory. "
@@ -123,7 +123,7 @@ class Worker:
             watcher.join()
 
     def _watch(self, over: threading.Event) -> None:
-        while not over.wait(WATCH):
+        while not over.wait(MEMORY_CHECK_SECONDS):
             if resident_memory(self._process.pid) > self._most:
                 self._took_too_much = True
                 self._process.kill()
@@ -156,7 +156,7 @@ class Worker:
                             "message": f"This took longer than {MAX_SECONDS:g} seconds.",
                         }
                         return
-                    if await asyncio.to_thread(self._pipe.poll, STEP):
+                    if await asyncio.to_thread(self._pipe.poll, CLIENT_CHECK_SECONDS):
                         event = self._receive()
                         is_over = event["state"] in ("done", "failed")
                         if event["state"] != "ready":  # which a new process sends first
@@ -216,7 +216,7 @@ class Jobs:
                 position = self._queue.index(turn)
                 yield {"state": "waiting", "id": job, "position": position}
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(turn.wait(), NEWS)
+                    await asyncio.wait_for(turn.wait(), NEWS_SECONDS)
                 if unwanted():
                     return
             yield {"state": "running", "id": job}
@@ -242,7 +242,7 @@ class Jobs:
                 files[path.relative_to(folder).as_posix()] = path
         self.results[folder.name] = files
         self.active.discard(folder.name)
-        asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)
+        asyncio.get_running_loop().call_later(KEPT_SECONDS, self.remove, folder.name)
         return {"id": folder.name, "files": [name for name in files if "/" not in name]}
 
     def new_folder(self) -> Path:

@@ -29,8 +29,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fer_vit.app import guard
-from fer_vit.app.api import ERROR_STATUSES, LATER, Health, Problem, add_jobs, add_results
-from fer_vit.app.guard import HERE, Guard, PublicAddress
+from fer_vit.app.api import ERROR_STATUSES, RETRY_LATER, Health, Problem, add_jobs, add_results
+from fer_vit.app.guard import LOCAL_NAMES, Guard, PublicAddress
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.uploads import problems
 from fer_vit.errors import FerVitError
@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # this process needs no PyTorch
 
 PICTURE_PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
 MAX_BARS = 8  # faces of which the page shows all expressions
-CONNECTIONS = 640  # at a time: more than jobs, so that pages are sent while uploads arrive
-SENDING = 256 * 1024  # bytes that the system holds for a client that reads slowly
+MAX_CONNECTIONS = 640  # at a time: more than jobs, so that pages are sent while uploads arrive
+SEND_BUFFER_BYTES = 256 * 1024  # bytes that the system holds for a client that reads slowly
 
 
 class LivePage:
@@ -57,9 +57,8 @@ class LivePage:
         self.stopped = False  # by a viewer
         self.frames = 0
         self.labels = Counter[str]()  # of all faces
-        self.speed = (
-            ""  # frames and faces per second, latency from frame to label, and skipped frames
-        )
+        # frames and faces per second, latency from frame to label, and skipped frames
+        self.speed = ""
         # when done, latency, faces
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)
         self._newest: tuple[int, ClassifiedFrame | None, str] = 0, None, ""
@@ -177,7 +176,7 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
 
     Raises FerVitError when it cannot.
     """
-    host = (*hosts, HERE[0])[0]
+    host = (*hosts, LOCAL_NAMES[0])[0]
     try:
         server = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -189,7 +188,7 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
         ) from error
     # Connections inherit this. With the system's megabytes, a client that reads slowly seems to
     # stand still, and hundreds of them take gigabytes.
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
     return server, address
 
@@ -199,7 +198,7 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
 
     Empty for one that they cannot reach.
     """
-    if not hosts or hosts[0] in HERE:
+    if not hosts or hosts[0] in LOCAL_NAMES:
         return ""
     return f"anyone who reaches {address} can use it: no password, no encryption"
 
@@ -238,10 +237,10 @@ def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with 503 while there are too many connections."""
-        if scope["type"] == "http" and len(server.server_state.connections) > CONNECTIONS:
+        if scope["type"] == "http" and len(server.server_state.connections) > MAX_CONNECTIONS:
             detail = "Too many clients are connected. Try again in a minute."
             app_now: ASGIApp = JSONResponse(
-                {"detail": detail}, 503, {"Connection": "close", **LATER}
+                {"detail": detail}, 503, {"Connection": "close", **RETRY_LATER}
             )
         else:
             app_now = app

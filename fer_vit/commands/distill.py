@@ -15,7 +15,7 @@ from fer_vit.evaluation.logits import predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.model.attention import has_bf16
-from fer_vit.predict.recognizer import CHUNK, Recognizer, load
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.store.checkpoint import as_dict, load_checkpoint
 
 LOGGER = logging.getLogger("fer_vit")
@@ -195,7 +195,7 @@ def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Ar
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
         for augment in (None, crop_mirrored):
             dataset = FaceDataset(faces, teacher.crop_spec, augment)
-            batches = face_batches(dataset, chosen, CHUNK, teacher.device)
+            batches = face_batches(dataset, chosen, FACES_PER_PASS, teacher.device)
             views.append(predict_logits(teacher, batches))  # (M, C)
     return torch.stack(views).double().softmax(-1).mean(0).numpy()
 

@@ -15,7 +15,7 @@ from fer_vit.store.hub import DEFAULT
 
 LOGGER = logging.getLogger("fer_vit")
 
-GAIN = "pixel insertion, blurred"
+KEPT_MEASURE = "pixel insertion, blurred"
 """The measure of `fer-vit faithfulness` that a model's settings keep.
 
 It favours the method `pixels`, which integrates from the blurred face, too; see
@@ -128,7 +128,7 @@ def read_faithfulness(path: Path) -> dict[str, list[float]]:
     try:
         differences = json.loads(user_text(path))["differences"]
         for method, measures in differences.items():
-            interval = measures[GAIN]
+            interval = measures[KEPT_MEASURE]
             ends = [interval["mean"], interval["low"], interval["high"]]
             gains[method] = [round(end, 3) for end in ends if end is not None]
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -19,7 +19,7 @@ from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
-from fer_vit.explain.terms import HIDDEN, Effects, agreement, region_effects
+from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
 from fer_vit.face.detectors import DetectorName
 from fer_vit.face.finder import FaceMode
 from fer_vit.files import atomic_write, check_output, json_text
@@ -43,7 +43,7 @@ MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
 """The scores of terms; see `score_terms`."""
-SHUFFLED = 200
+MAX_SHUFFLED = 200
 """About the most faces explained with shuffled weights, which takes a model for every block."""
 
 
@@ -187,7 +187,7 @@ def score_methods(
         boxes = batch.boxes
         valid = batch.valid
         measured.append(measure_methods(net, image, boxes, valid, [*MEASURED]))
-        if len(names) < SHUFFLED:
+        if len(names) < MAX_SHUFFLED:
             by_method = {}
             for method in METHODS:
                 by_method[method] = dict(randomised(net, image, boxes, valid, method))
@@ -228,7 +228,7 @@ def score_terms(
     terms = gather([effects[head].terms for effects in batches])  # (B, R, K)
     shuffled = np.random.default_rng(0).permuted(terms, axis=1)
     scores: HeadTerms = {}
-    for hidden, field in HIDDEN.items():
+    for hidden, field in HIDING.items():
         changes = gather([getattr(effects[head], field) for effects in batches])
         predicted = agreement(terms, changes)  # (B, K) each
         control = agreement(shuffled, changes)

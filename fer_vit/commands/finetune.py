@@ -31,7 +31,7 @@ from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
 
-FEWEST = 8
+MIN_PHOTOS = 8
 """Fewest training photos of each class: ten, less one for validation and one for the test."""
 
 
@@ -159,9 +159,9 @@ def count_photos(rows: Manifest) -> Counter[str]:
     """
     counts = Counter(rows.column("split"))
     learned = Counter(rows.split("train").column("label"))
-    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]
+    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < MIN_PHOTOS]
     if few:
-        expected = f"at least {FEWEST} training photos of each class, besides held-out ones"
+        expected = f"at least {MIN_PHOTOS} training photos of each class, besides held-out ones"
         raise FerVitError(
             f"Expected {expected}, but got {', '.join(few)}. Add photos, and `--overwrite`."
         )

@@ -16,7 +16,7 @@ from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, check_output, check_permission, json_text
 from fer_vit.listing import check_runs
-from fer_vit.report.table import NOTHING, TableWriter, align_columns, markdown, share_formats
+from fer_vit.report.table import NO_RESULT, TableWriter, align_columns, markdown, share_formats
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -166,7 +166,7 @@ def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def score_text(value: float | None) -> str:
     """Returns a score as a table has it."""
-    return NOTHING if value is None else f"{value:.3f}"
+    return NO_RESULT if value is None else f"{value:.3f}"
 
 
 def write_runs(

@@ -17,7 +17,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions
-from fer_vit.visualization.writer import REPORT, write_report
+from fer_vit.visualization.writer import REPORT_FILES, write_report
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
@@ -119,7 +119,7 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
 
     A report replaces only a report.
     """
-    check_output(output, overwrite, REPORT)
+    check_output(output, overwrite, REPORT_FILES)
     if output.is_dir() and any(output.iterdir()) and not is_report(output / "index.html"):
         raise FerVitError(f"{output} is not a report and would be replaced. Choose another folder.")
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.comparison.kinds import Kind
-from fer_vit.evaluation.checks import CLIP
+from fer_vit.evaluation.checks import CLIP_COLUMNS
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
-from fer_vit.predict.people import SHORTEST, Episode, People
+from fer_vit.predict.people import MIN_VIDEO_SECONDS, Episode, People
 
 SHORTEST_CLIP = 1e-3
 """Seconds below which nothing per minute is measured: a clip of one frame has no length."""
@@ -37,7 +37,7 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[Observe
     pairs = np.column_stack([observations, track])  # (N, 2)
     owners, index = np.unique(pairs, axis=0, return_inverse=True)
     columns = faces.columns | {"track": index}
-    names = ["path", *CLIP, SMOOTHED_LABEL]
+    names = ["path", *CLIP_COLUMNS, SMOOTHED_LABEL]
     names += [SMOOTHED + label for label in faces.labels]
 
     people = People()
@@ -128,4 +128,4 @@ def _touch(episode: Episode, following: Episode) -> bool:
     """Returns whether an episode of the same person begins where the first ends."""
     if episode.path != following.path or episode.track != following.track:
         return False
-    return abs(following.start - episode.end) < SHORTEST
+    return abs(following.start - episode.end) < MIN_VIDEO_SECONDS

@@ -30,7 +30,7 @@ from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, writ
 from fer_vit.geometry import Array
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
-from fer_vit.report.table import NOTHING, Interval, interval_text, is_share_difference
+from fer_vit.report.table import NO_RESULT, Interval, interval_text, is_share_difference
 from fer_vit.wording import counted
 
 MEASURES_FILE = "measures.csv"
@@ -59,7 +59,7 @@ MIXED_NOTE = (
 )
 MOST_DRAWN = 500  # bins of a curve on the page
 MOST_ROWS = 12  # differences that a section shows at once
-CLEAREST = 10  # which it shows of more
+MAX_CHARTED = 10  # which it shows of more
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
@@ -150,10 +150,10 @@ def outcome_section(study: Study, outcome: Outcome) -> Section:
     differences = tests.intervals
     if tested > MOST_ROWS:
         text += (
-            f" The chart has the {CLEAREST} differences that are largest for the width of their "
+            f" The chart has the {MAX_CHARTED} differences that are largest for the width of their "
             "intervals; Tests has all."
         )
-        clearest = sorted(outcome.comparisons, key=clearness, reverse=True)[:CLEAREST]
+        clearest = sorted(outcome.comparisons, key=clearness, reverse=True)[:MAX_CHARTED]
         differences = tests_section("", clearest, kind.form).intervals
     else:
         tests = tests._replace(intervals=None)
@@ -207,7 +207,7 @@ def deviations_section(means: Means, kind: Kind) -> Section:
         for mean in row.values():
             deviation = mean["sd"]
             cells.append(interval_text(mean, form))
-            cells.append(NOTHING if deviation is None else f"{deviation:{plain}}")
+            cells.append(NO_RESULT if deviation is None else f"{deviation:{plain}}")
         rows.append(cells)
     return section._replace(rows=rows)
 
@@ -240,7 +240,7 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
         test = comparison.test
         name = printable(comparison.name if pair is None else comparison.measure)
         if isinstance(test, Missing):
-            cells = [NOTHING] * (1 + len(columns))
+            cells = [NO_RESULT] * (1 + len(columns))
         else:
             differences[name] = test["difference"]
             if test["p corrected"] >= ALPHA:

@@ -8,12 +8,12 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.averages import average
-from fer_vit.comparison.statistics import EQUAL, LEAST_PERSONS, interval
+from fer_vit.comparison.statistics import LEAST_PERSONS, ROUNDING_ERROR, interval
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
-EDGE = 1e-6
+BIN_TOLERANCE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
 MOST_BINS = 1_000_000  # of all clips together
 LEAST_BINS = 3  # fewer bins have no correlation
@@ -97,7 +97,7 @@ def count_bins(seconds: Array, clips: int, step: float) -> int:
         raise FerVitError("`--grid` needs clips, but no face has a time. Predict videos.")
     last = float(np.nanmax(seconds))
     quotient = min(last / step, MOST_BINS)  # infinite for a tiny step
-    bins = math.floor(quotient + EDGE) + 1
+    bins = math.floor(quotient + BIN_TOLERANCE) + 1
     if bins < 2:
         raise FerVitError(
             f"Expected `--grid` to be shorter than the clips, but the last face is at {last:g} s, "
@@ -121,7 +121,7 @@ def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Ar
     clips = int(clip.max()) + 1
     bins = count_bins(seconds, clips, step)
     timed = np.isfinite(seconds)
-    bin_in_clip = np.floor(seconds[timed] / step + EDGE).astype(int).clip(min=0)
+    bin_in_clip = np.floor(seconds[timed] / step + BIN_TOLERANCE).astype(int).clip(min=0)
     index = clip[timed] * bins + bin_in_clip  # among the bins of all clips
     count = np.bincount(index, minlength=clips * bins)
     sums = np.zeros((clips * bins, values.shape[1]))
@@ -219,7 +219,7 @@ def synchrony(correlations: Array) -> Interval:
     z = np.arctanh(np.where(known, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE))  # (P, P)
     pairs = z[np.triu(known)]  # (pairs,)
     mean = pairs.mean()
-    if persons < LEAST_PERSONS or np.ptp(pairs) <= EQUAL:
+    if persons < LEAST_PERSONS or np.ptp(pairs) <= ROUNDING_ERROR:
         return interval(float(np.tanh(mean)), (np.nan, np.nan), persons)
 
     member = known.any(1)

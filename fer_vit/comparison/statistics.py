@@ -17,7 +17,7 @@ LEAST_PERSONS = 6
 """Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
 ALL_EQUAL = "the differences of all persons are equal"
 """Why there is no test."""
-EQUAL = 1e-9
+ROUNDING_ERROR = 1e-9
 """Smaller differences are none."""
 DIGITS = 12
 """Ranks are of values rounded to so many digits: 0.3 - 0.2 and 0.2 - 0.1 are a tie."""
@@ -52,7 +52,7 @@ def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> 
         return interval(None, (np.nan, np.nan), 0) | {"sd": None}
     mean = float(known.mean())
     deviation = float(known.std(ddof=1)) if len(known) > 1 else None
-    if len(known) < LEAST_PERSONS or np.ptp(known) <= EQUAL:
+    if len(known) < LEAST_PERSONS or np.ptp(known) <= ROUNDING_ERROR:
         return interval(mean, (np.nan, np.nan), len(known)) | {"sd": deviation}
     bounds = stats.ttest_1samp(known, 0).confidence_interval()
     return interval(mean, np.clip(bounds, least, most), len(known)) | {"sd": deviation}
@@ -78,9 +78,9 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
     sizes = np.array([len(x), len(y)])
     if sizes.min() < LEAST_PERSONS:
         return Missing(_too_few(sizes, paired))
-    if paired and np.ptp(y - x) < EQUAL:
+    if paired and np.ptp(y - x) < ROUNDING_ERROR:
         return Missing(ALL_EQUAL)
-    if not paired and max(np.ptp(x), np.ptp(y)) < EQUAL:
+    if not paired and max(np.ptp(x), np.ptp(y)) < ROUNDING_ERROR:
         return Missing("no variance")
 
     with warnings.catch_warnings(action="ignore"):  # one group may be constant
@@ -124,7 +124,7 @@ def intraclass_correlation(values: Array, person: IntArray) -> Interval:
     groups = [values[person == index] for index in np.unique(person)]
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
-    if (sizes > 1).sum() < LEAST_PERSONS or range_within < EQUAL:
+    if (sizes > 1).sum() < LEAST_PERSONS or range_within < ROUNDING_ERROR:
         return interval(None, (np.nan, np.nan), len(sizes))
 
     # degrees of freedom, the adjusted mean of the sizes, and F with its interval
@@ -170,7 +170,7 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
     persons = [len(np.unique(person[condition == index])) for index in conditions]
     if len(values) == len(np.unique(person)):
         return [Missing("every person has one value only")] * len(compared)
-    if np.ptp(values) < EQUAL:
+    if np.ptp(values) < ROUNDING_ERROR:
         return [Missing("no variance")] * len(compared)
     if min(persons[0], max(persons[1:])) < LEAST_PERSONS:
         return [Missing(_few_persons(persons, index)) for index in compared]
@@ -235,7 +235,7 @@ def fit_variances(
             except np.linalg.LinAlgError:  # effects that cannot be separated
                 continue
         scale = float(fit.scale)
-        if fit.converged and np.isfinite(fit.cov_re).all() and scale > EQUAL:
+        if fit.converged and np.isfinite(fit.cov_re).all() and scale > ROUNDING_ERROR:
             size = random.shape[1]
             covariance[:size, :size] = fit.cov_re
             return covariance, scale
@@ -254,7 +254,7 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
 
     # weighted least squares
     information = sum(person.design.T @ person.design for person in persons)  # (C, C)
-    if np.linalg.cond(information) > 1 / EQUAL:
+    if np.linalg.cond(information) > 1 / ROUNDING_ERROR:
         return [Missing("the conditions cannot be separated")] * (count - 1)
     bread = np.asarray(np.linalg.inv(information), float)  # (C, C)
     moments = sum(person.design.T @ person.target for person in persons)  # (C,)
@@ -271,7 +271,7 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
     results: list[Test | Missing] = []
     for effect in range(1, count):
         error = float(np.sqrt((scores[:, effect] ** 2).sum()))
-        if error < EQUAL:
+        if error < ROUNDING_ERROR:
             results.append(Missing(ALL_EQUAL))
             continue
         shares = np.empty(len(persons))
@@ -320,7 +320,7 @@ def _inverse_root(leverage: Array) -> Array:
     """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2; 0 where no residual is left."""
     values, vectors = np.linalg.eigh(np.eye(len(leverage)) - leverage)
     roots = np.zeros(len(values))
-    positive = values > EQUAL
+    positive = values > ROUNDING_ERROR
     roots[positive] = values[positive] ** -0.5
     return np.asarray(vectors * roots @ vectors.T)
 

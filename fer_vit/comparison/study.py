@@ -33,7 +33,7 @@ from fer_vit.geometry import Array, IntArray, Mask
 
 MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
 MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
-LATE = 0.5  # seconds; a clip whose times begin later is named where times matter
+LATE_SECONDS = 0.5  # seconds; a clip whose times begin later is named where times matter
 
 
 class Design(NamedTuple):
@@ -216,7 +216,7 @@ def count_without_face(
 
 
 def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
-    """Returns the first time of each clip that begins later than `LATE`.
+    """Returns the first time of each clip that begins later than `LATE_SECONDS`.
 
     The times of recordings (.mts, .ts) often begin above 0, and the times of a part at its start.
     `paths` and `seconds` (N,) are of all rows, also without a face; NaN in a photo.
@@ -225,7 +225,7 @@ def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
     for path, time in zip(paths, seconds, strict=True):
         if np.isfinite(time):
             first[str(path)] = min(first.get(str(path), np.inf), float(time))
-    return {path: time for path, time in first.items() if time > LATE}
+    return {path: time for path, time in first.items() if time > LATE_SECONDS}
 
 
 class Selected(NamedTuple):

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.shards import AGAIN, shard_name
+from fer_vit.data.shards import PREPARE_AGAIN, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST
@@ -50,7 +50,7 @@ Embed = Literal["auto", "always"]
 # by default, images smaller than this many bytes are stored inside the manifest
 EMBED_BELOW = 32 * 1024
 ROW_GROUP = 2000  # rows that are written at once
-FARTHEST = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
+MAX_COORDINATE = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
 ARROW = {
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
@@ -120,10 +120,12 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
         column = f"{location}, column `{expected.name}`"
         index = table.schema.get_field_index(expected.name)
         if index < 0:
-            raise FerVitError(f"{column}: the column is missing or duplicated. {AGAIN}")
+            raise FerVitError(f"{column}: the column is missing or duplicated. {PREPARE_AGAIN}")
         kind = table.schema.field(index).type
         if kind != expected.type:
-            raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. {AGAIN}")
+            raise FerVitError(
+                f"{column}: expected type {expected.type}, but got {kind}. {PREPARE_AGAIN}"
+            )
 
     labels = read_labels(location, table)
     check_targets(location, table)
@@ -150,13 +152,13 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
         scheme = tuple(meta["landmarks"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
-            f"{path}: the metadata `fer_vit` is missing or invalid. {AGAIN}"
+            f"{path}: the metadata `fer_vit` is missing or invalid. {PREPARE_AGAIN}"
         ) from None
     check_labels(labels, path)
     if scheme != LANDMARKS:
         raise FerVitError(
             f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. "
-            f"{AGAIN}"
+            f"{PREPARE_AGAIN}"
         )
     return labels
 
@@ -166,7 +168,7 @@ def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
     outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
     valid = isinstance(outputs, dict) and all(_is_names(names) for names in outputs.values())
     if not valid:
-        raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {AGAIN}")
+        raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {PREPARE_AGAIN}")
     check_outputs(outputs, path)
     return dict(outputs)
 
@@ -193,7 +195,7 @@ def check_targets(location: str, table: pa.Table) -> None:
             where = f"{location}, column `{name}`"
             index = table.schema.get_field_index(name)
             if index < 0 or table.schema.field(index).type != pa.float32():
-                raise FerVitError(f"{where}: expected one column of type float. {AGAIN}")
+                raise FerVitError(f"{where}: expected one column of type float. {PREPARE_AGAIN}")
             values = np.asarray(pc.fill_null(table[name], 0.0))
             wrong = ~((values >= low) & (values <= high))
             if wrong.any():
@@ -260,8 +262,8 @@ def _find_wrong(
     rows = pc.list_parent_indices(landmarks).filter(no_pair)
     yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
     coordinates = read_lists(landmarks, count, 2)  # (M, 5, 2)
-    too_far = ~(np.abs(coordinates) <= FARTHEST).all((1, 2))  # or NaN
-    within = f"{expected} in pixels, at most {FARTHEST:,} from 0"
+    too_far = ~(np.abs(coordinates) <= MAX_COORDINATE).all((1, 2))  # or NaN
+    within = f"{expected} in pixels, at most {MAX_COORDINATE:,} from 0"
     yield "landmarks", within, pc.and_(landmarks.is_valid(), pa.array(too_far))
     same = (coordinates == coordinates[:, :1]).all((1, 2))
     yield "landmarks", f"{expected} at different places", pa.array(same)

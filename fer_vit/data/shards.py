@@ -17,7 +17,7 @@ from fer_vit.files import check_permission
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 SHARD_NAMES = "*-of-*.parquet"
 """The names of shards, as a pattern of `fnmatch`."""
-AGAIN = "Run `fer-vit prepare` again."
+PREPARE_AGAIN = "Run `fer-vit prepare` again."
 
 
 class Shard(NamedTuple):
@@ -55,7 +55,7 @@ class Shard(NamedTuple):
                     f"Cannot read {self.location} ({reason}). Check its name and your access."
                 ) from error
             if self.location.lower().endswith(".parquet"):
-                advice = AGAIN
+                advice = PREPARE_AGAIN
             else:  # perhaps a table of predictions
                 advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
             raise FerVitError(

@@ -82,8 +82,8 @@ class AugmentConfig:
 # the largest allowed values other than 1
 HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
 # probabilities of changes that have no option for it
-OFTEN = 0.8  # of brightness, contrast and colour
-RARELY = 0.3  # of gamma and quality
+FREQUENT_CHANGE = 0.8  # of brightness, contrast and colour
+RARE_CHANGE = 0.3  # of gamma and quality
 
 
 class Augment:
@@ -137,30 +137,32 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
     if config.gamma:
         factor = 1 + config.gamma
         percent = (round(100 / factor), round(100 * factor))
-        steps.append(A.RandomGamma(percent, p=RARELY))
+        steps.append(A.RandomGamma(percent, p=RARE_CHANGE))
     if config.brightness or config.contrast:
-        steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=OFTEN))
+        steps.append(
+            A.RandomBrightnessContrast(config.brightness, config.contrast, p=FREQUENT_CHANGE)
+        )
     if config.colour:
         step = A.ColorJitter(
             brightness=(1, 1),
             contrast=(1, 1),
             saturation=(1 - config.colour, 1 + config.colour),
             hue=(-config.colour / 10, config.colour / 10),
-            p=OFTEN,
+            p=FREQUENT_CHANGE,
         )
         steps.append(step)
     if config.blur:
         sigmas = (0.01, config.blur * size)  # in pixels
-        steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=sigmas, p=RARELY))
+        steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=sigmas, p=RARE_CHANGE))
     if config.shrink:
         smallest = 1 - config.shrink
         scales = (smallest, max(0.99, smallest))
         ways = {"downscale": REDUCTION, "upscale": INTERPOLATION}
-        steps.append(A.Downscale(scales, ways, p=RARELY))
+        steps.append(A.Downscale(scales, ways, p=RARE_CHANGE))
     if config.jpeg:
         lowest = round(100 - 100 * config.jpeg)
         qualities = (lowest, max(95, lowest))
-        steps.append(A.ImageCompression("jpeg", qualities, p=RARELY))
+        steps.append(A.ImageCompression("jpeg", qualities, p=RARE_CHANGE))
     if config.erase:
         sides = (0.1, 0.35)  # of the rectangle, as fractions of the crop's side
         step = A.CoarseDropout((1, 1), sides, sides, fill="random_uniform", p=config.erase)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.columns import ROUNDED
+from fer_vit.evaluation.columns import SUM_TOLERANCE
 from fer_vit.evaluation.evaluated import Columns
 from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
@@ -15,9 +15,9 @@ from fer_vit.tables.cells import distinct_rows
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table
 
-FALL = 1.0  # seconds by which times may fall from a frame to the next
+MAX_FALL = 1.0  # seconds by which times may fall from a frame to the next
 NONE = np.array(None)  # compares with the cells of a column
-CLIP = ("frame", "seconds", "track", "face")  # what durations are computed from
+CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # what durations are computed from
 
 
 class TypedTable(NamedTuple):
@@ -74,7 +74,7 @@ def _refuse_empty_paths(typed: TypedTable) -> None:
 
 def _check_probabilities(typed: TypedTable) -> None:
     """Raises FerVitError for probabilities of a face that are negative, or do not sum to 1."""
-    right = (typed.shares >= 0).all(1) & (abs(typed.shares.sum(1) - 1) < ROUNDED)
+    right = (typed.shares >= 0).all(1) & (abs(typed.shares.sum(1) - 1) < SUM_TOLERANCE)
     wrong = typed.predicted & ~right
     if wrong.any():
         expected = f"probabilities of {short(', '.join(typed.labels))} that sum to 1"
@@ -123,7 +123,7 @@ def _check_clips(typed: TypedTable) -> None:
     """
     columns = typed.columns
     smoothed = [SMOOTHED + label for label in typed.labels]
-    needed = [*CLIP, *smoothed]
+    needed = [*CLIP_COLUMNS, *smoothed]
     missing = [name for name in needed if name not in columns]
     if missing:
         raise TableError(
@@ -218,7 +218,7 @@ def check_times(typed: TypedTable, order: IntArray) -> None:
     before = in_order[:-1]
     after = in_order[1:]
     within = (paths[before] == paths[after]) & (frame[:-1] != frame[1:])
-    falls = within & (seconds[1:] < seconds[:-1] - FALL)
+    falls = within & (seconds[1:] < seconds[:-1] - MAX_FALL)
     if falls.any():
         place = int(falls.argmax())
         raise FerVitError(

@@ -12,7 +12,7 @@ from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers
 from fer_vit.tables.read import Table
 
-ROUNDED = 0.01  # probabilities that were rounded sum to 1 within this
+SUM_TOLERANCE = 0.01  # probabilities that were rounded sum to 1 within this
 EXACT_SUM = 0.002  # probabilities as `predict` writes them sum to 1 within this
 
 
@@ -70,7 +70,7 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
     mark = table.decimal_mark([PROBABILITY + label for label in sure])
     spread_of_all = _spread(table, candidates, mark)
     spread_of_sure = _spread(table, sure, mark)
-    if spread_of_all > EXACT_SUM and spread_of_sure <= ROUNDED:
+    if spread_of_all > EXACT_SUM and spread_of_sure <= SUM_TOLERANCE:
         return sure
     return [label for label in candidates if label in sure or _occurs(table, label, mark)]
 

@@ -18,7 +18,7 @@ from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.heads import HEADS, join_directions, nearest_to, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names, merge_probabilities
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
 Columns: TypeAlias = dict[str, Objects]
 """Cells by column name (N,); None is empty."""
@@ -206,7 +206,7 @@ def predict_manifest(
     targets = rows.model_targets(labels)
 
     dataset = FaceDataset(rows, model.crop_spec)
-    batches = face_batches(dataset, range(len(rows)), CHUNK, model.device)
+    batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
     read = [model.read(batch) for batch in batches]
     probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
     if merge is not None:

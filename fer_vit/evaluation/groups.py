@@ -27,7 +27,8 @@ from fer_vit.evaluation.scores import have_votes, score_faces
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
-FEW = 30  # groups of fewer faces, or persons where these are known, are counted but not compared
+# groups of fewer faces, or persons where these are known, are counted but not compared
+MIN_GROUP = 30
 FOUND = "face found"
 LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
 MOST_VOTES = 10  # the row of faces with this many votes, or more
@@ -138,7 +139,7 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     few = {}
     for name in np.unique(names[names != ""]).tolist():
         persons = len(np.unique(known.units[values == name]))
-        if persons >= FEW:
+        if persons >= MIN_GROUP:
             groups[name] = {
                 "faces": sizes[name],
                 **describe_results(faces.take(names == name), votes),

@@ -5,14 +5,14 @@ from typing import Any
 
 from fer_vit.errors import printable
 from fer_vit.evaluation.altered import AlteredHead
-from fer_vit.evaluation.groups import FEW
+from fer_vit.evaluation.groups import MIN_GROUP
 from fer_vit.evaluation.outputs import Compared, Measured
 from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, chart, score_table
 from fer_vit.heads import HEADS, output_titles
 from fer_vit.measures import MEANINGS
 from fer_vit.report.intervals import interval_chart
-from fer_vit.report.table import NOTHING, interval_text
+from fer_vit.report.table import NO_RESULT, interval_text
 
 
 def has_targets(head: str, measured: Measured) -> bool:
@@ -83,9 +83,12 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
         for measured in groups.values():
             for figure in (first, second):
                 mean = measured[output][figure]["mean"]
-                cells.append(NOTHING if mean is None else f"{mean:.3f}")
+                cells.append(NO_RESULT if mean is None else f"{mean:.3f}")
         table.append(cells)
-    text = f"Groups of fewer than {FEW} persons or photos are left out. results.json has intervals."
+    text = (
+        f"Groups of fewer than {MIN_GROUP} persons or photos are left out. results.json has "
+        "intervals."
+    )
     return Section(f"{HEADS[head].title} by {column}", text, table)
 
 
@@ -137,6 +140,6 @@ def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[li
         cells = [title]
         for measured in outputs.values():
             mean = measured[output][name]["mean"]
-            cells.append(NOTHING if mean is None else f"{mean:.3f}")
+            cells.append(NO_RESULT if mean is None else f"{mean:.3f}")
         table.append(cells)
     return table

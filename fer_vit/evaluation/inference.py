@@ -25,7 +25,7 @@ LEAST_UNITS = 6
 """Fewer persons or photos have no bootstrap interval: it would contain the mean of normal values in
 49%, 74%, 87% and 92% of studies with 2, 3, 4 and 5 (`benchmarks.coverage`).
 """
-EQUAL = 1e-12  # smaller differences are of rounding
+ROUNDING_ERROR = 1e-12  # smaller differences are of rounding
 
 Scale: TypeAlias = Literal["number", "share", "difference"]
 """What is averaged: numbers, hits (0 or 1), or hits minus others (from -1 to 1)."""
@@ -165,12 +165,12 @@ def bound(interval: Interval, member: Mask, units: IntArray | None, scale: Scale
 def has_no_width(interval: Interval) -> bool:
     """Returns whether all resamples have the same result."""
     low, high = interval["low"], interval["high"]
-    return low is not None and high is not None and high - low < EQUAL
+    return low is not None and high is not None and high - low < ROUNDING_ERROR
 
 
 def t_p(estimate: float, error: float, units: int) -> float:
     """Returns the p-value by a t test that an estimate with a standard error over U units is 0."""
-    return float(2 * student.sf(abs(estimate) / max(error, EQUAL), units - 1))
+    return float(2 * student.sf(abs(estimate) / max(error, ROUNDING_ERROR), units - 1))
 
 
 def standard_error(influences: Array, units: IntArray) -> float:
@@ -217,7 +217,7 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
     units = units[known]
     names, unit = np.unique(units, return_inverse=True)
     totals = np.bincount(unit, values, len(names))  # (U,)
-    differing = int((np.abs(totals) > EQUAL).sum())
+    differing = int((np.abs(totals) > ROUNDING_ERROR).sum())
     if len(names) < 2 or not differing:
         return 1.0
 

@@ -33,7 +33,7 @@ from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, is_table, read_table
 from fer_vit.wording import counted, format_counts
 
-LONGEST = 200  # characters of the name of a group or person
+MAX_NAME_LENGTH = 200  # characters of the name of a group or person
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 """A number as spreadsheets and R write long ones: its last digits may be lost."""
 
@@ -388,9 +388,9 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
 
 def _check_names(column: str, names: Iterable[str]) -> None:
     for name in names:
-        if len(name) > LONGEST:
+        if len(name) > MAX_NAME_LENGTH:
             raise FerVitError(
-                f"Expected names of at most {LONGEST} characters in `{column}`, but got "
+                f"Expected names of at most {MAX_NAME_LENGTH} characters in `{column}`, but got "
                 f"{len(name):,}: {printable(short(name))}. Is it the right column?"
             )
         if SHORTENED.fullmatch(name):

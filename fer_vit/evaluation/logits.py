@@ -14,7 +14,7 @@ from fer_vit.data.dataset import Batch, FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
 
 @torch.inference_mode()
@@ -71,7 +71,7 @@ def labelled_batches(
     number = min(max_faces or len(rows), len(rows))
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    batches = face_batches(dataset, chosen, CHUNK, model.device)
+    batches = face_batches(dataset, chosen, FACES_PER_PASS, model.device)
     return batches, torch.from_numpy(targets).float()[chosen]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.groups import FEW
+from fer_vit.evaluation.groups import MIN_GROUP
 from fer_vit.evaluation.inference import (
     LEAST_UNITS,
     draw_units,
@@ -103,14 +103,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
     """Returns the measures of `score_outputs` by head, for each group of a column.
 
-    Groups of fewer than `FEW` persons or photos with a prediction are left out.
+    Groups of fewer than `MIN_GROUP` persons or photos with a prediction are left out.
     """
     known = faces.take(faces.predicted)
     names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
     groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
     for name in np.unique(names[names != ""]).tolist():
         group = known.take(names == name)
-        if len(np.unique(group.units)) < FEW:
+        if len(np.unique(group.units)) < MIN_GROUP:
             continue
         for head, measured in score_outputs(group).items():
             groups[head][name] = measured

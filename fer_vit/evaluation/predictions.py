@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.checks import TypedTable, check_rows, check_times, order_rows
-from fer_vit.evaluation.columns import ROUNDED, column_types, find_labels, is_feature
+from fer_vit.evaluation.columns import SUM_TOLERANCE, column_types, find_labels, is_feature
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
@@ -35,7 +35,7 @@ from fer_vit.tables.read import Table, is_table, read_table
 from fer_vit.wording import format_counts
 
 BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
-LARGEST = 1e12  # sums and ratios of larger numbers overflow
+MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
 
 
 def is_predictions(path: Path) -> bool:
@@ -174,7 +174,7 @@ def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
     """Returns the numbers of a column (N,), NaN where missing."""
     try:
         values = read_numbers(table[name], mark)
-        check_magnitude(values, LARGEST)
+        check_magnitude(values, MAX_NUMBER)
         if kind is int:
             check_whole_cells(values)
     except BadCellError as error:
@@ -268,7 +268,7 @@ def _describe_rows(
             with_label = columns["label"] == label
             chosen[with_label] = probabilities[with_label, index]
         with np.errstate(invalid="ignore"):  # rows without a face or label
-            less_probable = chosen < probabilities.max(1) - ROUNDED
+            less_probable = chosen < probabilities.max(1) - SUM_TOLERANCE
         if less_probable.any():
             notes.append(
                 f"{path.name}: in {less_probable.sum():,} of {predicted.sum():,} rows `label` is "

@@ -35,7 +35,7 @@ from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import in_picture
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
 
 EYE_REGIONS = ("right_eye", "left_eye")
@@ -288,7 +288,7 @@ def read_crops(model: Recognizer, reader: Reader, number: int) -> tuple[Array, A
     """Returns the probabilities (N, C) and the outputs (N, K) of N crops of one face."""
     probabilities = []
     values = []
-    for faces, batch in read_batches(reader, range(number), CHUNK, cores() - 1):
+    for faces, batch in read_batches(reader, range(number), FACES_PER_PASS, cores() - 1):
         for info in faces.infos:
             if info.status not in READ:
                 raise FerVitError(f"{info.path}: {info.status}.")

@@ -11,7 +11,7 @@ from fer_vit.evaluation.scores import (
 )
 from fer_vit.geometry import IntArray
 from fer_vit.report.intervals import IntervalChart, interval_chart
-from fer_vit.report.table import NOTHING, Interval, interval_text
+from fer_vit.report.table import NO_RESULT, Interval, interval_text
 
 LOSS_FORM = ".3f"
 MEANINGS_OF_SCORES = {
@@ -55,7 +55,7 @@ def score_table(
     known: list[str] = []
     for row in rows.values():
         for name, result in row.items():
-            if name not in known and not is_recall(name) and cell(result, form) != NOTHING:
+            if name not in known and not is_recall(name) and cell(result, form) != NO_RESULT:
                 known.append(name)
     names = [name for name in known if name not in MEANINGS_OF_SCORES]
     names += [name for name in MEANINGS_OF_SCORES if name in known]
@@ -74,7 +74,7 @@ def score_table(
 def cell(result: Interval | float | str | None, form: str = ".1%", signed: bool = False) -> str:
     """Formats a result in a format such as ".1%", or a number, a p-value or text."""
     if result is None or isinstance(result, str):
-        return result or NOTHING
+        return result or NO_RESULT
     if isinstance(result, int):
         return f"{result:,}"
     if isinstance(result, float):

@@ -13,7 +13,7 @@ from fer_vit.evaluation.inference import Scale, Sums, bound, has_no_width, score
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import Interval
 
-BINS = 15  # bins of the calibration error
+CALIBRATION_BINS = 15  # bins of the calibration error
 AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
 
 
@@ -39,8 +39,10 @@ def contributions(
     hits = truth * guess  # (N, C)
 
     confidence = probabilities.max(1)  # (N,)
-    index = np.ceil(confidence * BINS).astype(int).clip(1, BINS) - 1
-    bins = np.eye(BINS)[index] * (confidence - hits.sum(1))[:, None]  # (N, BINS)
+    index = np.ceil(confidence * CALIBRATION_BINS).astype(int).clip(1, CALIBRATION_BINS) - 1
+    bins = (
+        np.eye(CALIBRATION_BINS)[index] * (confidence - hits.sum(1))[:, None]
+    )  # (N, CALIBRATION_BINS)
 
     model_agrees = (targets * guess).sum(1, keepdims=True)  # (N, 1)
     annotators_agree = (targets**2).sum(1, keepdims=True)  # (N, 1)

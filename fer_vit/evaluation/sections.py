@@ -7,7 +7,7 @@ import numpy as np
 
 from fer_vit.errors import printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.groups import FEW, FOUND
+from fer_vit.evaluation.groups import FOUND, MIN_GROUP
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.inference import LEAST_UNITS
 from fer_vit.evaluation.page import Section
@@ -121,7 +121,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
 
     # of labels that are found equally often, the most frequent one comes first
     ranking = sorted(shares, key=lambda label: (shares[label], -faces[label]))
-    frequent = [label for label in ranking if faces[label] >= FEW]
+    frequent = [label for label in ranking if faces[label] >= MIN_GROUP]
     last = frequent[0] if frequent else ranking[0]
     rare = ranking[: ranking.index(last)]
     as_often: list[str] = []
@@ -136,7 +136,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
     if len(rare) > MOST_RARE:
         unnamed = counted(len(rare) - MOST_RARE, "label")
         lines.append(
-            f"Also found less often than {last}: {unnamed} with fewer than {FEW} faces each."
+            f"Also found less often than {last}: {unnamed} with fewer than {MIN_GROUP} faces each."
         )
     if len(as_often) > MOST_RARE:
         lines.append(f"Found as often as {last}: {len(as_often) - MOST_RARE:,} more.")
@@ -177,8 +177,10 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
     )
     if units < LEAST_UNITS:
         text += f" Here there are {units}."
-    elif units < FEW:
-        text += f" With fewer than {FEW} of these, here {units}, they are somewhat too narrow."
+    elif units < MIN_GROUP:
+        text += (
+            f" With fewer than {MIN_GROUP} of these, here {units}, they are somewhat too narrow."
+        )
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
         text += " Near-duplicates are of faces in the original training split."
@@ -250,7 +252,7 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if results["few"]:
         few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
         sentences.append(
-            f"Under {FEW} persons or photos, too few to compare (number of faces): {few}."
+            f"Under {MIN_GROUP} persons or photos, too few to compare (number of faces): {few}."
         )
     if results["unknown"]:
         sentences.append(f"Without a value: {results['unknown']:,} faces.")

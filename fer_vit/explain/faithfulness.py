@@ -29,7 +29,7 @@ from fer_vit.model.region_vit import RegionViT
 
 FRACTIONS = [tenths / 10 for tenths in range(11)]
 """Fractions of the tokens or pixels that are taken away."""
-GROUPS = 5
+TOKEN_GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
 BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "blurred": blur,
@@ -130,8 +130,8 @@ def _measures(faces: _TracedFaces, explanation: Explanation, falls: Tensor) -> d
     ranks = _ranks(scores.masked_fill(~located, -torch.inf))  # (B, T)
     relative = ranks / count.clamp(min=1)  # (B, T), in [0, 1]
     groups = []
-    for number in range(GROUPS):
-        group = (ranks * GROUPS // count.clamp(min=1) == number) & located  # (B, T)
+    for number in range(TOKEN_GROUPS):
+        group = (ranks * TOKEN_GROUPS // count.clamp(min=1) == number) & located  # (B, T)
         groups.append(group)
 
     # The mean score of each group, and the fall of the probability without it.
@@ -147,7 +147,7 @@ def _measures(faces: _TracedFaces, explanation: Explanation, falls: Tensor) -> d
     measures["deletion"] = _area(torch.stack(deletion))
     measures["insertion"] = _area(torch.stack(insertion))
     measures["region agreement"] = spearman(explanation.shares, falls, faces.traced.valid)
-    measures["saco"] = torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan)
+    measures["saco"] = torch.where(count[:, 0] >= TOKEN_GROUPS, saco(salience, effect), torch.nan)
     return measures
 
 

@@ -29,7 +29,7 @@ class Effects(NamedTuple):
     blurred: Tensor  # its pixels are blurred, for patches as well
 
 
-HIDDEN = {"token left out": "masked", "pixels blurred": "blurred"}
+HIDING = {"token left out": "masked", "pixels blurred": "blurred"}
 """How a region is hidden, in words, and the field of `Effects`."""
 
 

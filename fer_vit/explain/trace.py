@@ -24,9 +24,9 @@ from fer_vit.model.attention import Pooled, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import TokenLayout, Tokens
 
-STRONGEST = 6
+MAX_INTERACTING = 6
 """Regions with the largest effects, whose interactions are measured: each pair costs a pass."""
-NOTABLE = 0.25
+MIN_INTERACTION = 0.25
 """Smallest interaction that is drawn, as a share of the largest effect of a region.
 
 Smaller ones may have no cause.
@@ -291,7 +291,8 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
     is the negative interaction of Grabisch & Roubens ("An axiomatic approach to the concept of
     interaction among players in cooperative games", 1999).
 
-    Only pairs of the `STRONGEST` regions are considered, and small values are 0 (see `NOTABLE`).
+    Only pairs of the `MAX_INTERACTING` regions are considered, and small values are 0 (see
+    `MIN_INTERACTION`).
     """
     alone = region_units(traced.layout, traced.membership)  # (B, R, T)
     batch, regions, _ = alone.shape
@@ -301,12 +302,12 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
     with evaluating(net):
         intact = raw_outputs(net, net.encode(traced.tokens))  # (B, O)
         single = drops(net, traced.tokens, alone, intact)[faces, :, label]  # (B, R)
-        strongest = single.abs().topk(min(STRONGEST, regions)).indices.sort().values
+        strongest = single.abs().topk(min(MAX_INTERACTING, regions)).indices.sort().values
         for a, b in combinations(strongest.unbind(1), 2):  # (B,) each
             without_both = masked_outputs(net, traced.tokens, alone[faces, a] | alone[faces, b])
             both = (intact - without_both)[faces, label]  # (B,)
             change = both - single[faces, a] - single[faces, b]
-            notable = change.abs() >= NOTABLE * single.abs().amax(1)
+            notable = change.abs() >= MIN_INTERACTION * single.abs().amax(1)
             change = change * notable
             result[faces, a, b] = change
             result[faces, b, a] = change

@@ -186,16 +186,16 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]
     return boxes, valid
 
 
-CUT = 384  # largest side in pixels of the result of `cut_out`
+MAX_CUT_SIDE = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts out a face with half its box (4,) around it, at most CUT pixels square.
+    """Cuts out a face with half its box (4,) around it, at most MAX_CUT_SIDE pixels square.
 
     Also returns the matrix (2, 3) from image to cut.
     """
     side = 2 * max(box[2:] - box[:2])
-    scale = min(1.0, CUT / side)
+    scale = min(1.0, MAX_CUT_SIDE / side)
     size = round(scale * side)
     matrix = geometry.box_matrix(box, size, scale)
     return warp(image, matrix, size), matrix
@@ -207,9 +207,9 @@ BORDER = cv2.BORDER_REPLICATE
 INTERPOLATION = cv2.INTER_CUBIC
 REDUCTION = cv2.INTER_AREA
 # smaller scales are reductions; averaging would blur faces of about equal size
-SMALLER = 0.75
+REDUCED_SCALE = 0.75
 # at smaller scales even a crop at twice its size is a reduction of the image
-STRONG = 0.5
+STRONGLY_REDUCED_SCALE = 0.5
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
@@ -221,10 +221,10 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """
     to_crop = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(to_crop[:, :2]))))
-    if 0 < scale < STRONG:
+    if 0 < scale < STRONGLY_REDUCED_SCALE:
         image, to_crop = _reduce(image, to_crop, size, scale)
 
-    drawn = 2 * size if 0 < scale < SMALLER else size
+    drawn = 2 * size if 0 < scale < REDUCED_SCALE else size
     to_drawn = to_crop * (drawn / size)
     # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
     to_drawn[:, 2] += 0.5 * to_drawn[:, :2].sum(1) - 0.5

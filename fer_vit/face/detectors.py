@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CUT, SMALLER
+from fer_vit.face.crop import MAX_CUT_SIDE, REDUCED_SCALE
 from fer_vit.face.detection import Detection, best, box_iou
 from fer_vit.face.landmarks import (
     confirm_faces,
@@ -29,19 +29,20 @@ landmarks, from which the landmark network learned, lie on the eyes of the mean 
 they are 11 % too far apart. At 1280 it finds faces down to about a hundredth of a photo's longer
 side.
 """
-WHOLE = 448  # side in pixels of the largest face that is detected as one, not in fragments
+# side in pixels of the largest face that is detected as one, not in fragments
+FRAGMENTED_SIDE = 448
 PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
 """YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
 one in 99.8% of FERPlus' crops."""
-SURE = 0.8
+SURE_SCORE = 0.8
 """YuNet's score below which a face is uncertain.
 
 In docs/results/benchmarks.md, nearly all false faces are below it.
 """
-FOLLOWED = 0.75
+FOLLOWED_SHARE = 0.75
 """Longer side of a face's box in the square that is searched in a video's next frame: a turned or
 moving face stays inside."""
-SAME = 0.3  # boxes with a larger IoU are of the same face
+SAME_FACE_IOU = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
 DEFAULT_DETECTOR: DetectorName = "yunet"
@@ -107,7 +108,7 @@ class YuNet(Detector):
 
     photo_score = PHOTO_SCORE
     crop_score = CROP_SCORE
-    sure_score = SURE
+    sure_score = SURE_SCORE
 
     def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
         self.path = path  # of its file, which each process opens once; None: not searched yet
@@ -134,7 +135,7 @@ class YuNet(Detector):
         """
         longest = max(image.shape[:2])
         fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
-        coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > WHOLE else []
+        coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > FRAGMENTED_SIDE else []
         return self._detect(fine, image), coarse
 
     def _detect(self, small: Image, image: Image) -> list[Detection]:
@@ -230,8 +231,8 @@ def detector_name(detector: ChosenDetector) -> str:
 def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> list[Detection]:
     """Returns the large faces of a small copy and the other faces, best score first.
 
-    At full size, a face of more than WHOLE pixels is found in fragments. Faces inside a large face
-    are dropped.
+    At full size, a face of more than FRAGMENTED_SIDE pixels is found in fragments. Faces inside a
+    large face are dropped.
     """
     large = [face for face in coarse if face.side > longest / 3]
     others = []
@@ -268,12 +269,12 @@ def grey_copy(image: Image) -> Image:
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
-    """Returns whether an image (H, W, 3) larger than `CUT` shows several faces, or a small one.
+    """Returns whether an image (H, W, 3) above `MAX_CUT_SIDE` shows several faces, or a small one.
 
     A face is small if it fills less than half of the image. Faces below the detector's minimum
     score of photos do not count.
     """
-    if max(image.shape[:2]) <= CUT:
+    if max(image.shape[:2]) <= MAX_CUT_SIDE:
         return False
     faces = [face for face in detector.find(image) if face.score >= detector.photo_score]
     return len(faces) > 1 or any(2 * face.side < min(image.shape[:2]) for face in faces)
@@ -291,14 +292,14 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
         nearest = max(detector.find(cut), key=lambda kept: box_iou(kept, expected), default=None)
-        if nearest is None or box_iou(nearest, expected) <= SAME:
+        if nearest is None or box_iou(nearest, expected) <= SAME_FACE_IOU:
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
         landmarks = (refine_points(cut, near[None])[0] - shift) / scale
         again = Detection(
             face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
         )
-        if all(box_iou(again, kept) <= SAME for kept in followed):
+        if all(box_iou(again, kept) <= SAME_FACE_IOU for kept in followed):
             followed.append(again)
     return followed
 
@@ -308,7 +309,7 @@ def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
 
     Returns the cut, and scale and shift (2,) from image to cut pixels.
     """
-    half = 2 * round(face.longer_side / FOLLOWED / 4) + 2
+    half = 2 * round(face.longer_side / FOLLOWED_SHARE / 4) + 2
     start = np.round(face.centre).astype(int) - half
     stop = start + 2 * half
 
@@ -349,7 +350,7 @@ def resized(image: Image, side: int) -> Image:
     scale = side / max(image.shape[:2])
     if scale > 1:
         return _scaled(image, scale, cv2.INTER_CUBIC)
-    return _scaled(image, scale, cv2.INTER_AREA if scale < SMALLER else cv2.INTER_LINEAR)
+    return _scaled(image, scale, cv2.INTER_AREA if scale < REDUCED_SCALE else cv2.INTER_LINEAR)
 
 
 def _scaled(image: Image, scale: float, method: int) -> Image:

@@ -32,7 +32,7 @@ from fer_vit.geometry import (
 
 FILE = Path(__file__).with_name("landmarks.onnx")
 INPUT_SIDE = 64  # of the network's input in pixels
-FILL = 0.98
+FACE_SHARE = 0.98
 """Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500;
 half have 0.92 to 1.01.
 """
@@ -43,7 +43,7 @@ MOST_FACES = 64
 POINTS_OUTPUT = "linear"
 FACE_OUTPUT = "face"
 """The network's outputs."""
-DOUBT = -1.5
+MIN_FACE_LOGIT = -1.5
 """Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md."""
 
 
@@ -91,7 +91,7 @@ def confirm_faces(
     scores = np.array([face.score for face in faces])
     uncertain = are_uncertain(scores, sure_score)
     seen = _look_at(image, faces)
-    is_face = (seen.logits >= DOUBT) | ~uncertain
+    is_face = (seen.logits >= MIN_FACE_LOGIT) | ~uncertain
     confirmed = []
     for face, landmarks, kept in zip(faces, seen.landmarks, is_face.tolist(), strict=True):
         if kept:
@@ -103,7 +103,10 @@ def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
     """Looks at faces in an image (H, W, 3), in cuts framed as in training."""
     return look(
         image,
-        [box_matrix(face.box, INPUT_SIDE, FILL * INPUT_SIDE / face.longer_side) for face in faces],
+        [
+            box_matrix(face.box, INPUT_SIDE, FACE_SHARE * INPUT_SIDE / face.longer_side)
+            for face in faces
+        ],
     )
 
 

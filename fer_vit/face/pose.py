@@ -15,7 +15,7 @@ Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Googl
 means of the lids' vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
 """
 # of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4
-DISTANCE = 60.0
+CAMERA_DISTANCE = 60.0
 
 
 def head_pose(landmarks: ArrayLike) -> Pose | None:
@@ -32,7 +32,7 @@ def head_pose(landmarks: ArrayLike) -> Pose | None:
     spread = float(np.linalg.norm(points))
     if not 0 < spread < np.inf:
         return None
-    points *= np.linalg.norm(head[:, :2]) / (DISTANCE * spread)
+    points *= np.linalg.norm(head[:, :2]) / (CAMERA_DISTANCE * spread)
     solved, rotation, _ = cv2.solvePnP(head, points, np.eye(3), None, flags=cv2.SOLVEPNP_SQPNP)
     if not solved:
         return None

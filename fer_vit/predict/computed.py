@@ -13,7 +13,7 @@ from fer_vit.geometry import Array, Mask, apply, invert
 
 BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
-ROUNDING = 8
+LAPLACIAN_ERROR = 8
 """Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
 eight grey levels, each rounded.
 """
@@ -62,7 +62,7 @@ def measure_blur(crops: Tensor) -> Tensor:
     )
     edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
     largest = grey.abs().amax((1, 2, 3))  # (B,)
-    rounding = ROUNDING * torch.finfo(grey.dtype).eps * largest  # (B,)
+    rounding = LAPLACIAN_ERROR * torch.finfo(grey.dtype).eps * largest  # (B,)
     variance = edges.var((1, 2, 3))  # (B,)
     blur = (grey.var((1, 2, 3)) / variance) ** 0.25
     return torch.where(variance > rounding**2, blur, torch.nan)

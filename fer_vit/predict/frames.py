@@ -61,7 +61,7 @@ WRONG_PICTURES = "frames may show wrong pictures"
 MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
 MAX_FRAME_BYTES = 108_000_000
-ABSOLUTE = frozenset(("matroska,webm", "asf"))
+ABSOLUTE_TIMES = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
 GIF_EXTENSION = b"!"
 GIF_IMAGE = b","
@@ -225,7 +225,7 @@ def _claimed_end(file: av.container.InputContainer) -> float:
     """Returns when a file ends by its header in seconds; of two readings, the earlier."""
     start = (file.start_time or 0) / av.time_base
     length = (file.duration or 0) / av.time_base
-    if file.format.name in ABSOLUTE:
+    if file.format.name in ABSOLUTE_TIMES:
         return min(start + length, length)
     return start + length
 

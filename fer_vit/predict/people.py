@@ -14,10 +14,10 @@ from fer_vit.files import as_text, atomic_write
 from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_direction
 from fer_vit.report.table import write_fields
 
-MOVE = HEADS[MOVEMENTS].prefix
-SHORTEST = 1e-6
+MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
+MIN_VIDEO_SECONDS = 1e-6
 """Seconds assumed for a video of one frame."""
-ROUNDING = 1e-9
+MIN_DIRECTION = 1e-9
 """Length of a mean of unit vectors below which it is rounding, and has no direction."""
 
 
@@ -81,7 +81,7 @@ class AngleMean:
     @property
     def value(self) -> float | None:
         """The mean, from minus to plus half of the period; None where opposite angles cancel."""
-        if math.hypot(self.sine, self.cosine) <= ROUNDING * self.seconds:
+        if math.hypot(self.sine, self.cosine) <= MIN_DIRECTION * self.seconds:
             return None
         return float(mean_direction(np.asarray(self.sine), np.asarray(self.cosine), self.period))
 
@@ -277,7 +277,7 @@ class People:
 
     def _count(self, frame: CountedFrame) -> None:
         """Counts a frame, which lasts until the next one."""
-        step = max(self._step, SHORTEST)
+        step = max(self._step, MIN_VIDEO_SECONDS)
         start, end = self.spans.get(frame.path, (frame.seconds, frame.seconds))
         self.spans[frame.path] = (min(start, frame.seconds), max(end, frame.seconds + step))
 
@@ -356,7 +356,7 @@ class People:
 
 def is_movement(label: str) -> bool:
     """Returns whether an interval or column is of a movement."""
-    return label.startswith(MOVE)
+    return label.startswith(MOVEMENT_PREFIX)
 
 
 def is_textgrid(path: Path) -> bool:
@@ -430,9 +430,9 @@ def _fill_gaps(
 ) -> Iterator[tuple[float, float, str]]:
     """Yields start, end and label of the intervals of a tier; gaps have an empty label."""
     for interval in tier:
-        if interval.start - start >= SHORTEST:
+        if interval.start - start >= MIN_VIDEO_SECONDS:
             yield start, interval.start, ""
         yield max(start, interval.start), interval.end, interval.label
         start = interval.end
-    if end - start >= SHORTEST:
+    if end - start >= MIN_VIDEO_SECONDS:
         yield start, end, ""

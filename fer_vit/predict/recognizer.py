@@ -58,8 +58,8 @@ from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
 
-CHUNK = 64  # faces in one forward pass
-EXPLAINED = 8  # faces that are explained together
+FACES_PER_PASS = 64  # faces in one forward pass
+FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
 FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
 """Photos or frames with their faces, and these in batches for the network."""
 
@@ -312,7 +312,7 @@ class Recognizer(nn.Module):
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
         parts = []
-        for chunk in self._crop_again(faces).split(EXPLAINED):
+        for chunk in self._crop_again(faces).split(FACES_EXPLAINED_AT_ONCE):
             parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
         return Explanations(
             faces=list(faces),
@@ -434,7 +434,7 @@ class Recognizer(nn.Module):
             for faces, batch in batches:
                 # A photo may contain hundreds of faces, and recorded attention grows with their
                 # number.
-                chunks = batch.split(CHUNK) if batch else []
+                chunks = batch.split(FACES_PER_PASS) if batch else []
                 yield faces, [chunk.ready(self.device) for chunk in chunks]
                 bar.update(len(faces.infos))
 

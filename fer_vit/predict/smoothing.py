@@ -12,12 +12,13 @@ from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
-REACH = 3.0
+WINDOW_REACH = 3.0
 """Half the width of the window in time constants: 99.7% of a Gaussian's weight, 95% of an
 exponential's.
 """
-FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
-BRIEFEST = 1e-6  # seconds that a frame counts for at least; times may be equal
+# lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+MIN_PROBABILITY = 1e-6
+MIN_FRAME_SECONDS = 1e-6  # seconds that a frame counts for at least; times may be equal
 
 
 class TimedFaces(NamedTuple, Generic[AnyFaces]):
@@ -54,7 +55,7 @@ def _each_photo(parts: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
 
 
 def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> Iterator[AnyFaces]:
-    reach = REACH * constant
+    reach = WINDOW_REACH * constant
     window = deque[TimedFaces[AnyFaces]]()
     done = 0  # so many frames at the start of the window have been yielded
     before: float | None = None
@@ -94,7 +95,7 @@ def _smooth_frame(
     near = []
     lengths = []  # seconds that these frames count for
     for place, frame in enumerate(frames):
-        if abs(seconds - frame.seconds) <= REACH * constant:
+        if abs(seconds - frame.seconds) <= WINDOW_REACH * constant:
             after = frames[place + 1].seconds if place + 1 < len(frames) else None
             near.append(frame)
             lengths.append(_frame_length(frame, after, constant, causal))
@@ -114,7 +115,7 @@ def _smooth_frame(
         times = ages[same] / max(constant, 1e-9)
         weights = np.exp(-times if causal else -0.5 * times**2) * durations[same]
         weights /= weights.sum()
-        logs = np.log(np.maximum(probabilities[same], FLOOR))
+        logs = np.log(np.maximum(probabilities[same], MIN_PROBABILITY))
         average = np.exp(weights @ logs)  # (C,)
         average[(probabilities[same] == 0).all(0)] = 0  # such as labels that `classes` excludes
         smoothed[row] = average / average.sum()
@@ -136,8 +137,8 @@ def _frame_length(
         sides.append(frame.seconds - frame.before)
     if after is not None and not (causal and sides):
         sides.append(after - frame.seconds)
-    length = sum(sides) / len(sides) if sides else BRIEFEST  # a single frame
-    return max(min(length, constant), BRIEFEST)
+    length = sum(sides) / len(sides) if sides else MIN_FRAME_SECONDS  # a single frame
+    return max(min(length, constant), MIN_FRAME_SECONDS)
 
 
 def _average(outputs: Array, weights: Array, names: tuple[str, ...]) -> Array:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from fer_vit.face.detection import Detection, box_iou, to_faces
-from fer_vit.face.detectors import SAME, Detector, follow_faces
+from fer_vit.face.detectors import SAME_FACE_IOU, Detector, follow_faces
 from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
@@ -20,7 +20,7 @@ from fer_vit.predict.inputs import source_name
 from fer_vit.predict.photos import Item, PhotoOptions, as_samples
 from fer_vit.processes import read_ahead
 
-AHEAD = 3  # frames that are decoded before they are needed
+FRAMES_AHEAD = 3  # frames that are decoded before they are needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class VideoReader:
         frames = read_frames(
             Path(info.path), options.every, options.fps, options.start, options.end
         )
-        ahead = read_ahead(frames, AHEAD)
+        ahead = read_ahead(frames, FRAMES_AHEAD)
         try:
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
@@ -60,8 +60,9 @@ class Tracked(NamedTuple):
 
 
 # most frames that wait for faces that are found after them, so that large ones fit into memory
-WAITING = 12
-VISIBLE = 0.05  # height of the smallest face that is filled in, as a fraction of the frame's height
+MAX_WAITING = 12
+# height of the smallest face that is filled in, as a fraction of the frame's height
+MIN_FILLED_HEIGHT = 0.05
 
 
 def track_faces(
@@ -116,7 +117,7 @@ def find_in_frames(
     most = 1
     marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
     if fill:
-        most = min(detect_every, WAITING - 1)  # `mark_last` holds one, too
+        most = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds one, too
         marked = mark_last(frames)
     try:
         for tracked in search_frames(detector, marked, detect_every, waiting):
@@ -186,8 +187,8 @@ def follow_back(
             return
         (face,) = before
         height = face.box[3] - face.box[1]
-        taken = any(box_iou(face, known) > SAME for known in faces)
-        if taken or height < VISIBLE * frame.image.shape[0]:
+        taken = any(box_iou(face, known) > SAME_FACE_IOU for known in faces)
+        if taken or height < MIN_FILLED_HEIGHT * frame.image.shape[0]:
             return
         faces.append(face)
         tracks.append(track)
@@ -199,7 +200,7 @@ SPEED_MEMORY = 0.2  # seconds over which a track's speed is averaged
 MAX_DISTANCE = 0.6  # in widths of the face
 MAX_SPEED = 1.5  # further widths per second
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
-NEVER = 1e6  # the cost of an impossible pair
+IMPOSSIBLE_COST = 1e6  # the cost of an impossible pair
 
 
 def assign(costs: Array) -> list[tuple[int, int]]:
@@ -236,12 +237,12 @@ class Track:
         width = np.sqrt(np.prod(face.box[2:] - face.box[:2]))
         expected_width = np.sqrt(np.prod(expected.box[2:] - expected.box[:2]))
         if not 1 / MAX_GROWTH < width / expected_width < MAX_GROWTH:
-            return NEVER
+            return IMPOSSIBLE_COST
 
         distances = np.linalg.norm(face.landmarks - expected.landmarks, axis=1)  # (5,)
         distance = float(distances.mean() / max(expected_width, width))
         if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP):
-            return NEVER
+            return IMPOSSIBLE_COST
         return 1 - box_iou(expected, face) + distance + gap
 
     def update(self, face: Detection, seconds: float) -> None:
@@ -281,7 +282,7 @@ class Tracker:
                 costs[row, column] = track.cost(face, seconds)
         chosen = {}  # tracks by the index of the face
         for row, column in assign(costs):
-            if costs[row, column] < NEVER:
+            if costs[row, column] < IMPOSSIBLE_COST:
                 chosen[column] = tracks[row]
 
         for index, face in enumerate(faces):

@@ -22,7 +22,7 @@ from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 ROUNDING_ERROR = 1e-12  # a difference below this is 0
-NOTHING = "-"  # cell of a missing result
+NO_RESULT = "-"  # cell of a missing result
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
@@ -55,7 +55,7 @@ def interval_text(result: Interval, form: str, named: bool = False) -> str:
     never negative.
     """
     if result["mean"] is None:
-        return NOTHING
+        return NO_RESULT
     unit = " points" if is_share_difference(form) else ""
     write = difference_text if form.startswith("+") else _number_text
     text = f"{write(result['mean'], form)}{unit}"

@@ -25,39 +25,39 @@ from fer_vit.wording import counted, list_names
 
 Duplicates = Literal["drop", "keep"]
 
-THUMBNAIL = 24  # side of a thumbnail in pixels
-CLOSE = 4 * THUMBNAIL  # side of a close-up, in which the face has half of it
-FILLING = 0.75
+THUMBNAIL_SIDE = 24  # side of a thumbnail in pixels
+CLOSE_UP_SIDE = 4 * THUMBNAIL_SIDE  # side of a close-up, in which the face has half of it
+FILLED_SHARE = 0.75
 """From this share of the longer side, a face fills the picture."""
-PART = THUMBNAIL // 4  # side of the parts that must be the same
-CORRELATION = 0.97
+PART_SIDE = THUMBNAIL_SIDE // 4  # side of the parts that must be the same
+SAME_CORRELATION = 0.97
 """Two pictures are the same from this correlation of their thumbnails.
 
 Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
 pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are different
 people. With a side of 16: 13 of 21.
 """
-LOCAL = 0.3
+MAX_LOCAL_DIFFERENCE = 0.3
 """Largest difference in a part of two copies, in units of the contrast.
 
 At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
 size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
 correlate, 87 % have more.
 """
-BLOCK = 256  # images that are compared with all others at once
+IMAGES_AT_ONCE = 256  # images that are compared with all others at once
 SHOWN_PAIRS = 3  # pairs with different labels that are named
 MOST_WITHIN = 50_000
 """Up to this many training images, each is compared with each. That takes a minute, and grows with
 the square.
 """
-MANY = 0.2
+WARNED_SHARE = 0.2
 """From this share of a class, dropped images are reported as a warning."""
 NEAR_DUPLICATE = "near-duplicate of a val or test image"
 
 
 def thumbnail(image: Image) -> bytes:
-    """Returns a grey copy of an image (H, W, 3) with THUMBNAIL x THUMBNAIL pixels."""
-    return bytes(_grey(image, THUMBNAIL).data)
+    """Returns a grey copy of an image (H, W, 3) with THUMBNAIL_SIDE x THUMBNAIL_SIDE pixels."""
+    return bytes(_grey(image, THUMBNAIL_SIDE).data)
 
 
 def close_up(image: Image, box: Array) -> CloseUp | None:
@@ -69,13 +69,13 @@ def close_up(image: Image, box: Array) -> CloseUp | None:
     height, width = image.shape[:2]
     longer = max(height, width)
     side = max(box[2:] - box[:2])
-    if side >= FILLING * longer or longer <= CLOSE:
+    if side >= FILLED_SHARE * longer or longer <= CLOSE_UP_SIDE:
         return None
     centre = (box[:2] + box[2:]) / 2
     corners = np.hstack([centre - side / 2, centre + side / 2])  # xyxy in pixels
     square = corners / [width, height, width, height]
     cut, _ = cut_out(image, box)
-    return CloseUp(bytes(_grey(cut, CLOSE).data), tuple(square.tolist()))
+    return CloseUp(bytes(_grey(cut, CLOSE_UP_SIDE).data), tuple(square.tolist()))
 
 
 def _grey(image: Image, side: int) -> Image:
@@ -87,8 +87,8 @@ def _grey(image: Image, side: int) -> Image:
 class Pictures:
     """What is compared of N images."""
 
-    thumbnails: Image  # (N, THUMBNAIL, THUMBNAIL)
-    close_ups: Image  # (N, CLOSE, CLOSE)
+    thumbnails: Image  # (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE)
+    close_ups: Image  # (N, CLOSE_UP_SIDE, CLOSE_UP_SIDE)
     # (N, 4) xyxy of the face in fractions of the picture; NaN: the whole picture is the face
     squares: Array
 
@@ -96,12 +96,12 @@ class Pictures:
     def of(cls, rows: Sequence[Row]) -> "Pictures":
         """Collects the thumbnails and close-ups of rows."""
         thumbnails = [row.thumbnail for row in rows]
-        whole = CloseUp(pixels=bytes(CLOSE**2), square=(np.nan, np.nan, np.nan, np.nan))
+        whole = CloseUp(pixels=bytes(CLOSE_UP_SIDE**2), square=(np.nan, np.nan, np.nan, np.nan))
         close_ups = [row.close_up or whole for row in rows]
         squares = np.array([close_up.square for close_up in close_ups], float)
         return cls(
-            thumbnails=_stack(thumbnails, THUMBNAIL),
-            close_ups=_stack([close_up.pixels for close_up in close_ups], CLOSE),
+            thumbnails=_stack(thumbnails, THUMBNAIL_SIDE),
+            close_ups=_stack([close_up.pixels for close_up in close_ups], CLOSE_UP_SIDE),
             squares=squares.reshape(-1, 4),
         )
 
@@ -238,7 +238,7 @@ def _warnings(rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicate
     lost = Counter(label_text(row) for row in repeats)
     warnings = []
     for name, number in lost.items():
-        if number > MANY * counts[name]:
+        if number > WARNED_SHARE * counts[name]:
             warnings.append(
                 f"{number:,} of {counts[name]:,} training images of {name} are left out as "
                 "near-duplicates of val or test images. Are these the same pictures? "
@@ -265,19 +265,21 @@ def near_duplicates(
     first image of a pair lies before the second, and before `until`.
     """
     mirrored = pictures.mirrored()
-    plain_vectors = _standardise(pictures.thumbnails)  # (N, THUMBNAIL * THUMBNAIL)
+    plain_vectors = _standardise(pictures.thumbnails)  # (N, THUMBNAIL_SIDE * THUMBNAIL_SIDE)
     mirrored_vectors = _standardise(mirrored.thumbnails)
 
-    blocks = range(0, until, BLOCK)
+    blocks = range(0, until, IMAGES_AT_ONCE)
     for start in tqdm(blocks, "comparing images", unit="blocks", disable=None, delay=1):
-        rows = np.arange(start, min(start + BLOCK, until))  # (M,), compared with all from `start`
+        rows = np.arange(
+            start, min(start + IMAGES_AT_ONCE, until)
+        )  # (M,), compared with all from `start`
         matters = (trained[rows, None] != trained[start:]) | (labels[rows, None] != labels[start:])
         matters &= rows[:, None] < np.arange(start, len(plain_vectors))
 
         same = np.zeros_like(matters)  # (M, N - start)
         for view, vectors in ((pictures, plain_vectors), (mirrored, mirrored_vectors)):
             correlations = plain_vectors[rows] @ vectors[start:].T
-            candidates = matters & ~same & (correlations >= CORRELATION)
+            candidates = matters & ~same & (correlations >= SAME_CORRELATION)
             pairs = np.argwhere(candidates)  # (K, 2), few of all pairs
             first_squares = pictures.squares[start + pairs[:, 0]]
             second_squares = view.squares[start + pairs[:, 1]]
@@ -315,7 +317,7 @@ def _faces_overlap(first: Array, second: Array) -> Mask:
 def _fills(squares: Array) -> Mask:
     """Returns which faces (N, 4) fill more than about half of their picture."""
     sides = squares[:, 2:] - squares[:, :2]
-    return np.asarray(np.isnan(sides[:, 0]) | (sides.max(1) >= FILLING - 0.1))
+    return np.asarray(np.isnan(sides[:, 0]) | (sides.max(1) >= FILLED_SHARE - 0.1))
 
 
 def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
@@ -338,20 +340,20 @@ def _same_at_face(first: Pictures, i: int, second: Pictures, j: int, same_label:
         views = [_cut(first, i, square), _cut(second, j, square)]
     vectors = _standardise(np.stack(views))
     correlation = float(vectors[0] @ vectors[1])
-    if correlation < CORRELATION:
+    if correlation < SAME_CORRELATION:
         return False
-    return same_label or local_difference(vectors, correlation) <= LOCAL
+    return same_label or local_difference(vectors, correlation) <= MAX_LOCAL_DIFFERENCE
 
 
 def local_difference(vectors: Float32Array, correlation: float) -> float:
-    """Returns the largest difference of two pictures (2, THUMBNAIL * THUMBNAIL) in a part.
+    """Returns the largest difference of two pictures in a part, in units of their contrast.
 
-    It is in units of their contrast.
+    They are thumbnails (2, THUMBNAIL_SIDE * THUMBNAIL_SIDE).
     """
     residual = vectors[0] - correlation * vectors[1]
-    difference = THUMBNAIL * residual.reshape(THUMBNAIL, THUMBNAIL)
-    parts = cv2.blur(difference**2, (PART, PART))
-    inside = slice(PART // 2, -(PART // 2))  # without parts that extend beyond the border
+    difference = THUMBNAIL_SIDE * residual.reshape(THUMBNAIL_SIDE, THUMBNAIL_SIDE)
+    parts = cv2.blur(difference**2, (PART_SIDE, PART_SIDE))
+    inside = slice(PART_SIDE // 2, -(PART_SIDE // 2))  # without parts that extend beyond the border
     return float(np.sqrt(parts[inside, inside].max()))
 
 
@@ -363,26 +365,26 @@ def _cut(pictures: Pictures, row: int, place: Array) -> Image:
     square = pictures.squares[row]
     size = square[2:] - square[:2]
     scale = (place[2:] - place[:2]) / size  # pixels of the close-up for each of the result
-    start = (place[:2] - square[:2] + size / 2) / (2 * size) * CLOSE
+    start = (place[:2] - square[:2] + size / 2) / (2 * size) * CLOSE_UP_SIDE
     matrix = np.column_stack([np.diag(scale), start + 0.5 * scale - 0.5])
     pixels = np.ascontiguousarray(pictures.close_ups[row])
     cut = cv2.warpAffine(
         pixels,
         matrix,
-        (CLOSE // 2, CLOSE // 2),
+        (CLOSE_UP_SIDE // 2, CLOSE_UP_SIDE // 2),
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
         borderMode=cv2.BORDER_REPLICATE,
     )
-    small = cv2.resize(cut, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA)
+    small = cv2.resize(cut, (THUMBNAIL_SIDE, THUMBNAIL_SIDE), interpolation=cv2.INTER_AREA)
     return np.asarray(small, np.uint8)
 
 
 def _standardise(pixels: Image) -> Float32Array:
-    """Returns pictures (N, THUMBNAIL, THUMBNAIL) as vectors of mean 0 and length 1.
+    """Returns pictures (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE) as vectors of mean 0 and length 1.
 
     Their products are correlations.
     """
-    flat = pixels.reshape(-1, THUMBNAIL * THUMBNAIL).astype(np.float32)
+    flat = pixels.reshape(-1, THUMBNAIL_SIDE * THUMBNAIL_SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
     length = np.linalg.norm(flat, axis=1, keepdims=True)
     flat /= np.maximum(length, 1e-6)  # a uniform image correlates with none

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.face.crop import CUT, cut_out
+from fer_vit.face.crop import MAX_CUT_SIDE, cut_out
 from fer_vit.face.detectors import Detector
 from fer_vit.face.image import CRASHED, ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.geometry import apply
@@ -28,8 +28,9 @@ def add_landmarks(
     """Returns a copy with landmarks and thumbnails, without unreadable images, in the same order.
 
     Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images
-    of more than CUT pixels become crops of their face. Worker processes read the images (None: one
-    per core, 0: this process); one that kills its process is dropped, too, and a note names it.
+    of more than MAX_CUT_SIDE pixels become crops of their face. Worker processes read the images
+    (None: one per core, 0: this process); one that kills its process is dropped, too, and a note
+    names it.
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
@@ -74,7 +75,7 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
         row.close_up = close_up(image, face.box)
         row.landmarks = face.landmarks
         row.score = None if np.isnan(face.score) else face.score
-        if cut and max(image.shape[:2]) > CUT:
+        if cut and max(image.shape[:2]) > MAX_CUT_SIDE:
             face_only, to_cut = cut_out(image, face.box)
             row.landmarks = apply(to_cut, face.landmarks)
             row.image = encode_jpeg(face_only)

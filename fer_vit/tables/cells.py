@@ -49,8 +49,8 @@ TRUTH = {
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
 }
 """Truth values as R and spreadsheets of several languages write them, in lower case."""
-SAFE = 2**53  # larger whole numbers have no exact float
-BATCH = 10_000  # rows of a workbook or of JSON Lines that are Python objects at a time
+MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
+ROWS_AT_ONCE = 10_000  # rows of a workbook or of JSON Lines that are Python objects at a time
 
 
 class BadCellError(ValueError):
@@ -290,7 +290,7 @@ def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
 def check_whole_cells(values: Array) -> None:
     """Raises BadCellError when a number (N,) is not whole; NaN is missing."""
     known = ~np.isnan(values)
-    wrong = known & ((values != np.floor(values)) | (np.abs(values) > SAFE))
+    wrong = known & ((values != np.floor(values)) | (np.abs(values) > MAX_EXACT_INTEGER))
     if wrong.any():
         row = int(wrong.argmax())
         raise BadCellError(row, f"{values[row]:g}", "a whole number")

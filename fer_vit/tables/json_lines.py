@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fer_vit.tables.cells import BATCH, join_chunks, typed_cells
+from fer_vit.tables.cells import ROWS_AT_ONCE, join_chunks, typed_cells
 from fer_vit.tables.layout import check_table_size
 
 
@@ -18,7 +18,7 @@ def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
     count = 0
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         objects = _json_rows(file)
-        while rows := list(islice(objects, BATCH)):
+        while rows := list(islice(objects, ROWS_AT_ONCE)):
             for name in chain.from_iterable(rows):
                 if name not in chunks:  # null in the rows above
                     chunks[name] = [pa.nulls(count)] if count else []

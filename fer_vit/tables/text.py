@@ -20,7 +20,7 @@ from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import SPACES, unescape_column
 from fer_vit.tables.layout import PATH, check_first, check_table_size, tidy
 
-SNIFFED = 1 << 18  # characters from which the separator is found
+SNIFFED_CHARACTERS = 1 << 18  # characters from which the separator is found
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
@@ -28,7 +28,7 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads cells that are separated by commas, semicolons or tabs, without blank rows."""
     encoding = find_encoding(path)
     with path.open(encoding=encoding, newline="") as file:
-        start = file.read(SNIFFED)
+        start = file.read(SNIFFED_CHARACTERS)
     separator, begin = find_separator(start)
     skipped = 1 if begin else 0  # lines
 

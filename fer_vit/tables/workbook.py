@@ -12,7 +12,7 @@ import pyarrow as pa
 from fer_vit.errors import TableError, printable, short
 from fer_vit.report.table import NO_EXCEL, csv_value
 from fer_vit.tables.cells import (
-    BATCH,
+    ROWS_AT_ONCE,
     SPACES,
     cell_text,
     is_text,
@@ -86,7 +86,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
     chunks: list[list[pa.Array]] = [[] for _ in head]  # of each column
     count = 0
     rows_of_cells = chain(first_rows[1:], rows)
-    while batch := list(islice(rows_of_cells, BATCH)):
+    while batch := list(islice(rows_of_cells, ROWS_AT_ONCE)):
         for number, row in batch:
             if not all(map(_is_blank, row[width:])):
                 raise TableError(

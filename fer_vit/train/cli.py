@@ -170,13 +170,13 @@ def read_words(words: list[str]) -> RunWords:
     )
 
 
-GROUPS = ("model", "data", "trainer", "checkpoint")
+CONFIG_GROUPS = ("model", "data", "trainer", "checkpoint")
 """Names in a config that have options below them."""
 
 
 def check_groups(config: str | Path, content: dict[str, Any]) -> None:
     """Raises FerVitError when a config has the name of a group without an option below it."""
-    for name in GROUPS:
+    for name in CONFIG_GROUPS:
         if name in content and content[name] is None:
             raise FerVitError(
                 f"Expected options below `{name}:` in {config}, but got none. Add some, or leave "

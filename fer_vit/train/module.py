@@ -26,7 +26,7 @@ from fer_vit.store.folder import differing
 from fer_vit.train.averaging import EMA as EMA
 from fer_vit.train.symmetry import Symmetry as Symmetry
 
-NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
+DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 """The default network of a task."""
 TRAINING_RANGES = {
     "lr": (0, math.inf),

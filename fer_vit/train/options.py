@@ -21,7 +21,7 @@ from fer_vit.store.folder import build_network, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
-from fer_vit.train.module import NETWORK, RegionViTModule, class_name
+from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.starting import model_settings
 from fer_vit.train.task import FERTask
@@ -99,7 +99,7 @@ class TrainCLI(LightningCLI):
                 self.kind, "model", skip={"network"}, fail_untyped=False, sub_configs=True
             )
             parser.add_class_arguments(
-                RegionViTConfig, "model.network", default=asdict(NETWORK), sub_configs=True
+                RegionViTConfig, "model.network", default=asdict(DEFAULT_NETWORK), sub_configs=True
             )
         else:
             parser.add_lightning_class_args(self.kind, "model")

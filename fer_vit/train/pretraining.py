@@ -18,7 +18,7 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
+from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 
 
 class Hidden(NamedTuple):
@@ -55,7 +55,7 @@ class MaskedPretraining(RegionViTModule):
 
     def __init__(
         self,
-        network: RegionViTConfig = NETWORK,
+        network: RegionViTConfig = DEFAULT_NETWORK,
         align: Align = "landmarks",
         template: tuple[tuple[float, float], ...] = TEMPLATE,
         mask_ratio: float = 0.6,

@@ -13,7 +13,7 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.measures import measure
 from fer_vit.report.score_figures import draw_confusion, outputs_figure
-from fer_vit.report.table import NOTHING, TableWriter, align_columns, share_formats
+from fer_vit.report.table import NO_RESULT, TableWriter, align_columns, share_formats
 
 OUTPUT = "output"
 FACES = "faces"
@@ -91,5 +91,5 @@ def _write_table(
 
 def _text(cell: str | int | float | None) -> str:
     if cell is None:
-        return NOTHING
+        return NO_RESULT
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)

@@ -43,7 +43,7 @@ from fer_vit.train.metrics import (
     log_name,
     output_metrics,
 )
-from fer_vit.train.module import NETWORK, RegionViTModule, check_loss
+from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.outputs import choose_heads, share_outputs
 from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
@@ -65,8 +65,9 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The network. Default: the one of `init`, or else `NETWORK`. The command line always
-            gives one. If its tokens need regions and it has none: the regions of `NETWORK`.
+        network: The network. Default: the one of `init`, or else `DEFAULT_NETWORK`. The command
+            line always gives one. If its tokens need regions and it has none: the regions of
+            `DEFAULT_NETWORK`.
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
@@ -142,10 +143,10 @@ class FERTask(RegionViTModule):
             template = template or defaults["template"]
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
-        network = network or NETWORK
+        network = network or DEFAULT_NETWORK
         if network.tokens != "patch" and not network.regions:
             # a LightningCLI over FERTask fills single settings with the defaults of RegionViTConfig
-            network = replace(network, regions=NETWORK.regions)
+            network = replace(network, regions=DEFAULT_NETWORK.regions)
             log_once(f"The network has no regions: {', '.join(network.regions)} are used.")
         spec = crop_for(network.img_size, network.regions, align, template)
         align = spec.align

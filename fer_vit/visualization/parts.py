@@ -9,7 +9,7 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.visualization.people import Shown, Video, Watched, pictures
 from fer_vit.wording import counted
 
@@ -126,7 +126,7 @@ def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]],
             shown += [(face, image) for face in first]
         if len(first) < len(faces):
             left_out[info.path] = counted(len(faces) - len(first), "face")
-    chunks = collate(samples).split(CHUNK) if samples else []
+    chunks = collate(samples).split(FACES_PER_PASS) if samples else []
     ready = [chunk.ready(model.device) for chunk in chunks]
     return Part(
         faces=shown,

@@ -18,7 +18,7 @@ from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Face, Faces, join_faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
 PICTURES = 120
 """Pictures of one person, at most.
@@ -226,6 +226,6 @@ def pictures(
                     faces = wanted[frame.number]
                     shown += [(face, frame.image) for face in faces]
                     crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
-                chunks = collate(as_samples(crops, path)).split(CHUNK)
+                chunks = collate(as_samples(crops, path)).split(FACES_PER_PASS)
                 yield shown, [chunk.ready(model.device) for chunk in chunks]
                 bar.update(len(read))

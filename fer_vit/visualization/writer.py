@@ -16,7 +16,7 @@ import torch
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
-from fer_vit.faces import OK, SMALL, Face
+from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.inputs import is_video
@@ -44,9 +44,9 @@ LOGGER = logging.getLogger("fer_vit")
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
-EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
-NAMED = 20  # photos, people or frames in a line
-REPORT = (
+MAX_EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
+MAX_NAMED = 20  # photos, people or frames in a line
+REPORT_FILES = (
     "photos",
     "figures",
     "faces.parquet",
@@ -134,7 +134,7 @@ def write_report(
     warnings = []
     if saver.small:
         number = f"{saver.small:,} of {counted(len(records), 'face')}"
-        warnings.append(f"{number} below {SMALL} pixels: labels of small faces flicker.")
+        warnings.append(f"{number} below {SMALL_SIZE} pixels: labels of small faces flicker.")
     incomplete = len(left_out) + len(people_left_out)
     if incomplete:
         number = counted(incomplete, "file")
@@ -186,11 +186,11 @@ def _left_out_of_videos(
         if frames:
             numbers = [f"person {track} {number:,}" for track, number in frames.items()]
             lines.append(f"{sum(frames.values()):,} frames of people with pictures")
-            lines.append(list_names(numbers, NAMED))
+            lines.append(list_names(numbers, MAX_NAMED))
         tracks = people.get(path, ())
         if tracks:
             names = [f"person {track}" for track in tracks]
-            lines.append(f"all frames of {len(tracks):,} people: {list_names(names, NAMED)}")
+            lines.append(f"all frames of {len(tracks):,} people: {list_names(names, MAX_NAMED)}")
         if lines:
             left_out[path] = "; ".join(lines)
     return left_out
@@ -211,7 +211,7 @@ class FaceSaver:
         self.records: list[FaceRecord] = []
         self.every = Average(self.regions)
         self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(self.regions))
-        self.small = 0  # faces below `SMALL` pixels
+        self.small = 0  # faces below `SMALL_SIZE` pixels
         self._folder = folder
         self._root = root
         self._figures = figures
@@ -244,14 +244,14 @@ class FaceSaver:
         number = len(self.records)
         record = save_face(self._folder, number, view, evidence, self.regions)
         self._embedded += len(record.pictures)
-        if self._embedded > EMBEDDED:
+        if self._embedded > MAX_EMBEDDED:
             record = record._replace(pictures="")
         self.records.append(record)
         if self._figures.includes(number):
             save_figures(self._folder, number, view, evidence, self._model, self._figures)
         self.every.add(view, evidence)
         self.by_label[record.label].add(view, evidence)
-        if face.size < SMALL:
+        if face.size < SMALL_SIZE:
             self.small += 1
 
         row: dict[str, Cell] = {name: getattr(face, name) for name in self._copied}

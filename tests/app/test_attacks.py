@@ -96,7 +96,7 @@ def test_a_client_that_reads_nothing_is_disconnected(
 def test_idle_connections_lock_nobody_out_for_long(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "CONNECTIONS", 300)  # both ends are in this process
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 300)  # both ends are in this process
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(320)]
 
     def is_answered() -> bool:

@@ -148,7 +148,7 @@ def test_how_long_a_report_is_kept(
     assert not (tmp_path / done["id"] / "uploads").exists()
     assert client.post(f"/results/{done['id']}/close").status_code == 204
     assert client.get(done["html"]).status_code == 404
-    monkeypatch.setattr(jobs, "KEPT", 0.01)
+    monkeypatch.setattr(jobs, "KEPT_SECONDS", 0.01)
     done = client.post("/api/report", files=PHOTO).json()
     wait_until(lambda: not [*tmp_path.iterdir()])
     assert client.get(done["html"]).status_code == 404
@@ -265,7 +265,7 @@ def test_a_request_larger_than_the_limit_is_refused(
 def test_a_request_leaves_space_on_the_disk(
     client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "SPARE", 10**18)
+    monkeypatch.setattr(guard, "SPARE_BYTES", 10**18)
     assert is_refused(client, 413, "disk")
     assert not worker.tasks
     assert [*tmp_path.iterdir()] == []
@@ -688,7 +688,7 @@ def test_a_client_that_reads_steadily_gets_everything(
 def test_more_connections_than_the_limit_get_503(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS", 0)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 0)
     answer = requests.get(f"{address}/api/models", timeout=PATIENCE)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0

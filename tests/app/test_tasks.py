@@ -384,7 +384,7 @@ def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Even
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """A worker without a model, which obeys its orders."""
-    monkeypatch.setattr(jobs, "STEP", 0.05)
+    monkeypatch.setattr(jobs, "CLIENT_CHECK_SECONDS", 0.05)
     started = Worker(["any"], obey)
     started.wait()
     yield started
@@ -392,7 +392,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 def test_a_worker_that_fails_at_its_start_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "STEP", 0.05)
+    monkeypatch.setattr(jobs, "CLIENT_CHECK_SECONDS", 0.05)
     with pytest.raises(FerVitError, match="no such model"):
         Worker(["gone"], obey).wait()
     with pytest.raises(FerVitError, match="at its start"):

@@ -261,7 +261,7 @@ MUTATIONS = [
     Mutation(
         "names of groups have at most 200 letters",
         "fer_vit/evaluation/join.py",
-        "        if len(name) > LONGEST:",
+        "        if len(name) > MAX_NAME_LENGTH:",
         "        if False:",
         "tests/evaluation/test_join.py::test_a_name_of_a_group_is_short",
     ),
@@ -622,7 +622,7 @@ MUTATIONS = [
     Mutation(
         "a second signal does not interrupt the removal",
         "fer_vit/signals.py",
-        "        if now - self._last >= REPEATED:\n",
+        "        if now - self._last >= REPEAT_SECONDS:\n",
         "        if True:\n",
         "tests/test_crashes.py::test_signals_leave_no_file_even_two_of_them",
     ),
@@ -820,7 +820,7 @@ MUTATIONS = [
     Mutation(
         "results are removed after an hour",
         "fer_vit/app/jobs.py",
-        "        asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)\n",
+        "        asyncio.get_running_loop().call_later(KEPT_SECONDS, self.remove, folder.name)\n",
         "",
         "tests/app/test_server.py::test_how_long_a_report_is_kept",
     ),
@@ -925,7 +925,7 @@ MUTATIONS = [
     Mutation(
         "uploads leave 500 MB free",
         "fer_vit/app/guard.py",
-        "            if shutil.disk_usage(self._folder).free < SPARE + coming:",
+        "            if shutil.disk_usage(self._folder).free < SPARE_BYTES + coming:",
         "            if False:",
         "tests/app/test_server.py::test_a_request_leaves_space_on_the_disk",
     ),
@@ -975,7 +975,7 @@ MUTATIONS = [
     Mutation(
         "more connections than 640 get 503",
         "fer_vit/app/server.py",
-        "len(server.server_state.connections) > CONNECTIONS",
+        "len(server.server_state.connections) > MAX_CONNECTIONS",
         "False",
         "tests/app/test_server.py::test_more_connections_than_the_limit_get_503",
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fer_vit.app.guard import SPARE
+from fer_vit.app.guard import SPARE_BYTES
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running
 
@@ -26,7 +26,7 @@ END = b"\r\n--b--\r\n"
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server whose disk has room for two and a half uploads."""
-    size = SPARE + int(2.5 * SIZE)
+    size = SPARE_BYTES + int(2.5 * SIZE)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("only root can mount a small disk")
@@ -72,7 +72,7 @@ def test_uploads_that_end_together_are_stored_once_and_leave_room(server: Server
     over.set()
     watcher.join()
     assert statuses == [b"200", b"200", b"413", b"413"]
-    assert least >= SPARE
+    assert least >= SPARE_BYTES
 
 
 def stored_uploads(server: Server) -> int:

@@ -17,7 +17,7 @@ import pytest
 
 from fer_vit.app.api import SentResult
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import FARTHEST, Reading, Row, write_manifest
+from fer_vit.data.schema import MAX_COORDINATE, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
@@ -115,7 +115,7 @@ def test_persons_cannot_be_the_conditions(tmp_path: Path, capsys: pytest.Capture
     "changed",
     [
         {"landmarks": POINTS + 1e30},
-        {"landmarks": POINTS - 2 * FARTHEST},
+        {"landmarks": POINTS - 2 * MAX_COORDINATE},
         {"landmarks": np.full_like(POINTS, 5)},
         {"score": np.inf},
         {"score": -np.inf},

@@ -23,7 +23,7 @@ from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import inference
 from fer_vit.exporting.formats import FACE_FILES
-from fer_vit.face.crop import CUT
+from fer_vit.face.crop import MAX_CUT_SIDE
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.cartoon import draw_face
@@ -108,7 +108,7 @@ def test_the_manifest_of_finetune_has_cuts_with_landmarks_in_three_splits(made: 
     rows = Manifest.read(made.folder / "faces.parquet")
     assert Counter(rows.column("split")) == {"train": 16, "val": 2, "test": 2}
     shapes = {decode_image(rows.image_bytes(row)).shape for row in range(len(rows))}
-    assert shapes == {(CUT, CUT, 3)}
+    assert shapes == {(MAX_CUT_SIDE, MAX_CUT_SIDE, 3)}
     assert np.isfinite(rows.landmarks()).all()
 
 

@@ -156,7 +156,7 @@ def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     (inputs / "d.mp4").write_text("no video")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "MIN_FACES", 1)
-        patch.setattr(writer, "SMALL", 100)
+        patch.setattr(writer, "SMALL_SIZE", 100)
         page = visualize(inputs, checkpoint, folder / "r", *CROPS, "--start", "0.1", "--every", "2")
     return Report(inputs / "a.mp4", folder / "r", page)
 

@@ -243,7 +243,7 @@ def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> N
 def test_groups_and_another_model_are_compared_by_head(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "FEW", 5)
+    monkeypatch.setattr(outputs, "MIN_GROUP", 5)
     manifest = write_some(folder, tmp_path / "none.parquet", every=1)
     torch.manual_seed(1)
     net = load_network(folder / "model")

@@ -25,7 +25,7 @@ from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.expression import compare_models, evaluate_faces
 from fer_vit.evaluation.groups import (
-    FEW,
+    MIN_GROUP,
     compare_groups,
     describe_results,
     difference_error,
@@ -636,19 +636,22 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
 
 
 def test_small_and_single_groups() -> None:
-    right = np.ones(FEW + 1, bool)
-    comparison = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
+    right = np.ones(MIN_GROUP + 1, bool)
+    comparison = compare_groups(faces(right, who=["a"] * MIN_GROUP + ["b"]), "who")
     assert list(comparison["groups"]) == ["a"]
     assert comparison["few"] == {"b": 1}
     assert "gap" not in comparison
     assert "p" not in comparison["groups"]["a"]
-    none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
+    none = compare_groups(faces(right, who=[None] * (MIN_GROUP + 1)), "who")
     assert none["groups"] == {}
     assert none["few"] == {}
-    assert none["unknown"] == FEW + 1
+    assert none["unknown"] == MIN_GROUP + 1
     # As many faces, but of too few persons.
     persons = compare_groups(
-        faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who"
+        faces(
+            right, who=["a"] * MIN_GROUP + ["b"], person=[row % 5 for row in range(MIN_GROUP + 1)]
+        ),
+        "who",
     )
     assert persons["groups"] == {}
 
@@ -799,7 +802,7 @@ def test_groups_that_are_all_too_small_have_no_table() -> None:
     assert "old (4), young (5)" in section.text
 
 
-@pytest.mark.parametrize(("count", "warned"), [(FEW - 1, True), (FEW, False)])
+@pytest.mark.parametrize(("count", "warned"), [(MIN_GROUP - 1, True), (MIN_GROUP, False)])
 def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warned: bool) -> None:
     made = faces(np.ones(count, bool))
     write_results(tmp_path / "page", {}, evaluate_faces(made), made)
@@ -827,7 +830,7 @@ def recall(mean: float) -> Interval:
 
 def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others() -> None:
     recalls = {"joy": recall(0.97), "calm": recall(0.98), "grief": recall(0.6), "dread": recall(0)}
-    faces = {"joy": FEW, "calm": FEW + 18, "grief": 16, "dread": 1}
+    faces = {"joy": MIN_GROUP, "calm": MIN_GROUP + 18, "grief": 16, "dread": 1}
     (line,) = worst_lines(recalls, faces)
     places = [line.index(text) for text in ("dread", "its 1 face;", "grief", "its 16", "joy")]
     assert places == sorted(places)
@@ -835,7 +838,7 @@ def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others(
 
 
 def test_the_result_names_labels_that_are_found_equally_rarely() -> None:
-    many = dict.fromkeys(("joy", "calm", "grief"), FEW)
+    many = dict.fromkeys(("joy", "calm", "grief"), MIN_GROUP)
     (line,) = worst_lines({"joy": recall(0.5), "calm": recall(0.9), "grief": recall(0.5)}, many)
     assert [label in line for label in many] == [True, False, True]
     few = dict.fromkeys(("joy", "calm", "grief"), 2)
@@ -850,7 +853,9 @@ def test_the_result_names_labels_that_are_found_equally_rarely() -> None:
 
 def test_the_result_counts_the_rare_labels_that_it_does_not_name() -> None:
     rare = {f"rare{number}": recall(number / 10) for number in range(5)}
-    line, rest = worst_lines({**rare, "joy": recall(0.9)}, dict.fromkeys(rare, 2) | {"joy": FEW})
+    line, rest = worst_lines(
+        {**rare, "joy": recall(0.9)}, dict.fromkeys(rare, 2) | {"joy": MIN_GROUP}
+    )
     assert [name in line for name in [*rare, "joy"]] == [True, True, True, False, False, False]
     assert "2 labels" in rest
     (line,) = worst_lines(rare, dict.fromkeys(rare, 2))  # no label has many faces

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.explain.trace import (
-    NOTABLE,
+    MIN_INTERACTION,
     attention_recorder,
     attention_views,
     head_maps,
@@ -198,6 +198,6 @@ def test_interactions_against_loops(change: dict[str, object]) -> None:
         expected = np.zeros((3, 3))
         for a, b in [(0, 1), (0, 2), (1, 2)]:
             joint = alone[a] + alone[b] - whole - score(face, a, b)  # in logits
-            if abs(joint) >= NOTABLE * max(abs(whole - single) for single in alone):
+            if abs(joint) >= MIN_INTERACTION * max(abs(whole - single) for single in alone):
                 expected[a, b] = expected[b, a] = joint
         assert np.allclose(pairs[face], expected, atol=1e-4)

@@ -136,7 +136,7 @@ def test_cut_out_keeps_the_crop(side: int) -> None:
     photo[300 : 300 + side, 400 : 400 + side] = face
     points += (400, 300)
     cut, to_cut = module.cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
-    assert cut.shape == (min(2 * side, module.CUT),) * 2 + (3,)
+    assert cut.shape == (min(2 * side, module.MAX_CUT_SIDE),) * 2 + (3,)
     spec = CropSpec(48)
     crop, expected, _ = crop_face(photo, points, spec, framed=True)
     cut_crop, cut_points, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)

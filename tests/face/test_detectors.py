@@ -22,7 +22,7 @@ from fer_vit.face.detectors import (
     is_photo,
 )
 from fer_vit.face.finder import FaceFinder
-from fer_vit.face.landmarks import FILL, full_image_face, refine_landmarks
+from fer_vit.face.landmarks import FACE_SHARE, full_image_face, refine_landmarks
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from tests.helpers.photos import ASTRONAUT, error, resized
 
@@ -140,7 +140,9 @@ def test_a_photo_is_searched_again_at_full_size(first: list[Any]) -> None:
 @pytest.mark.usefixtures("usual_landmarks")
 def test_landmarks_of_a_face_in_a_part_of_a_crop_are_searched_there() -> None:
     face = detect_in_crop(Fixed([(0.3, 0.2, 0.9, 0.8, 0.9)]), np.zeros((100, 100, 3), np.uint8))
-    np.testing.assert_allclose(face.landmarks, (60, 50) + 60 / FILL * (np.array(TEMPLATE) - 0.5))
+    np.testing.assert_allclose(
+        face.landmarks, (60, 50) + 60 / FACE_SHARE * (np.array(TEMPLATE) - 0.5)
+    )
 
 
 def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:

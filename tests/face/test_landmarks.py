@@ -14,8 +14,15 @@ from benchmarks.finder import Archive, held_back
 from fer_vit.face import landmarks as module
 from fer_vit.face.crop import mirror, warp
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import SURE, YuNet
-from fer_vit.face.landmarks import DOUBT, FACE_OUTPUT, FILE, Look, confirm_faces, find_landmarks
+from fer_vit.face.detectors import SURE_SCORE, YuNet
+from fer_vit.face.landmarks import (
+    FACE_OUTPUT,
+    FILE,
+    MIN_FACE_LOGIT,
+    Look,
+    confirm_faces,
+    find_landmarks,
+)
 from fer_vit.geometry import (
     MIRRORED,
     TEMPLATE,
@@ -107,18 +114,18 @@ def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
     np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
 
 
-UNCERTAIN = SURE - 0.05
-CERTAIN = SURE
+UNCERTAIN = SURE_SCORE - 0.05
+CERTAIN = SURE_SCORE
 
 
 @pytest.mark.parametrize(
     ("score", "logit", "kept"),
     [
-        (UNCERTAIN, DOUBT - 0.1, False),
-        (UNCERTAIN, DOUBT, True),
-        (CERTAIN, DOUBT - 9, True),
-        (0.0, DOUBT - 9, True),  # a full image without a face
-        (np.nan, DOUBT - 9, True),  # without a detector
+        (UNCERTAIN, MIN_FACE_LOGIT - 0.1, False),
+        (UNCERTAIN, MIN_FACE_LOGIT, True),
+        (CERTAIN, MIN_FACE_LOGIT - 9, True),
+        (0.0, MIN_FACE_LOGIT - 9, True),  # a full image without a face
+        (np.nan, MIN_FACE_LOGIT - 9, True),  # without a detector
     ],
 )
 def test_only_uncertain_faces_are_left_out_by_the_second_look(
@@ -128,7 +135,7 @@ def test_only_uncertain_faces_are_left_out_by_the_second_look(
     monkeypatch.setattr("fer_vit.face.landmarks.look", lambda image, cuts: seen)
     face = Detection(np.array([0.0, 0.0, 9.0, 9.0]), np.zeros((5, 2)), score)
     black = np.zeros((9, 9, 3), np.uint8)
-    faces = confirm_faces(black, [face], SURE)
+    faces = confirm_faces(black, [face], SURE_SCORE)
     assert len(faces) == kept
     assert all((face.landmarks == ASTRONAUT).all() for face in faces)
     assert len(confirm_faces(black, [face], None)) == 1
@@ -154,9 +161,9 @@ def test_the_second_look_removes_half_of_the_false_faces_on_clothes(
     before = after = 0
     for name in filter(held_back, archive.names):
         image = archive.read(name)
-        faces = [face for face in detector.find(image) if face.score < SURE]
+        faces = [face for face in detector.find(image) if face.score < SURE_SCORE]
         before += len(faces)
-        after += len(confirm_faces(image, faces, SURE))
+        after += len(confirm_faces(image, faces, SURE_SCORE))
     assert before > 10
     assert 2 * after <= before
 
@@ -167,4 +174,4 @@ def test_faces_of_real_people_pass_the_second_look(yunet: Path, clips: Path) -> 
     for clip in clips.glob("*.mp4"):
         for frame in islice(read_frames(clip), 0, None, 12):
             faces = detector.find(frame.image)
-            assert len(confirm_faces(frame.image, faces, SURE)) == len(faces)
+            assert len(confirm_faces(frame.image, faces, SURE_SCORE)) == len(faces)

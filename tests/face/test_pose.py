@@ -6,7 +6,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from fer_vit.face.landmarks import full_image_face
-from fer_vit.face.pose import DISTANCE, MEAN_HEAD, head_pose
+from fer_vit.face.pose import CAMERA_DISTANCE, MEAN_HEAD, head_pose
 from fer_vit.geometry import Array, Image
 from fer_vit.sources.cartoon import draw_face
 
@@ -66,7 +66,9 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
     turn = Rotation.from_euler("ZYX", [roll, -yaw, -pitch], degrees=True).as_rotvec()
     camera = np.array([[900.0, 0, 320], [0, 900, 240], [0, 0, 1]])
     return np.asarray(
-        cv2.projectPoints(head - head.mean(0), turn, np.array([0, 0, DISTANCE]), camera, None)[0]
+        cv2.projectPoints(
+            head - head.mean(0), turn, np.array([0, 0, CAMERA_DISTANCE]), camera, None
+        )[0]
     )[:, 0]
 
 

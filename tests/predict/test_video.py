@@ -24,7 +24,7 @@ from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import PhotoOptions, read_batches
-from fer_vit.predict.video import MAX_GAP, WAITING, Tracker, VideoReader, assign, track_faces
+from fer_vit.predict.video import MAX_GAP, MAX_WAITING, Tracker, VideoReader, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 
@@ -200,8 +200,8 @@ def test_few_frames_wait_between_rare_searches() -> None:
     for faces in tracked(Blobs(), frames, 30, fill=True):
         waiting.append(len(taken) - 1 - (faces.infos[0].frame or 0))
         lengths.append(len(faces))
-    assert max(waiting) < WAITING
-    assert lengths.index(2) == 30 - (WAITING - 2)
+    assert max(waiting) < MAX_WAITING
+    assert lengths.index(2) == 30 - (MAX_WAITING - 2)
 
 
 @squares

@@ -10,7 +10,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.geometry import Array, Image
 from fer_vit.sources import duplicates
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.sources.duplicates import CORRELATION, THUMBNAIL, Pictures, near_duplicates
+from fer_vit.sources.duplicates import SAME_CORRELATION, THUMBNAIL_SIDE, Pictures, near_duplicates
 from fer_vit.sources.landmarks import add_landmarks
 
 
@@ -62,9 +62,11 @@ def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
 
 
 def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "BLOCK", 7)
+    monkeypatch.setattr(duplicates, "IMAGES_AT_ONCE", 7)
     rng = np.random.default_rng(0)
-    drawn = [cv2.cvtColor(picture(seed // 4, THUMBNAIL), cv2.COLOR_BGR2GRAY) for seed in range(80)]
+    drawn = [
+        cv2.cvtColor(picture(seed // 4, THUMBNAIL_SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)
+    ]
     pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
     # correlations on both sides of the limit
@@ -77,11 +79,11 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
     best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
         :, ~trained
     ]
-    expected[trained] = (best >= CORRELATION).any(1)
-    expected[~trained] = (best >= CORRELATION).any(0)
-    assert np.abs(best - CORRELATION).min() > 1e-5
+    expected[trained] = (best >= SAME_CORRELATION).any(1)
+    expected[~trained] = (best >= SAME_CORRELATION).any(0)
+    assert np.abs(best - SAME_CORRELATION).min() > 1e-5
     assert 5 < expected.sum() < 75
-    close_ups = np.zeros((80, duplicates.CLOSE, duplicates.CLOSE), np.uint8)
+    close_ups = np.zeros((80, duplicates.CLOSE_UP_SIDE, duplicates.CLOSE_UP_SIDE), np.uint8)
     pictures = Pictures(pixels, close_ups, np.full((80, 4), np.nan))
     marked = np.zeros(80, bool)
     for first, second in near_duplicates(pictures, trained, np.zeros(80, int), 80):
@@ -219,7 +221,9 @@ def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.
                 seen(photo // 2 + 20, box, f"{name} darker", "train", rng),
             ]
     if size < 150:
-        similar = np.corrcoef(Pictures.of(rows).thumbnails.reshape(len(rows), -1)) >= CORRELATION
+        similar = (
+            np.corrcoef(Pictures.of(rows).thumbnails.reshape(len(rows), -1)) >= SAME_CORRELATION
+        )
         assert similar.mean() > 0.3, "the whole pictures are similar"
     given = Reading(("happiness", "sadness", "anger"), rows + copied)
     reading = duplicates.handle_near_duplicates(given)

@@ -177,7 +177,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_json_lines_of_any_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "BATCH", 2)
+    monkeypatch.setattr(json_lines, "ROWS_AT_ONCE", 2)
     rows = [
         {"path": 7, "x": 1},
         {"x": 2.5, "path": "b"},

@@ -17,7 +17,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.custom import import_task, init_arguments, load_custom
-from fer_vit.train.module import NETWORK
+from fer_vit.train.module import DEFAULT_NETWORK
 from fer_vit.train.options import TrainCLI
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import CROPS, TINY, fails, read, run
@@ -268,10 +268,10 @@ def test_fit_refuses_classes_and_configs_that_do_not_fit(
 @pytest.mark.parametrize(
     ("name", "size", "regions"),
     [
-        ("fer_vit.FERTask", NETWORK.img_size, NETWORK.regions),
-        ("my_tasks.FocalTask", NETWORK.img_size, NETWORK.regions),
+        ("fer_vit.FERTask", DEFAULT_NETWORK.img_size, DEFAULT_NETWORK.regions),
+        ("my_tasks.FocalTask", DEFAULT_NETWORK.img_size, DEFAULT_NETWORK.regions),
         ("my_tasks.SmallNetwork", 40, ()),
-        ("my_tasks.Pretraining", NETWORK.img_size, NETWORK.regions),
+        ("my_tasks.Pretraining", DEFAULT_NETWORK.img_size, DEFAULT_NETWORK.regions),
     ],
 )
 def test_the_options_of_the_network_are_listed_with_the_defaults_of_a_class(

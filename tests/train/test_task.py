@@ -41,7 +41,7 @@ from fer_vit.sources import drawn as drawn_source
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.metrics import class_recall, expression_metrics
-from fer_vit.train.task import NETWORK as USUAL, FERTask, expression_loss
+from fer_vit.train.task import DEFAULT_NETWORK as USUAL, FERTask, expression_loss
 from fer_vit.train.teachers import FormerModel, Teachers
 from tests.helpers.commands import TINY, fit
 
