@@ -83,7 +83,7 @@ def compare(
         faces = leave_out_uncertain(faces)
     if columns:
         faces = add_columns(faces, columns)
-    check_columns(data, faces, (by, person), is_manifest=False)
+    check_columns(data, faces, (by, person))
 
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)

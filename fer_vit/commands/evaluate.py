@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.inputs import (
     Conditions,
-    check_columns,
+    Images,
+    check_groups,
     check_needs,
-    read_faces,
-    read_other,
+    open_faces,
+    open_other,
+    predict_faces,
 )
-from fer_vit.evaluation.join import add_columns, align_probabilities, describe_groups
+from fer_vit.evaluation.join import Joined, align_probabilities, describe_groups, join_columns
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
@@ -102,21 +105,28 @@ def evaluate(
     check_output(output, overwrite, EVALUATION_FILES)
     conditions = Conditions(split, merge, prior, classes)
     network = find_network(checkpoint, model)
-    all_faces, recognizer, rows = read_faces(data, checkpoint, labels, conditions, network)
+    # what can be wrong, before a manifest is predicted
+    opened = open_faces(data, checkpoint, labels, conditions, network)
+    joined = Joined({}, ())
     if columns:
-        all_faces = add_columns(all_faces, columns)
-    check_columns(data, all_faces, by, is_manifest=rows is not None)
-    check_needs(
-        all_faces, against=against is not None, robustness=robustness, images=rows is not None
+        joined = join_columns(columns, opened.paths, opened.columns, opened.labels)
+    check_groups(data, opened, opened.columns | joined.columns, by)
+    check_needs(opened, against=against is not None, robustness=robustness)
+    second_opened = open_other(against, opened, conditions) if against else None
+
+    all_faces = predict_faces(opened, checkpoint, conditions)
+    all_faces = replace(
+        all_faces,
+        columns=all_faces.columns | joined.columns,
+        notes=(*all_faces.notes, *joined.notes),
     )
     faces = all_faces.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
     second: EvaluatedFaces | None = None
-    other_model = None
     other_probabilities = None
-    if against:
-        second, other_model = read_other(against, rows, conditions)
+    if against and second_opened:
+        second = predict_faces(second_opened, against, conditions)
         facts["against"] = against
         if faces.targets is not None:
             other_probabilities = align_probabilities(faces, second, against)  # (N, C)
@@ -128,11 +138,14 @@ def evaluate(
     if notes:
         LOGGER.warning("\n".join(notes))
         results["notes"] = notes
-    if robustness and recognizer and rows:
+    if robustness and isinstance(opened, Images):
         measured = all_faces if all_faces.heads else faces
+        rows = opened.rows
         chosen = rows.select(np.isin(np.arange(len(rows)), measured.rows))
-        altered = conditions.alter(recognizer, chosen)
-        other_altered = conditions.alter(other_model, chosen) if other_model else None
+        altered = conditions.alter(opened.model, chosen)
+        other_altered = None
+        if isinstance(second_opened, Images):
+            other_altered = conditions.alter(second_opened.model, chosen)
         results |= score_altered(measured, altered, other_altered)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
     return results

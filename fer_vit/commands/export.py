@@ -2,12 +2,13 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.exporting.calibration import calibrate_model
-from fer_vit.exporting.formats import ExportOptions, find_format
+from fer_vit.exporting.formats import ExportOptions, calibration_batches, find_format
 from fer_vit.files import atomic_write, check_output, user_text
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
@@ -102,10 +103,14 @@ def export(
     check_output(output, overwrite, file_format.files)
 
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
-    if calibrate is not None:
-        LOGGER.info(calibrate_model(model, calibrate, logit_adjust))
+    # before the calibration and the graph, which take minutes
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
+    if quantize is not None:
+        options = replace(options, batches=calibration_batches(model, quantize))
+
+    if calibrate is not None:
+        LOGGER.info(calibrate_model(model, calibrate, logit_adjust))
 
     with atomic_write(output) as new:
         file_format.write(model, new, options)

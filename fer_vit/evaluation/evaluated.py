@@ -180,6 +180,25 @@ class EvaluatedFaces:
         return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
 
 
+def match_labels(
+    model: Recognizer, rows: Manifest, split: Split, merge: Merge | None = None
+) -> tuple[list[str], Array | None]:
+    """Returns the labels of a model after a merge (C), and the votes of N faces for them (N, C).
+
+    Arguments and errors as for `predict_manifest`.
+    """
+    if not len(rows):
+        raise FerVitError(
+            f"Expected faces in the {split} split of {rows.path}, but got none. "
+            "Name another `--split`."
+        )
+    labels = model.labels
+    if merge is not None:
+        names, _ = merge_names(model.labels, merge)
+        labels = list(names)
+    return labels, rows.model_targets(labels)
+
+
 def predict_manifest(
     model: Recognizer, rows: Manifest, split: Split, merge: Merge | None = None
 ) -> EvaluatedFaces:
@@ -194,22 +213,14 @@ def predict_manifest(
     Raises:
         FerVitError: There is no face, or a label is missing or unknown.
     """
-    if not len(rows):
-        raise FerVitError(
-            f"Expected faces in the {split} split of {rows.path}, but got none. "
-            "Name another `--split`."
-        )
-    labels = model.labels
-    if merge is not None:
-        names, matrix = merge_names(model.labels, merge)
-        labels = list(names)
-    targets = rows.model_targets(labels)
+    labels, targets = match_labels(model, rows, split, merge)
 
     dataset = FaceDataset(rows, model.crop_spec)
     batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
     read = [model.read(batch) for batch in batches]
     probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
     if merge is not None:
+        _, matrix = merge_names(model.labels, merge)
         probabilities = merge_probabilities(probabilities, matrix)
     values = np.concatenate([part.outputs for part in read])  # (N, K)
     by_column = dict(zip(model.outputs, values.T, strict=True))

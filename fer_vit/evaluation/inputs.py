@@ -1,22 +1,27 @@
 """The faces to evaluate: a manifest that a model predicts, or a table of predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.evaluation.columns import is_owned
-from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
+from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, match_labels, predict_manifest
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
 from fer_vit.evaluation.robustness import AlteredFaces, read_altered
+from fer_vit.faces import Objects, as_objects
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
 from fer_vit.tables.read import is_table
+
+AFTERWARDS = ("ambiguous",)
+"""Columns to group by that predictions add to a manifest."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,22 @@ class Conditions:
             return rows.merge_labels(kept)
         return rows
 
-    def predict(
+    def load(
         self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
-    ) -> tuple[EvaluatedFaces, Recognizer]:
-        """Predicts a manifest; probabilities are merged as `merge_for` returns it."""
+    ) -> Recognizer:
+        """Loads a model that can predict a manifest, and has its labels.
+
+        `network` replaces what `checkpoint` names; see `commands.find_network`.
+        """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
+        match_labels(model, rows, self.chosen_split, self.merge_for(model, rows))
+        return model
+
+    def predict(self, model: Recognizer, rows: Manifest, checkpoint: str | None) -> EvaluatedFaces:
+        """Predicts a manifest; probabilities are merged as `merge_for` returns it.
+
+        `checkpoint` is the option that names the model.
+        """
         faces = predict_manifest(model, rows, self.chosen_split, self.merge_for(model, rows))
         facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.chosen_split}
         changes = []
@@ -71,7 +87,7 @@ class Conditions:
                 changes.append(f"{old}: {new or 'left out'}")
         if changes:
             facts["merge"] = ", ".join(changes)
-        return replace(faces, facts=facts | faces.facts), model
+        return replace(faces, facts=facts | faces.facts)
 
     def alter(self, model: Recognizer, rows: Manifest) -> AlteredFaces:
         """Returns what a model reads from altered images."""
@@ -84,14 +100,42 @@ class Conditions:
         return self.merge
 
 
-def read_faces(
+class Images(NamedTuple):
+    """The faces of a manifest, and the model that will predict them."""
+
+    rows: Manifest
+    model: Recognizer
+
+    @property
+    def paths(self) -> Objects:
+        """The image of each face (N,)."""
+        return as_objects(self.rows.image_names())
+
+    @property
+    def columns(self) -> Columns:
+        """The columns by which faces can be grouped, as far as the manifest has them."""
+        return {name: as_objects(cells) for name, cells in self.rows.describing_columns().items()}
+
+    @property
+    def labels(self) -> list[str]:
+        """The expressions of the model."""
+        return self.model.labels
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether a face has a label, or a target of an output of the model."""
+        targets = self.rows.target_values()
+        return self.rows.has_labels or not {*targets}.isdisjoint(self.model.outputs)
+
+
+def open_faces(
     data: Path,
     checkpoint: str | None,
     labels: Path | None,
     conditions: Conditions,
     network: str | RegionViT | None = None,
-) -> tuple[EvaluatedFaces, Recognizer | None, Manifest | None]:
-    """Reads a table of predictions, or predicts a manifest, which is returned with the model.
+) -> EvaluatedFaces | Images:
+    """Reads a table of predictions, or a manifest and its model, which predicts it later.
 
     `network` replaces what `checkpoint` names; see `commands.find_network`.
     """
@@ -108,67 +152,99 @@ def read_faces(
         faces = read_predictions(data)
         if labels:
             faces = add_labels(faces, labels, conditions.chosen_split)
-        return faces, None, None
+        _check_predicted(data, faces)
+        return faces
     if labels is not None:
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
     rows = conditions.read(data)
-    faces, model = conditions.predict(checkpoint, rows, network)
-    return faces, model, rows
+    return Images(rows, conditions.load(checkpoint, rows, network))
 
 
-def read_other(
-    against: str, rows: Manifest | None, conditions: Conditions
-) -> tuple[EvaluatedFaces, Recognizer | None]:
-    """Returns the faces of another table, or of another model for the same rows, and the model."""
+def open_other(
+    against: str, faces: EvaluatedFaces | Images, conditions: Conditions
+) -> EvaluatedFaces | Images:
+    """Returns the faces of another table, or another model for the same manifest."""
     if is_predictions(Path(against)):
-        return read_predictions(Path(against)), None
-    if rows is None:
+        return read_predictions(Path(against))
+    if not isinstance(faces, Images):
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
-    return conditions.predict(against, rows)
+    return Images(faces.rows, conditions.load(against, faces.rows))
 
 
-def check_columns(
-    data: Path, faces: EvaluatedFaces, names: Sequence[str], *, is_manifest: bool
-) -> None:
-    """Raises FerVitError without a face, or when a column is missing.
+def predict_faces(
+    faces: EvaluatedFaces | Images, checkpoint: str | None, conditions: Conditions
+) -> EvaluatedFaces:
+    """Returns the faces of a table, or predicts the faces of a manifest."""
+    if isinstance(faces, Images):
+        return conditions.predict(faces.model, faces.rows, checkpoint)
+    return faces
 
-    `data` names the table or manifest of the faces.
-    """
+
+def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
+    """Raises FerVitError without a face."""
     if not faces.predicted.any():
         raise FerVitError(
             f"Expected a face with a prediction in {data}, but there is none. Name another table."
         )
+
+
+def check_columns(data: Path, faces: EvaluatedFaces, names: Sequence[str]) -> None:
+    """Raises FerVitError without a face in a table, or when a column is missing."""
+    _check_predicted(data, faces)
+    check_groups(data, faces, faces.columns, names)
+
+
+def check_groups(
+    data: Path, faces: EvaluatedFaces | Images, columns: Collection[str], names: Sequence[str]
+) -> None:
+    """Raises FerVitError when a column to group by is missing.
+
+    Args:
+        data: The table or manifest of the faces, for messages.
+        faces: The faces.
+        columns: Their columns, also from `--columns`.
+        names: The columns to group by.
+    """
+    given = [*columns]
+    if isinstance(faces, Images):
+        given += AFTERWARDS
     for name in names:
-        if name not in faces.columns:
-            raise _no_column(name, data, faces, is_manifest)
+        if name not in given:
+            raise _no_column(name, data, faces, columns)
 
 
-def check_needs(faces: EvaluatedFaces, *, against: bool, robustness: bool, images: bool) -> None:
-    """Raises FerVitError when there are no labels or `images`, but an option needs them."""
-    if against and faces.targets is None and not faces.heads:
+def check_needs(faces: EvaluatedFaces | Images, *, against: bool, robustness: bool) -> None:
+    """Raises FerVitError when there are no labels or images, but an option needs them."""
+    if isinstance(faces, Images):
+        has_truth = faces.has_truth
+    else:
+        has_truth = faces.targets is not None or bool(faces.heads)
+    if against and not has_truth:
         raise FerVitError(
             "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
             "with labels."
         )
-    if robustness and faces.targets is None and not faces.heads:
+    if robustness and not has_truth:
         raise FerVitError(
             "`--robustness` needs labels, or targets of further heads. Prepare with either."
         )
-    if robustness and not images:
+    if robustness and not isinstance(faces, Images):
         raise FerVitError(
             "`--robustness` needs images, and there is only a table. Name a manifest."
         )
 
 
-def _no_column(column: str, data: Path, faces: EvaluatedFaces, is_manifest: bool) -> FerVitError:
+def _no_column(
+    column: str, data: Path, faces: EvaluatedFaces | Images, columns: Collection[str]
+) -> FerVitError:
     """Returns the error of a missing column; of a table, it names the columns of the user."""
-    hint = suggest(column, faces.columns)
-    names = list(faces.columns)
-    if is_manifest:
+    hint = suggest(column, columns)
+    names = list(columns)
+    if isinstance(faces, Images):
         known = f"It has {known_names(column, names)}."
     else:
         added = [name for name in names if not is_owned(name, faces.labels)]

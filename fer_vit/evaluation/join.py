@@ -16,7 +16,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.columns import is_output, is_owned
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
 from fer_vit.evaluation.predictions import missing_note
-from fer_vit.faces import as_objects
+from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, outputs_of
 from fer_vit.labels import canonical
@@ -167,31 +167,53 @@ def bad_target(table: Table, name: str, row: int, expected: str, cell: object) -
     )
 
 
-def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
-    """Adds the columns of a table whose column `path` names the images.
+class Joined(NamedTuple):
+    """Further columns of faces, and notes about the table that they are read from."""
 
-    Raises FerVitError when it names none, or has a column that the predictions have. A column of a
-    manifest that is empty may be filled.
+    columns: Columns
+    notes: tuple[str, ...]
+
+
+def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
+    """Adds the columns of a table; see `join_columns`."""
+    joined = join_columns(path, faces.paths, faces.columns, faces.labels)
+    columns = faces.columns | joined.columns
+    return replace(faces, columns=columns, notes=(*faces.notes, *joined.notes))
+
+
+def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[str]) -> Joined:
+    """Returns the columns of a table whose column `path` names the images.
+
+    A column of a manifest that is empty may be filled.
+
+    Args:
+        path: The table.
+        images: The image of each face (N,).
+        known: The columns of the faces.
+        labels: The expressions, whose columns the table may not have.
+
+    Raises:
+        FerVitError: The table names none of the images, or has a column that the faces have.
     """
     columns, notes = _read_joinable(path)
     paths = columns.pop(PATH)
     none = np.array(None)
     for name in columns:
-        taken = name in faces.columns and (faces.columns[name] != none).any()
-        if taken or is_owned(name, faces.labels):
+        taken = name in known and (known[name] != none).any()
+        if taken or is_owned(name, labels):
             raise FerVitError(
                 f"{path} has the column `{printable(short(name))}`, which the predictions have as "
                 "well. Rename it."
             )
 
-    row = match_paths(faces.paths, paths, path, partial=True)  # (N,); -1: none
-    added = {}
+    row = match_paths(images, paths, path, partial=True)  # (N,); -1: none
+    added: Columns = {}
     for name, cells in columns.items():
         added[name] = np.where(row >= 0, cells[row], none)
 
-    without_row = set(faces.paths[row < 0])
+    without_row = set(images[row < 0])
     if without_row:
-        count = f"{len(without_row):,} of {len(set(faces.paths)):,} images"
+        count = f"{len(without_row):,} of {len(set(images)):,} images"
         example = printable(short(min(without_row)))
         notes.append(f"{path.name}: no row for {count}, for example {example}.")
     unused = np.setdiff1d(np.arange(len(paths)), row)
@@ -201,7 +223,7 @@ def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
             f"{path.name}: {len(unused):,} of {len(paths):,} rows name no predicted image, for "
             f"example {example}."
         )
-    return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
+    return Joined(added, tuple(notes))
 
 
 def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:

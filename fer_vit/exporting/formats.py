@@ -45,6 +45,7 @@ class ExportOptions:
         faithfulness: The measured gains of the explanation methods, which are stored with the
             model.
         quantize: A manifest; the model computes in 8 bits, calibrated on its training faces.
+        batches: These faces, read before the work; see `calibration_batches`.
     """
 
     models: Sequence[str]
@@ -52,6 +53,17 @@ class ExportOptions:
     half: bool = False
     faithfulness: Path | None = None
     quantize: Path | None = None
+    batches: Iterator[Batch] | None = None
+
+
+def calibration_batches(model: Recognizer, manifest: Path) -> Iterator[Batch]:
+    """Returns the training faces that calibrate the 8-bit scales of a model.
+
+    Raises:
+        FerVitError: The manifest cannot be read, or has other labels.
+    """
+    batches, _ = labelled_batches(model, manifest, "train", max_faces=CALIBRATION_FACES)
+    return batches
 
 
 @dataclass(frozen=True)
@@ -167,9 +179,8 @@ def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
     graph.model.metadata_props["fer_vit"] = describe_model(model)
     graph.save(path)
 
-    if options.quantize is not None:
-        batches, _ = labelled_batches(model, options.quantize, "train", max_faces=CALIBRATION_FACES)
-        quantize_onnx(path, batches)
+    if options.batches is not None:
+        quantize_onnx(path, options.batches)
 
 
 FORMATS = {

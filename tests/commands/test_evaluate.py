@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import cards, inference
+from fer_vit.evaluation import cards, inference, inputs
 from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
@@ -241,6 +241,32 @@ def test_evaluate_compares_a_model_with_another_and_itself(
         tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv"
     )
     assert first["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--against", "gone.ckpt"), "gone.ckpt"),
+        (("--columns", "gone.csv"), "gone.csv"),
+        (("--by", "gone"), "`gone`"),
+        (("--against", "ferplus-small", "--prior", "gone.json"), "gone.json"),
+    ],
+)
+def test_a_wrong_option_ends_before_a_manifest_is_predicted(
+    words: tuple[str, ...],
+    named: str,
+    drawn: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    predicted = []
+    monkeypatch.setattr(inputs, "predict_manifest", lambda *_: predicted.append(1))
+    command = ("evaluate", drawn / "faces.parquet", "--checkpoint", checkpoint)
+    assert named in fails(capsys, *command, *words, "--output", tmp_path / "new")
+    assert predicted == []
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_evaluate_refuses_what_it_cannot_score(

@@ -18,6 +18,7 @@ from skimage import data, io
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
+from fer_vit.commands import export
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
@@ -291,6 +292,29 @@ def test_options_that_do_not_fit(
     name, *options = words.split()
     assert message in fails(capsys, "export", tmp_path / name, *options)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("model", "--faithfulness"), ("model.onnx", "--quantize")]
+)
+def test_a_wrong_file_ends_before_the_calibration(
+    name: str,
+    option: str,
+    drawn: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    calibrated = []
+    monkeypatch.setattr(export, "calibrate_model", lambda *_: calibrated.append(1))
+    words = ["--checkpoint", checkpoint, "--calibrate", drawn / "faces.parquet"]
+    (tmp_path / "folder").mkdir()
+    for wrong in (tmp_path / "gone", tmp_path / "folder"):
+        line = fails(capsys, "export", tmp_path / name, *words, option, wrong)
+        assert wrong.name in line
+    assert calibrated == []
+    assert [*tmp_path.iterdir()] == [tmp_path / "folder"]
 
 
 @pytest.mark.parametrize("pool", [*slow("avg"), "query"])
