@@ -249,7 +249,6 @@ def test_evaluate_compares_a_model_with_another_and_itself(
         (("--against", "gone.ckpt"), "gone.ckpt"),
         (("--columns", "gone.csv"), "gone.csv"),
         (("--by", "gone"), "`gone`"),
-        (("--against", "ferplus-small", "--prior", "gone.json"), "gone.json"),
     ],
 )
 def test_a_wrong_option_ends_before_a_manifest_is_predicted(
