@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from fer_vit import cli
 from fer_vit.app import api, uploads
+from fer_vit.cli import verb_parser
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVALS, MANIFEST, PEOPLE, Field, all_face_fields
@@ -123,9 +124,7 @@ def commands_page() -> str:
 def command_section(verb: str) -> list[str]:
     """Returns the section of a command that is a typed function."""
     module = import_module(f"fer_vit.commands.{verb}")
-    parser = cli.verb_parser(verb, getattr(module, verb))
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
+    parser = verb_parser(verb, module)
     actions = [action for action in parser._actions if action.dest != "help"]
     actions.sort(key=lambda action: bool(action.option_strings))  # inputs first
 

@@ -277,9 +277,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     """Runs a command that is a typed function, `commands.<verb>.<verb>`."""
     module = import_verb(f"fer_vit.commands.{verb}")
     function = getattr(module, verb)
-    parser = verb_parser(verb, function)
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
+    parser = verb_parser(verb, module)
     fit_options = None
     if "fit_options" in inspect.signature(function).parameters:
         fit_options, args = split_options(args)
@@ -388,11 +386,12 @@ def name_default(error: str, parser: ArgumentParser) -> str:
     return "" if default is None else f". The default is {default}"
 
 
-def verb_parser(verb: str, function: Any) -> ArgumentParser:
-    """Returns the parser of a plain command.
+def verb_parser(verb: str, module: Any) -> ArgumentParser:
+    """Returns the parser of a plain command, `module.<verb>`.
 
-    Its options are the signature and docstring of the function.
+    Its options are the signature and docstring of the function, and what `module.add_options` adds.
     """
+    function = getattr(module, verb)
     description, _, _ = inspect.cleandoc(function.__doc__).partition("\n\nArgs:")
     description, _, _ = description.partition("\n\nReturns:")
     parser = ArgumentParser(
@@ -424,6 +423,8 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
     added: set[str | int] = {action.dest for action in parser._actions}
     added.add("fit_options")  # options themselves, see `split_options`
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
     return parser
 
 

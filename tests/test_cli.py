@@ -75,9 +75,8 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
 @pytest.mark.parametrize("verb", sorted(cli.PLAIN_VERBS))
 def test_options_have_the_defaults_of_their_function(verb: str) -> None:
     module = import_module(f"fer_vit.commands.{verb}")
-    function = getattr(module, verb)
-    parser = cli.verb_parser(verb, function)
-    for name, parameter in inspect.signature(function).parameters.items():
+    parser = cli.verb_parser(verb, module)
+    for name, parameter in inspect.signature(getattr(module, verb)).parameters.items():
         default = parameter.default
         if default is parameter.empty or name == "fit_options":
             continue

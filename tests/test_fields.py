@@ -9,7 +9,7 @@ import pytest
 
 from fer_vit import fields
 from fer_vit.cli import verb_parser
-from fer_vit.commands.predict import add_options, predict
+from fer_vit.commands import predict
 from fer_vit.data.schema import SCHEMA
 from fer_vit.faces import Origin, PhotoInfo, Pose, Scheme, found_faces, no_faces
 from fer_vit.fields import (
@@ -129,9 +129,7 @@ def test_the_manifest_has_these_columns() -> None:
 
 
 def test_the_help_of_predict_lists_every_column() -> None:
-    parser = verb_parser("predict", predict)
-    add_options(parser)
-    text = parser.format_help()
+    text = verb_parser("predict", predict).format_help()
     assert describe_fields(FACES) in text
     words = text.replace(",", " ").split()
     assert {field.name for field in FACES} <= set(words)

@@ -111,19 +111,16 @@ def nameless(source: str) -> list[str]:
 
     Left out are the arguments of Python's operators and the fields of classes: names of results.
     """
-    tree = ast.parse(source)
     allowed: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    names = []
+    for node in ast.walk(ast.parse(source)):  # a class or function before its parts
         if isinstance(node, ast.FunctionDef) and node.name.startswith("__"):
             allowed.update(node.args.args)
         elif isinstance(node, ast.ClassDef):
             allowed.update(part.target for part in node.body if isinstance(part, ast.AnnAssign))
-
-    names = []
-    for node in ast.walk(tree):
-        if node in allowed:
+        elif node in allowed:
             continue
-        if isinstance(node, ast.arg):
+        elif isinstance(node, ast.arg):
             names.append((node.lineno, node.col_offset, node.arg))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.append((node.lineno, node.col_offset, node.id))

@@ -90,12 +90,12 @@ def test_an_exported_model_has_the_gains_of_its_methods(
 def test_intervals_are_over_persons_not_faces(
     drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in `evaluate` and `visualize`: twelve faces of three persons have none."""
+    """As in `evaluate` and `visualize`: six faces of three persons have none."""
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
     monkeypatch.setattr(faithfulness, "MEASURED", quick)
     monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
-    table = Manifest.read(drawn / "faces.parquet", ["val"]).split("val").table.slice(0, 12)
-    persons = pa.array([f"p{row // 4}" for row in range(12)])
+    table = Manifest.read(drawn / "faces.parquet", ["val"]).split("val").table.slice(0, 6)
+    persons = pa.array([f"p{row // 2}" for row in range(6)])
     pq.write_table(table.append_column("person", persons), tmp_path / "persons.parquet")
     pq.write_table(table, tmp_path / "faces.parquet")
     for name, has_interval in (("persons", False), ("faces", True)):
@@ -104,10 +104,10 @@ def test_intervals_are_over_persons_not_faces(
         run("faithfulness", tmp_path / f"{name}.parquet", *words)
         results = json.loads((output / "faithfulness.json").read_text())
         deletion = results["differences"]["relevance"]["deletion"]
-        assert deletion["faces"] == 12
+        assert deletion["faces"] == 6
         assert (deletion["low"] is not None) == has_interval
         text = (output / "faithfulness.md").read_text()
-        assert ("; deletion: 12 faces;" in text) != has_interval
+        assert ("; deletion: 6 faces;" in text) != has_interval
 
 
 def test_faces_of_one_photo_are_one_unit() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fer_vit.cli import main
+from fer_vit import cli
+from fer_vit.cli import main, verb_parser
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
@@ -330,6 +331,7 @@ def test_data_sets_share_the_name_of_an_option(
 
     monkeypatch.setitem(SOURCES, "drawn", drawn)
     monkeypatch.setitem(SOURCES, "later", later)
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # of these data sets
     with pytest.raises(SystemExit):
         main(["prepare", source, str(tmp_path), str(tmp_path / "a.parquet"), *words])
     assert read == [expected]

@@ -14,10 +14,9 @@ from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
 
-def build(**change: object) -> RegionViT:
-    return small_model(
-        classifier=("weight",), regions=("right_eye", "left_eye", "nose", "mouth"), **change
-    )
+def build(depth: int = 1, **change: object) -> RegionViT:
+    regions = ("right_eye", "left_eye", "nose", "mouth")
+    return small_model(classifier=("weight",), regions=regions, depth=depth, **change)
 
 
 def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,7 +60,7 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
 
 @pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels")])
 def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -> None:
-    net = build(tokens=tokens)
+    net = build(2, tokens=tokens)
     image, boxes, valid = faces(1)
     valid[0, 1] = False
     with torch.no_grad():  # uncertain for the blurred face, certain for this one
@@ -85,8 +84,8 @@ def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -
             number = math.ceil(step / 10 * len(order) - 1e-9)
             for kind, gone in (("deletion", order[:number]), ("insertion", order[number:])):
                 face = image.clone()
-                for pixel in gone:
-                    face[0, :, pixel // 32, pixel % 32] = replacement[0, :, pixel // 32, pixel % 32]
+                rows, columns = np.divmod(np.array(gone, int), 32)
+                face[0, :, rows, columns] = replacement[0, :, rows, columns]
                 curves[kind].append(net.logits(face, boxes, valid).softmax(-1)[0, label].item())
         whole = curves["deletion"][0]
         empty = curves["deletion"][-1]
@@ -194,12 +193,12 @@ def test_rank_correlation_is_scipys() -> None:
 
 
 def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
-    net = build(pool="query")
+    net = build(2, pool="query")
     state = {name: value.clone() for name, value in net.state_dict().items()}
     names, agreement = zip(*randomised(net, *faces(), "relevance"), strict=True)
     assert names == ("classifier", "pooling", "block 1", "block 0", "embeddings")
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
     assert max(value.mean() for value in agreement) < 0.9
     assert agreement[-1].mean() < 0.5
-    for _, same in randomised(build(), *faces(), "centre"):  # a pooling without weights
+    for _, same in randomised(build(2), *faces(), "centre"):  # a pooling without weights
         assert torch.allclose(same, torch.ones(3, dtype=same.dtype))

@@ -1,28 +1,43 @@
-"""Parts of a training run that do not depend on the run: made once for all tests of a process."""
+"""Parts of a run that do not depend on the run: made once for all tests of a process."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonargparse import ArgumentParser
 from lightning.fabric.utilities import registry
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fer_vit.geometry import Image, IntArray
+from fer_vit import cli
+from fer_vit.evaluation import inference, outputs as scores_of_outputs
+from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.train import run, task
+from fer_vit.report import score_figures
+from fer_vit.store import checkpoint, settings
+from fer_vit.train import run, tables, task
 from fer_vit.train.options import TrainCLI
+
+FEW_DRAWS = 1_000_000
+"""Numbers of resamples that are kept together: 8 MB."""
 
 
 @contextmanager
 def reused_parts() -> Iterator[None]:
-    """Makes parsers, pictures of confusion matrices and counts of operations once within this
-    block, and searches the installed packages once.
+    """Makes parsers, pictures of results, resamples and counts of operations once within this
+    block, reads checkpoints and settings of models once, and searches the installed packages once.
     """
     with pytest.MonkeyPatch.context() as patch:
         reuse_parsers(patch)
+        reuse_command_parsers(patch)
+        reuse_settings(patch)
         reuse_pictures(patch)
+        reuse_resamples(patch)
+        reuse_checkpoints(patch)
         reuse_counts(patch)
         patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
@@ -33,30 +48,102 @@ def reuse_parsers(patch: pytest.MonkeyPatch) -> None:
     build = TrainCLI.setup_parser
     built: dict[tuple[str, type], tuple[LightningArgumentParser, list[str], list[str]]] = {}
 
-    def set_up(cli: TrainCLI, *given: Any) -> None:
-        kind = cli.verb, cli.kind
+    def set_up(training: TrainCLI, *given: Any) -> None:
+        kind = training.verb, training.kind
         if kind not in built:
-            build(cli, *given)
-            built[kind] = cli.parser, [*cli.parser.callback_keys], cli.run_options
-        cli.parser, callbacks, cli.run_options = built[kind]
-        cli.parser.callback_keys = [*callbacks]  # a run without checkpoints removes one
-        cli.parser.set_defaults({"trainer.logger": cli.trainer_defaults["logger"]})
+            build(training, *given)
+            built[kind] = training.parser, [*training.parser.callback_keys], training.run_options
+        training.parser, callbacks, training.run_options = built[kind]
+        training.parser.callback_keys = [*callbacks]  # a run without checkpoints removes one
+        training.parser.set_defaults({"trainer.logger": training.trainer_defaults["logger"]})
 
     patch.setattr(TrainCLI, "setup_parser", set_up)
 
 
+def reuse_command_parsers(patch: pytest.MonkeyPatch) -> None:
+    """Builds the parser of each plain command once for all runs.
+
+    The first run adds an option for shells to it, which pages and help of new parsers do not have.
+    """
+    build = cli.verb_parser
+    built: dict[tuple[str, object], ArgumentParser] = {}
+
+    def build_once(verb: str, module: Any) -> ArgumentParser:
+        key = verb, inspect.unwrap(getattr(module, verb))
+        if key not in built:
+            built[key] = build(verb, module)
+        return built[key]
+
+    patch.setattr(cli, "verb_parser", build_once)
+
+
+def reuse_settings(patch: pytest.MonkeyPatch) -> None:
+    """Converts equal settings of models once."""
+    convert = settings.read_settings
+    converted: dict[tuple[type, str], Any] = {}
+
+    def convert_once(kind: type, values: dict[str, Any], name: object) -> Any:
+        key = kind, repr(values)
+        if key not in converted:
+            converted[key] = convert(kind, values, name)
+        return deepcopy(converted[key])
+
+    patch.setattr(settings, "read_settings", convert_once)
+
+
 def reuse_pictures(patch: pytest.MonkeyPatch) -> None:
-    """Draws the confusion matrix in a run's logs once for the same classes."""
-    draw = task.draw_confusion
-    drawn: dict[tuple[str, ...], Image] = {}
+    """Draws the confusion matrix of the same classes and the outputs of a head once."""
+    confusions: dict[tuple[str, ...], Image] = {}
+    outputs: dict[tuple[str, ...], Image] = {}
 
-    def draw_once(confusion: IntArray, labels: Sequence[str]) -> Image:
+    def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
         key = tuple(labels)
-        if key not in drawn:
-            drawn[key] = draw(confusion, labels)
-        return drawn[key]
+        if key not in confusions:
+            confusions[key] = score_figures.draw_confusion(confusion, labels)
+        return confusions[key]
 
-    patch.setattr(task, "draw_confusion", draw_once)
+    def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
+        key = tuple(names)
+        if key not in outputs:
+            outputs[key] = score_figures.outputs_figure(names, preds, target, unit)
+        return outputs[key]
+
+    patch.setattr(task, "draw_confusion", draw_confusion)
+    patch.setattr(tables, "draw_confusion", draw_confusion)
+    patch.setattr(tables, "outputs_figure", outputs_figure)
+
+
+def reuse_resamples(patch: pytest.MonkeyPatch) -> None:
+    """Draws the resamples of a number of units once; they are always the same."""
+    draw = inference.draw_units
+
+    @lru_cache(maxsize=16)
+    def draw_all(count: int, resamples: int) -> list[IntArray]:
+        return list(draw(count))
+
+    def draw_once(count: int) -> Iterator[IntArray]:
+        if count * inference.RESAMPLES > FEW_DRAWS:
+            return draw(count)
+        return iter(draw_all(count, inference.RESAMPLES))
+
+    patch.setattr(inference, "draw_units", draw_once)
+    patch.setattr(scores_of_outputs, "draw_units", draw_once)
+
+
+def reuse_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """Reads a checkpoint once as long as its file is the same; each reader has its own tensors."""
+    read = checkpoint.load_tensors
+
+    @lru_cache(maxsize=8)
+    def read_once(path: Path, *state: int) -> Any:
+        return read(path)
+
+    def read_file(path: Path) -> Any:
+        file = path.stat()
+        content = read_once(path.resolve(), file.st_ino, file.st_size, file.st_mtime_ns)
+        return deepcopy(content)
+
+    patch.setattr(checkpoint, "load_tensors", read_file)
 
 
 def reuse_counts(patch: pytest.MonkeyPatch) -> None:

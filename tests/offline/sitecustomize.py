@@ -9,6 +9,8 @@ import sys
 
 NEAR = ("127.", "10.77.0.")
 HERE = ("::1", "0.0.0.0", "localhost", socket.gethostname())
+TO_ADDRESS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+OF_NAME = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
 
 
 class NetworkAskedError(BaseException):  # which no handler takes for a network that is down
@@ -16,11 +18,9 @@ class NetworkAskedError(BaseException):  # which no handler takes for a network 
 
 
 def refuse(event: str, args: tuple) -> None:
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
-        args[1], tuple
-    ):
+    if event in TO_ADDRESS and isinstance(args[1], tuple):
         host = args[1][0]
-    elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+    elif event in OF_NAME:
         host = args[0]
     else:
         return
