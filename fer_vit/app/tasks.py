@@ -5,7 +5,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -137,10 +137,13 @@ def run_task(task: Task, send: Callable[[Event], None]) -> None:
     paths = [Path(name) for name in named_by_content(task.names)]
     options = PhotoOptions(workers=0, **task.reading)
     refused = refuse_large(paths, options.end)
+    model = load_cached(task.model)
+    photos = recognize_others(model, paths, options, refused)
     if task.report:
-        make_report(task, paths, options, refused, send)
+        clips = [path for path in paths if path not in refused and is_video(path)]
+        make_report(task, model, photos, paths, clips, options, send)
     else:
-        make_table(task, paths, options, refused)
+        make_table(task, model, photos, paths, options)
         send({"state": "done"})
 
 
@@ -178,14 +181,16 @@ def suffix_by_content(path: Path) -> str | None:
 
 
 def make_table(
-    task: Task, paths: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
+    task: Task,
+    model: Recognizer,
+    photos: Iterable[Faces],
+    paths: Sequence[Path],
+    options: PhotoOptions,
 ) -> None:
-    """Makes the table of a task; as JSON, one list of rows."""
-    model = load_cached(task.model)
+    """Makes the table of a task from its recognized photos; as JSON, one list of rows."""
     table = Path("..", task.table)
     is_json = table.suffix == ".json"
     written = table.with_suffix(".jsonl") if is_json else table
-    photos = recognize_others(model, paths, options, refused)
     predict_table(model, photos, paths, options, Outputs(written, heads=task.outputs))
     if not is_json:
         return
@@ -199,14 +204,18 @@ def make_table(
 
 def make_report(
     task: Task,
+    model: Recognizer,
+    photos: Iterable[Faces],
     paths: Sequence[Path],
+    clips: Sequence[Path],
     options: PhotoOptions,
-    refused: Mapping[Path, str],
     send: Callable[[Event], None],
 ) -> None:
-    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces."""
-    model = load_cached(task.model)
-    clips = [path for path in paths if path not in refused and is_video(path)]
+    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces.
+
+    `photos` are recognized while the tables are written; `clips` are those of the `paths` that are
+    read.
+    """
     table = Path("..", task.table)
     summary = Path("../summary.csv") if clips else None
     intervals = Path("../intervals.csv") if clips else None
@@ -214,19 +223,19 @@ def make_report(
     messages: list[str] = []
     warnings: list[str] = []
     by_path: dict[str, FileFaces] = {}
-
     watched = Watched()
 
-    def collect(faces: Faces) -> None:
-        (info,) = faces.infos
-        by_path.setdefault(info.path, FileFaces()).add(faces)
-        if Path(info.path) in clips:
-            watched.add(faces)
+    def noted() -> Iterator[Faces]:
+        for faces in photos:
+            (info,) = faces.infos
+            by_path.setdefault(info.path, FileFaces()).add(faces)
+            if Path(info.path) in clips:
+                watched.add(faces)
+            yield faces
 
     outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
-        photos = recognize_others(model, paths, options, refused)
-        predict_table(model, photos, paths, options, outputs, on_faces=collect)
+        predict_table(model, noted(), paths, options, outputs)
     except FerVitError:
         if not table.exists():
             raise
@@ -245,7 +254,7 @@ def make_report(
     if task.explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
         known = Known(decoded, watched)
-        write_explanations(task, paths, options, known, photo_faces, send)
+        write_explanations(model, paths, options, known, photo_faces, send)
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
@@ -253,7 +262,7 @@ def make_report(
 
 
 def write_explanations(
-    task: Task,
+    model: Recognizer,
     paths: Sequence[Path],
     options: PhotoOptions,
     known: Known,
@@ -272,11 +281,10 @@ def write_explanations(
 
     faces = write_report(
         folder=report,
-        model=load_cached(task.model),
+        model=model,
         sources=paths,
         options=options,
         explaining=ExplainOptions(memory=EXPLAIN_MEMORY),
-        name=task.model,
         most=MAX_FACES,
         on_face=send_progress,
         known=known,

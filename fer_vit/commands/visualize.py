@@ -14,7 +14,6 @@ from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.store.hub import DEFAULT
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions
 from fer_vit.visualization.writer import REPORT_FILES, write_report
@@ -102,7 +101,6 @@ def visualize(
             sources=sources,
             options=options,
             explaining=explaining,
-            name=checkpoint or DEFAULT,
             figures=FigureOptions(figures, faces),
         )
 

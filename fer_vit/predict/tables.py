@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -53,7 +53,6 @@ def predict_table(
     images: Sequence[Path],
     options: PhotoOptions,
     outputs: Outputs,
-    on_faces: Callable[[Faces], None] | None = None,
 ) -> str:
     """Writes a table of the faces in photos and videos; returns a summary.
 
@@ -66,7 +65,6 @@ def predict_table(
         images: The files.
         options: How they are read.
         outputs: What is written.
-        on_faces: Gets each photo and frame with its faces, when its rows are written.
     """
     check_heads(outputs.heads, model.heads, model.name)
     check_intervals(outputs, model.heads, model.name)
@@ -78,7 +76,6 @@ def predict_table(
         plan={outputs.table: images},
         facts=facts,
         outputs=outputs,
-        on_faces=on_faces,
     )
     outputs.write_people(people, model.labels)
     if outputs.copy:
@@ -288,7 +285,6 @@ def _write_tables(
     plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
-    on_faces: Callable[[Faces], None] | None = None,
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes `photos` into the tables of a plan, which has their files in order.
 
@@ -313,8 +309,6 @@ def _write_tables(
                 counts.add(info, rows)
                 if outputs.people or outputs.intervals:
                     people.add(faces)
-                if on_faces:
-                    on_faces(faces)
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face, outputs.min_confidence) for face in faces])
     return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks

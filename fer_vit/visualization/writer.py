@@ -74,7 +74,6 @@ def write_report(
     sources: Sequence[Path],
     options: PhotoOptions,
     explaining: ExplainOptions,
-    name: str,
     most: int = sys.maxsize,
     on_face: Callable[[int, int], None] = lambda faces, in_videos: None,
     figures: FigureOptions = NO_FIGURES,
@@ -129,7 +128,7 @@ def write_report(
     records = saver.records
     figures.check_written(len(records))
     averages = _write_averages(folder, model, saver)
-    facts = {"Explained by": METHODS[explaining.method].title, "Model": name}
+    facts = {"Explained by": METHODS[explaining.method].title, "Model": model.name}
     facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
     warnings = []
     if saver.small:
