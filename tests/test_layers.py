@@ -17,9 +17,8 @@ LAYERS = [
     {"faces"},
     {"model"},
     {"explain", "report", "store", "face"},
-    {"data"},
+    {"data", "tables"},
     {"predict"},
-    {"tables"},
     {"evaluation"},
     {"comparison", "sources", "visualization"},
     {"app", "train"},
@@ -83,6 +82,7 @@ HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {
     "face": HEAVY,
     "report": HEAVY | {"cv2"},
+    "tables": HEAVY,
     "geometry": HEAVY | {"cv2"},
     "conformal": HEAVY,
     "faces": HEAVY | {"cv2", "pyarrow", "PIL"},

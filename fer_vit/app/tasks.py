@@ -213,8 +213,7 @@ def make_report(
 ) -> None:
     """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces.
 
-    `photos` are recognized while the tables are written; `clips` are those of the `paths` that are
-    read.
+    `photos` are recognized while the tables are written; `clips` are the videos that are read.
     """
     table = Path("..", task.table)
     summary = Path("../summary.csv") if clips else None

@@ -12,16 +12,13 @@ import torch
 from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.fields import all_face_fields, describe_fields
-from fer_vit.files import check_beside, check_output
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.outputs import Outputs, check_videos
-from fer_vit.predict.people import is_textgrid
+from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
-from fer_vit.report.table import SUFFIXES
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -112,7 +109,6 @@ def predict(
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
 
-    in_chunks = output.is_dir() or not output.suffix
     wanted = Outputs(
         table=output,
         people=summary,
@@ -124,14 +120,8 @@ def predict(
         heads=tuple(outputs),
         threshold=threshold,
     )
-    check_writable(wanted, images, in_chunks)
-    check_videos(wanted, sources, in_chunks)
-    if in_chunks and wanted.heads and (wanted.people or wanted.intervals):
-        raise FerVitError(
-            "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
-            "Leave out `--outputs`, or name a table instead of a folder."
-        )
-    if rank.world_size > 1 and not in_chunks:
+    check_outputs(wanted, images, sources)
+    if rank.world_size > 1 and not wanted.in_folder:
         remedy = (
             f"Name a folder, for example `--output {output.stem}`, or unset RANK and WORLD_SIZE."
         )
@@ -141,7 +131,7 @@ def predict(
 
     network = find_network(checkpoint, model)
     started = None
-    if not in_chunks:
+    if not wanted.in_folder:
         started = start_reading(checkpoint, sources, options)
     # Here, not above: the import of the network's libraries takes two seconds, in which workers
     # read.
@@ -157,10 +147,10 @@ def predict(
         for note in [
             *inputs.notes,
             *options.unused(sources),
-            *unused_size(part_size, in_chunks),
+            *unused_size(part_size, wanted),
         ]:
             LOGGER.info(note)
-    if in_chunks:
+    if wanted.in_folder:
         LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
     else:
         photos = recognizer.recognize(sources, options, started)
@@ -172,41 +162,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.epilog = f"columns of the table:\n{describe_fields(all_face_fields())}"
 
 
-def unused_size(part_size: int, in_chunks: bool) -> list[str]:
+def unused_size(part_size: int, outputs: Outputs) -> list[str]:
     """Returns a line about the size of the tables in a folder, if there is one table alone."""
-    if in_chunks or part_size == PART_SIZE:
+    if outputs.in_folder or part_size == PART_SIZE:
         return []
     return ["Not used, since `--output` is one table: `--part_size`."]
-
-
-def check_writable(outputs: Outputs, images: Sequence[Path], in_chunks: bool) -> None:
-    """Raises FerVitError, before any work, when an output cannot be written.
-
-    Tables in chunks are kept.
-    """
-    if outputs.copy:
-        check_beside(outputs.copy, [image for image in images if image.is_dir()])
-    named = [outputs.people, outputs.intervals]
-    if not in_chunks:
-        named.insert(0, outputs.table)
-    tables = [path for path in named if path]
-    if outputs.overwrite and not tables:
-        raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
-    if in_chunks:  # a folder of tables has no other files
-        for path in tables:
-            check_beside(path, [outputs.table])
-    for path in tables:
-        is_intervals = path is outputs.intervals and is_textgrid(path)
-        if path.suffix.lower() not in SUFFIXES and not is_intervals:
-            raise FerVitError(
-                f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, "
-                f"but got {path}."
-            )
-        check_output(path, outputs.overwrite)
-
-    distinct = {path.resolve() for path in tables}
-    if len(distinct) < len(tables):
-        raise FerVitError(
-            "`--output`, `--summary` and `--intervals` are separate tables, "
-            f"but two are {tables[-1]}."
-        )

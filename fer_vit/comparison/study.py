@@ -146,7 +146,8 @@ def make_study(
     assigned = faces.predicted & (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
     seconds = clip_seconds(faces)  # (N,)
     selected = _select_faces(faces, assigned, seconds, person, rest)
-    observations = _observe(faces.take(selected.used), by, person, baseline)
+    measured = faces.take(selected.used)  # M of the N faces
+    observations = _observe(measured, by, person, baseline)
     names = observations.conditions
     conditions = {}
     for place, name in enumerate(names):
@@ -161,7 +162,7 @@ def make_study(
         person=observations.person,
         paths=observations.paths,
         faces=observations.faces,
-        kinds=_measures(faces, selected, observations),
+        kinds=_measures(faces, measured, selected, observations),
         left_out=int((faces.predicted & ~assigned).sum()),
         labels=faces.labels,
         observation=observations.of_face,
@@ -172,7 +173,7 @@ def make_study(
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
-            *note_several(faces.take(selected.used), person),
+            *note_several(measured, person),
         ),
         late=find_late(faces.paths, seconds),
         without_face=count_without_face(faces, seconds, by, person, rest),
@@ -295,11 +296,18 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
     )
 
 
-def _measures(faces: EvaluatedFaces, selected: Selected, observations: Observations) -> list[Kind]:
-    """Returns what was measured of each observation: first of its faces, then of its episodes."""
+def _measures(
+    faces: EvaluatedFaces,
+    measured: EvaluatedFaces,
+    selected: Selected,
+    observations: Observations,
+) -> list[Kind]:
+    """Returns what was measured of each observation: first of its faces, then of its episodes.
+
+    `measured` are the selected ones of the N faces.
+    """
     used = selected.used
     resting = selected.resting
-    measured = faces.take(used)
     if resting:
         changes = resting.change(faces.probabilities)  # (N, C)
         probabilities = change_kind(faces.labels, changes[used], resting.rest)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import check_output
+from fer_vit.files import check_beside, check_output
 from fer_vit.heads import EXPRESSION, MOVEMENTS
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.people import People, is_textgrid, write_intervals
+from fer_vit.report.table import SUFFIXES
 
 
 class Outputs(NamedTuple):
@@ -24,6 +25,11 @@ class Outputs(NamedTuple):
     heads: tuple[str, ...] = ()  # whose columns are written; empty: all
     threshold: float | None = None  # above it, a movement has an interval; None: it has none
 
+    @property
+    def in_folder(self) -> bool:
+        """Whether the table is a folder of tables: several processes write these, and keep them."""
+        return self.table.is_dir() or not self.table.suffix
+
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
         if self.people:
@@ -34,6 +40,12 @@ class Outputs(NamedTuple):
             people.end()
             starts = {path: start_of(Path(path)) for path in people.spans}
             write_intervals(self.intervals, people, starts, self.overwrite, self.heads)
+
+
+def check_model(outputs: Outputs, heads: Sequence[str], model: str) -> None:
+    """Raises FerVitError when a model, which has `heads`, lacks what is requested."""
+    check_heads(outputs.heads, heads, model)
+    check_intervals(outputs, heads, model)
 
 
 def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
@@ -67,7 +79,54 @@ def check_intervals(outputs: Outputs, known: Sequence[str], model: str) -> None:
         )
 
 
-def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
+def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]) -> None:
+    """Raises FerVitError, before any work, when an output cannot be written.
+
+    Args:
+        outputs: What is written.
+        images: Files, folders and patterns, as they were named.
+        sources: The photos and videos that are read.
+    """
+    _check_tables(outputs, images)
+    _check_videos(outputs, sources)
+    if outputs.in_folder and outputs.heads and (outputs.people or outputs.intervals):
+        raise FerVitError(
+            "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
+            "Leave out `--outputs`, or name a table instead of a folder."
+        )
+
+
+def _check_tables(outputs: Outputs, images: Sequence[Path]) -> None:
+    """Raises FerVitError when a table or the copy cannot be written where it is named."""
+    if outputs.copy:
+        check_beside(outputs.copy, [image for image in images if image.is_dir()])
+    named = [outputs.people, outputs.intervals]
+    if not outputs.in_folder:
+        named.insert(0, outputs.table)
+    tables = [path for path in named if path]
+    if outputs.overwrite and not tables:
+        raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
+    if outputs.in_folder:  # a folder of tables has no other files
+        for path in tables:
+            check_beside(path, [outputs.table])
+    for path in tables:
+        is_intervals = path is outputs.intervals and is_textgrid(path)
+        if path.suffix.lower() not in SUFFIXES and not is_intervals:
+            raise FerVitError(
+                f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, "
+                f"but got {path}."
+            )
+        check_output(path, outputs.overwrite)
+
+    distinct = {path.resolve() for path in tables}
+    if len(distinct) < len(tables):
+        raise FerVitError(
+            "`--output`, `--summary` and `--intervals` are separate tables, "
+            f"but two are {tables[-1]}."
+        )
+
+
+def _check_videos(outputs: Outputs, sources: Sequence[Path]) -> None:
     """Raises FerVitError when an output needs other videos, or a copy cannot be written."""
     wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
     if not wanted:
@@ -77,7 +136,7 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
     if copy:
         is_input = copy.resolve() in map(Path.resolve, videos)
         is_mp4 = copy.suffix.lower() == ".mp4"
-        if in_chunks or is_input or not is_mp4 or len(videos) != 1:
+        if outputs.in_folder or is_input or not is_mp4 or len(videos) != 1:
             actual = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
             raise FerVitError(
                 f"Expected one video, one table (.csv) and another .mp4, but got {actual}."

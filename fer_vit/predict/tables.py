@@ -4,7 +4,6 @@ A later run completes a folder.
 """
 
 import hashlib
-import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -26,13 +25,13 @@ from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
 from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.outputs import Outputs, check_heads, check_intervals
+from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
-from fer_vit.report.table import FACTS, write_fields
+from fer_vit.report.table import read_facts, write_fields
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
@@ -66,8 +65,7 @@ def predict_table(
         options: How they are read.
         outputs: What is written.
     """
-    check_heads(outputs.heads, model.heads, model.name)
-    check_intervals(outputs, model.heads, model.name)
+    check_model(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(
         model=model,
@@ -104,8 +102,7 @@ def predict_folder(
     appear when they are complete, so a missing table is work to do. Raises FerVitError when the
     folder contains other files, or a table of other images, options or another model.
     """
-    check_heads(outputs.heads, model.heads, model.name)
-    check_intervals(outputs, model.heads, model.name)
+    check_model(outputs, model.heads, model.name)
     facts = _folder_facts(model, images, options, outputs)
     remove_stale_below(outputs.table)  # of finished tables, too
 
@@ -252,20 +249,6 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
             f"in {table}, but it contains others. {REMEDY}"
         )
     return Checked(statuses, sum(face is not None for _, _, face in faces))
-
-
-def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Returns how a table was made by the metadata of its file, {} without a record.
-
-    Raises ValueError when the record is no object with text.
-    """
-    try:
-        facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
-    except RecursionError as error:
-        raise ValueError(f"the record `{FACTS}` is nested too deeply") from error
-    if not isinstance(facts, dict):
-        raise ValueError(f"the record `{FACTS}` is no object")
-    return {name: str(fact) for name, fact in facts.items()}
 
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:

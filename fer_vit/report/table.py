@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import re
@@ -367,6 +368,20 @@ def open_text(path: Path, live: bool) -> TextIO:
     path.unlink(missing_ok=True)  # another user may have put a link or a FIFO there
     file = io.BufferedWriter(CompleteWrites(path, "x"), LINE_BYTES)
     return io.TextIOWrapper(file, line_buffering=True, **options)
+
+
+def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Returns how a table was made by the metadata of its file, {} without a record.
+
+    Raises ValueError when the record is no object with text.
+    """
+    try:
+        facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
+    except RecursionError as error:
+        raise ValueError(f"the record `{FACTS}` is nested too deeply") from error
+    if not isinstance(facts, dict):
+        raise ValueError(f"the record `{FACTS}` is no object")
+    return {name: str(fact) for name, fact in facts.items()}
 
 
 def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:

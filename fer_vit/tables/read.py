@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, known_names, printable, short, suggest
-from fer_vit.predict.tables import read_facts
+from fer_vit.report.table import read_facts
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text
 from fer_vit.tables.json_lines import read_json_lines
 from fer_vit.tables.layout import check_regular, check_table_size, trim_names
