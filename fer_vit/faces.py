@@ -29,15 +29,15 @@ OK = "ok"
 NO_FACE = "no face"
 FIRST_FRAME = "animated: only the first frame is read"
 """The status of an animated PNG, WebP or AVIF."""
-READ = (OK, NO_FACE, FIRST_FRAME)
+READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)
 """The statuses of readable images."""
 
 SMALL_SIZE = 30  # size in pixels below which labels are unreliable
-TURNED = 45  # angle in degrees above which labels are unreliable
+TURNED_ANGLE = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
 WARNINGS = {
     "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
-    "turned head": f"heads are turned by more than {TURNED} degrees",
+    "turned head": f"heads are turned by more than {TURNED_ANGLE} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
 """What the column `warning` may have, and how a summary explains it."""
@@ -311,9 +311,9 @@ class Faces(Sequence["Face"]):
         labels = as_objects([None] * len(self))
         if self.labels:
             for row in np.flatnonzero(np.isfinite(shares).all(1)):
-                place = int(shares[row].argmax())
-                if shares[row, place] >= least:
-                    labels[row] = self.labels[place]
+                largest = int(shares[row].argmax())
+                if shares[row, largest] >= least:
+                    labels[row] = self.labels[largest]
         return labels
 
     @property
@@ -369,7 +369,7 @@ class Faces(Sequence["Face"]):
     @property
     def warnings(self) -> dict[str, Mask]:
         """Which faces (N,) each of `WARNINGS` applies to."""
-        turned: Mask = np.any(np.abs(self.angles) > TURNED, axis=1)  # not without a pose
+        turned: Mask = np.any(np.abs(self.angles) > TURNED_ANGLE, axis=1)  # not without a pose
         uncertain = are_uncertain(self.score, self.scheme.sure_score)
         return {"small face": self.size < SMALL_SIZE, "turned head": turned, UNCERTAIN: uncertain}
 
@@ -421,13 +421,13 @@ class Faces(Sequence["Face"]):
             low = self.confidence < min_confidence  # (N,)
             labels = self.sure_labels(min_confidence)
             smoothed_labels = self.sure_smoothed_labels(min_confidence)
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 if "label" in row:
-                    row["label"] = labels[place]
+                    row["label"] = labels[index]
                 if SMOOTHED_LABEL in row:
-                    row[SMOOTHED_LABEL] = smoothed_labels[place]
+                    row[SMOOTHED_LABEL] = smoothed_labels[index]
                 if "ambiguous" in row:
-                    row["ambiguous"] = bool(low[place] or row["ambiguous"])
+                    row["ambiguous"] = bool(low[index] or row["ambiguous"])
         if not photos:
             return rows
 
@@ -558,13 +558,13 @@ class Face:
 
     @property
     def box(self) -> Array | None:
-        """(4,), xyxy in the photo's pixels; None for a crop that was not searched."""
+        """The box (4,), xyxy in the photo's pixels; None for a crop that was not searched."""
         box = self._faces.box[self._row]
         return box if np.isfinite(box).all() else None
 
     @property
     def landmarks(self) -> dict[str, tuple[float, float]] | None:
-        """(x, y) in the photo's pixels by name; None for a crop that was not searched."""
+        """Points (x, y) in the photo's pixels by name; None for a crop that was not searched."""
         points = self._faces.landmarks[self._row]
         if not np.isfinite(points).all():
             return None
@@ -572,7 +572,7 @@ class Face:
 
     @property
     def score(self) -> float | None:
-        """Of the detector in [0, 1].
+        """The detector's score in [0, 1].
 
         0: no face was found, the full image is used; None: no detector.
         """

@@ -79,8 +79,8 @@ class Field(NamedTuple):
     def values(self, faces: Any) -> NDArray[Any]:
         """Returns the column of `faces.Faces` (N,)."""
         compute = self.of or attrgetter(self.name)
-        place: Any = (slice(None), *self.part)  # the rows come first
-        return np.asarray(compute(faces)[place])
+        index: Any = (slice(None), *self.part)  # the rows come first
+        return np.asarray(compute(faces)[index])
 
     @property
     def kind(self) -> CellType:

@@ -23,10 +23,10 @@ from typing import Any
 from fer_vit.errors import FerVitError, printable
 
 ADVICE = "Choose a folder that you may write and that has room."
-EXISTS = "exists already. Choose another name or add `--overwrite`."
+ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
 SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 """Names of scratch folders."""
-MARK = "made-by-fer-vit"
+OWN_MARK = "made-by-fer-vit"
 """A file in each scratch folder: a folder that another user has renamed has none,
 and is not removed.
 """
@@ -93,7 +93,7 @@ def _add(new: Path, path: Path) -> None:
         path.hardlink_to(new)
     except OSError as error:
         if os.path.lexists(path):
-            raise FerVitError(f"{path} {EXISTS}") from error
+            raise FerVitError(f"{path} {ALREADY_EXISTS}") from error
         new.replace(path)  # the file system has no links
 
 
@@ -117,7 +117,7 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
                 after.callback(_restore, path, scratch / "old")
                 _make_scratch(scratch)
                 after.enter_context(_locked(scratch, wait=True))
-            (scratch / MARK).touch()
+            (scratch / OWN_MARK).touch()
         except OSError as error:
             raise cannot_write(path, error, advice) from error
         try:
@@ -225,7 +225,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     if names and is_file:
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     if (entries or is_file) and not overwrite:
-        raise FerVitError(f"{path} {EXISTS}")
+        raise FerVitError(f"{path} {ALREADY_EXISTS}")
     foreign = [entry for entry in entries if not any(fnmatchcase(entry, name) for name in names)]
     if foreign:
         raise FerVitError(
@@ -280,7 +280,7 @@ def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
 
     The folder in it that was to be replaced returns to `path` first.
     """
-    if MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
+    if OWN_MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
         with suppress(OSError):  # it is not empty
             scratch.rmdir()
         return
@@ -297,7 +297,7 @@ def _remove(scratch: Path) -> None:
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is not None:
         try:
-            for name in set(os.listdir(handle)) - {MARK}:
+            for name in set(os.listdir(handle)) - {OWN_MARK}:
                 with suppress(OSError):  # a folder
                     os.unlink(name, dir_fd=handle)
                 shutil.rmtree(name, ignore_errors=True, dir_fd=handle)

@@ -116,18 +116,18 @@ def auroc(pairs: Pairs) -> Array:
     """
     if not pairs.is_binary:
         return undefined(pairs)
-    _, place = np.unique(pairs.value, return_inverse=True)  # equal values have one place
-    positive = _by_place(pairs.weight, place, pairs.target > 0)  # (R, places)
-    negative = _by_place(pairs.weight, place, pairs.target == 0)
+    _, rank = np.unique(pairs.value, return_inverse=True)  # equal values have one rank
+    positive = _by_rank(pairs.weight, rank, pairs.target > 0)  # (R, ranks)
+    negative = _by_rank(pairs.weight, rank, pairs.target == 0)
     below = negative.cumsum(1) - negative
     wins = (positive * (below + negative / 2)).sum(1)
     return ratio(wins, positive.sum(1) * negative.sum(1))
 
 
-def _by_place(weight: Array, place: IntArray, member: Mask) -> Array:
-    """Returns the weights (R, N) of some faces (N,), added up by their place (N,)."""
-    sums = np.zeros((place.max() + 1, len(weight)))
-    np.add.at(sums, place[member], weight[:, member].T)
+def _by_rank(weight: Array, rank: IntArray, member: Mask) -> Array:
+    """Returns the weights (R, N) of the members (N,), added up by the rank of their value (N,)."""
+    sums = np.zeros((rank.max() + 1, len(weight)))
+    np.add.at(sums, rank[member], weight[:, member].T)
     return sums.T
 
 

@@ -210,7 +210,7 @@ def shared() -> Iterator[Path]:
         private = Path(folder, "private")
         (private / "old").mkdir(parents=True)
         (private / "scratch" / "old").mkdir(parents=True)
-        (private / "scratch" / files.MARK).touch()
+        (private / "scratch" / files.OWN_MARK).touch()
         (private / "scratch" / "old" / "result.txt").write_text("precious")
         (private / "secret.txt").write_text("precious")
         (private / "old" / "thesis.txt").write_text("precious")
@@ -263,7 +263,7 @@ def a_link_to_nothing(stale: Path, private: Path) -> None:
 
 def a_scratch_folder_with_a_link(stale: Path, private: Path) -> None:
     stale.mkdir()
-    (stale / files.MARK).touch()
+    (stale / files.OWN_MARK).touch()
     (stale / "old").symlink_to(private)
 
 
@@ -325,11 +325,11 @@ def test_remains_of_any_target_are_removed_from_a_folder(tmp_path: Path) -> None
     names = [".a.csv.0123abcd.part", ".part-00001-of-00003.parquet.89abcdef.part"]
     for name in names:
         (tmp_path / name / "new").mkdir(parents=True)
-        (tmp_path / name / files.MARK).touch()
+        (tmp_path / name / files.OWN_MARK).touch()
     kept = [".a.csv.0123abcd.parts", ".a.csv.part", ".moved.0123abcd.part"]
     for name in kept:
         (tmp_path / name / "old").mkdir(parents=True)
-        (tmp_path / name / files.MARK).touch()
+        (tmp_path / name / files.OWN_MARK).touch()
     with scratch_folder(tmp_path / "b.csv") as writing:
         remove_stale_below(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {*kept, writing.name}

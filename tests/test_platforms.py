@@ -139,7 +139,7 @@ def test_remains_of_a_killed_process_stay_without_locks(
 ) -> None:
     stale = tmp_path / ".faces.csv.0123abcd.part"
     stale.mkdir()
-    (stale / files.MARK).touch()
+    (stale / files.OWN_MARK).touch()
     with monkeypatch.context() as patch:
         become("win32", patch)  # it has no locks, so the process may live
         files.remove_stale(tmp_path / "faces.csv")

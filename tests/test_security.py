@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.files import MARK
+from fer_vit.files import OWN_MARK
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.cli import train
 from tests.helpers.commands import TINY, exit_code, fails, main
@@ -147,7 +147,7 @@ def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
     torch.save(state, bad)
     remains = tmp_path / ".last.ckpt.0123abcd.part"  # of a killed process
     remains.mkdir()
-    (remains / MARK).touch()
+    (remains / OWN_MARK).touch()
     more = [
         f"--ckpt_path={bad}",
         f"--trainer.logger.init_args.save_dir={tmp_path}",

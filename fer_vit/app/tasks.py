@@ -32,7 +32,7 @@ from fer_vit.face.image import (
     read_bytes,
     read_image,
 )
-from fer_vit.faces import NO_FACE, OK, READ, Faces, PhotoInfo, no_faces
+from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
@@ -398,7 +398,7 @@ def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
     if not file.people and NO_FACE in file.statuses:
         yield f"No face found in {name}."
     for status in sorted(file.statuses - {OK, NO_FACE}):
-        if status in READ:
+        if status in READ_STATUSES:
             yield f"{name}: {status}."
         elif file.rows == 1 and status in REMEDIES:
             yield f"{name} {REMEDIES[status]}"

@@ -25,7 +25,10 @@ MAX_FILES = 20  # photos and clips in one request
 MAX_FIELDS = 12  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
 MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
-FORM, JSON = "multipart/form-data", "application/json"
+LONGEST_NAME = 50  # characters of the name of an upload, without its suffix
+NAME_PART = LONGEST_NAME // 2 - 1  # of a longer one, at its start and at its end
+FORM = "multipart/form-data"
+JSON = "application/json"
 FILES_FIELD = "files"  # name of the field
 OUTPUTS_FIELD = "outputs"  # name of the only other field that a form may repeat
 
@@ -292,10 +295,6 @@ def decode_base64(text: str, field: str) -> bytes:
         return base64.b64decode(text.rpartition(";base64,")[2], validate=True)
     except (binascii.Error, ValueError) as error:
         raise HTTPException(422, f"{field}: Expected base64.") from error
-
-
-LONGEST_NAME = 50  # characters of the name of an upload, without its suffix
-NAME_PART = LONGEST_NAME // 2 - 1  # of a longer one, at its start and at its end
 
 
 def safe_name(name: str, taken: Collection[str]) -> str:

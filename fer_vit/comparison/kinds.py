@@ -14,11 +14,11 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, output_titles, outputs_of, target_column, values_near
+from fer_vit.tables.cells import is_missing
 
-CHANGE = "Change of the probability from rest"
-SHARE = "Share of faces with the label"
+CHANGE_TITLE = "Change of the probability from rest"
+SHARE_TITLE = "Share of faces with the label"
 """Titles of what is compared."""
-NONE = np.array(None)  # compares with the cells of a column
 
 
 class Kind(NamedTuple):
@@ -81,7 +81,7 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
     """Returns the changes of the probabilities from rest (N, C) as measures of faces."""
     values = dict(zip(labels, changes.T, strict=True))
     return Kind(
-        title=CHANGE,
+        title=CHANGE_TITLE,
         phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
         subject="the change from rest of the probability of",
         prefix="change_p_",
@@ -96,7 +96,7 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
 def share_kind(values: dict[str, Array]) -> Kind:
     """Returns whether faces have each label, see `label_shares`, as measures of faces."""
     return Kind(
-        title=SHARE,
+        title=SHARE_TITLE,
         phrase="the share of faces with this label",
         subject="the share of faces with the label",
         prefix="share_",
@@ -186,10 +186,10 @@ def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
     most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
     labels = faces.columns.get("label", most_likely)  # (N,)
     if SMOOTHED_LABEL in faces.columns:
-        in_clip = faces.columns["seconds"] != NONE  # (N,)
+        in_clip = ~is_missing(faces.columns["seconds"])  # (N,)
         labels = np.where(in_clip, faces.columns[SMOOTHED_LABEL], labels)
 
     shares = {}
     for name in faces.labels:
-        shares[name] = np.where(labels == NONE, np.nan, labels == name).astype(float)
+        shares[name] = np.where(is_missing(labels), np.nan, labels == name).astype(float)
     return shares

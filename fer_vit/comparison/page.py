@@ -65,7 +65,7 @@ MAX_CHARTED = 10  # which it shows of more
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
     """Writes results.json, results.md, index.html and series; returns methods and warnings."""
     lines = methods(facts, study, results)
-    shown = replace(results, outcomes=[outcome.in_words() for outcome in results.outcomes])
+    shown = replace(results, outcomes=[outcome.with_titles() for outcome in results.outcomes])
     words = {}
     missing = []
     for outcome in shown.outcomes:

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
     means: Means
     comparisons: list[Comparison]
 
-    def in_words(self) -> "Outcome":
+    def with_titles(self) -> "Outcome":
         """Returns the same with the measures as pages name them."""
         titles = self.kind.titles
         means = {titles[measure]: row for measure, row in self.means.items()}
@@ -293,15 +293,15 @@ def clip_rows(study: Study, courses: Courses) -> PageTable:
     for index, series in enumerate(courses.series):
         filled = np.isfinite(series[:, 0])  # (T,)
         bins = np.flatnonzero(filled).max(initial=-1) + 1
-        for place in range(bins):
+        for bin_index in range(bins):
             row: dict[str, Any] = {
                 "path": study.paths[index],
                 "condition": conditions[index],
                 "person": study.people[study.person[index]],
-                "seconds": place * courses.step,
+                "seconds": bin_index * courses.step,
             }
-            if filled[place]:
-                row |= dict(zip(names, series[place].tolist(), strict=True))
+            if filled[bin_index]:
+                row |= dict(zip(names, series[bin_index].tolist(), strict=True))
             rows.append(row)
     return PageTable(columns, rows)
 
@@ -328,16 +328,16 @@ def mean_rows(study: Study, courses: Courses) -> PageTable:
     for condition, cells in courses.persons.items():
         for index, label in enumerate(study.labels):
             mean, low, high, count = mean_course(cells[:, :, index])
-            for place in np.flatnonzero(count).tolist():
+            for bin_index in np.flatnonzero(count).tolist():
                 rows.append(
                     {
                         "condition": condition,
                         "expression": label,
-                        "seconds": place * courses.step,
-                        "mean": finite_or_none(mean[place]),
-                        "low": finite_or_none(low[place]),
-                        "high": finite_or_none(high[place]),
-                        "persons": int(count[place]),
+                        "seconds": bin_index * courses.step,
+                        "mean": finite_or_none(mean[bin_index]),
+                        "low": finite_or_none(low[bin_index]),
+                        "high": finite_or_none(high[bin_index]),
+                        "persons": int(count[bin_index]),
                     }
                 )
     return PageTable(columns, rows)

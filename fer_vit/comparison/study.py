@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.episodes import clip_kinds, find_episodes
 from fer_vit.comparison.kinds import (
-    NONE,
     Kind,
     average_kind,
     change_kind,
@@ -27,9 +26,10 @@ from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
-from fer_vit.faces import READ
+from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.tables.cells import is_missing
 
 MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
 MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
@@ -143,15 +143,15 @@ def make_study(
     person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
     baseline, or a face in the interval.
     """
-    assigned = faces.predicted & (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
+    assigned = faces.predicted & _have_cells(faces, person, by)
     seconds = clip_seconds(faces)  # (N,)
     selected = _select_faces(faces, assigned, seconds, person, rest)
     measured = faces.take(selected.used)  # M of the N faces
     observations = _observe(measured, by, person, baseline)
     names = observations.conditions
     conditions = {}
-    for place, name in enumerate(names):
-        conditions[name] = observations.condition == place
+    for index, name in enumerate(names):
+        conditions[name] = observations.condition == index
     pairs = list(combinations(names, 2))
     if baseline is not None:
         pairs = [(first, second) for first, second in pairs if first == baseline]
@@ -206,10 +206,10 @@ def count_without_face(
     `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count, nor
     files that cannot be read.
     """
-    named = (faces.columns[person] != NONE) & (faces.columns[by] != NONE)
+    named = _have_cells(faces, person, by)
     searched = np.ones(len(faces.predicted), bool)
     if "status" in faces.columns:
-        searched = np.isin(faces.columns["status"].astype(str), READ)
+        searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
     empty = named & ~faces.predicted & searched  # (N,)
     if rest:
         empty &= ~rest.contains(seconds)
@@ -351,13 +351,18 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
     return names
 
 
+def _have_cells(faces: EvaluatedFaces, person: str, by: str) -> Mask:
+    """Returns which faces (N,) have a person and a condition."""
+    return ~is_missing(faces.columns[person]) & ~is_missing(faces.columns[by])
+
+
 def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
     """Returns the index of each face's clip (N,): equal for one person in one file.
 
     -1 for a row without a face, or without a person in the column `person`.
     """
     names = faces.columns[person]
-    named = faces.predicted & (names != NONE)  # (N,)
+    named = faces.predicted & ~is_missing(names)  # (N,)
     indices: dict[tuple[str, str], int] = {}
     clips = np.full(len(named), -1)
     for row in np.flatnonzero(named):
@@ -369,10 +374,10 @@ def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
 def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
     """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
     probabilities = faces.probabilities.copy()
-    for place, label in enumerate(faces.labels):
+    for index, label in enumerate(faces.labels):
         cells = faces.columns.get(SMOOTHED + label)
         if cells is not None:
             smoothed = cells.astype(float)
             known = np.isfinite(smoothed) & faces.predicted
-            probabilities[known, place] = smoothed[known]
+            probabilities[known, index] = smoothed[known]
     return probabilities

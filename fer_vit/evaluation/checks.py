@@ -11,12 +11,11 @@ from fer_vit.evaluation.evaluated import Columns
 from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.tables.cells import distinct_rows
+from fer_vit.tables.cells import distinct_rows, is_missing
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table
 
 MAX_FALL = 1.0  # seconds by which times may fall from a frame to the next
-NONE = np.array(None)  # compares with the cells of a column
 CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # what durations are computed from
 
 
@@ -64,7 +63,7 @@ def _refuse_frames(typed: TypedTable) -> None:
 
 
 def _refuse_empty_paths(typed: TypedTable) -> None:
-    empty = typed.paths == NONE
+    empty = is_missing(typed.paths)
     if empty.any():
         raise TableError(
             f"{typed.name_first(empty)}: expected a {PATH}, but it is empty. "
@@ -106,7 +105,7 @@ def _check_complete(typed: TypedTable) -> None:
     face = np.isfinite(typed.shares).any(1)
     missing = {"confidence": ~typed.predicted}
     if "status" in typed.columns:
-        missing["status"] = typed.columns["status"] == NONE
+        missing["status"] = is_missing(typed.columns["status"])
     for name, empty in missing.items():
         wrong = face & empty
         if wrong.any():
@@ -131,9 +130,9 @@ def _check_clips(typed: TypedTable) -> None:
             f"which durations are computed. Restore the columns, or remove {SMOOTHED_LABEL} as "
             "well."
         )
-    of_clip = (columns["face"] != NONE) & (columns["seconds"] != NONE)
+    of_clip = ~is_missing(columns["face"]) & ~is_missing(columns["seconds"])
     for name in needed:
-        wrong = of_clip & (columns[name] == NONE)
+        wrong = of_clip & is_missing(columns[name])
         if wrong.any():
             raise TableError(
                 f"{typed.name_first(wrong)}: expected a value in `{name}`, but it is "
@@ -141,7 +140,7 @@ def _check_clips(typed: TypedTable) -> None:
             )
 
     # all faces below the least confidence have no label, and none above it
-    unlabelled = of_clip & (columns[SMOOTHED_LABEL] == NONE)
+    unlabelled = of_clip & is_missing(columns[SMOOTHED_LABEL])
     labelled = of_clip & ~unlabelled
     averages = np.column_stack([columns[name] for name in smoothed])  # (N, C)
     largest = np.where(of_clip[:, None], averages, np.nan).astype(float).max(1)  # (N,)
@@ -220,10 +219,10 @@ def check_times(typed: TypedTable, order: IntArray) -> None:
     within = (paths[before] == paths[after]) & (frame[:-1] != frame[1:])
     falls = within & (seconds[1:] < seconds[:-1] - MAX_FALL)
     if falls.any():
-        place = int(falls.argmax())
+        index = int(falls.argmax())
         raise FerVitError(
-            f"{typed.table.row_name(in_order[place + 1])}: expected `seconds` that rise with "
-            f"`frame`, but got {seconds[place + 1]:g} after {seconds[place]:g}. Restore both as "
+            f"{typed.table.row_name(in_order[index + 1])}: expected `seconds` that rise with "
+            f"`frame`, but got {seconds[index + 1]:g} after {seconds[index]:g}. Restore both as "
             "`predict` wrote them."
         )
     changes = within & (seconds[1:] != seconds[:-1])

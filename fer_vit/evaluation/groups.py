@@ -204,18 +204,18 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
     errors: list[float | None] = [
         difference_error(correct[:, 0], group, faces.units) for group in member.T
     ]
-    for place, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
+    for index, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
         if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
-            intervals[place] = hybrid_difference(inside, outside)
-            errors[place] = half_width_error(intervals[place], number)
+            intervals[index] = hybrid_difference(inside, outside)
+            errors[index] = half_width_error(intervals[index], number)
 
     p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
     if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
-        for place, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
+        for index, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
             if interval["mean"] is None or error is None:
-                p_values[place] = 1.0  # the error over persons is unknown
+                p_values[index] = 1.0  # the error over persons is unknown
             else:
-                p_values[place] = max(p_values[place], t_p(interval["mean"], error, number))
+                p_values[index] = max(p_values[index], t_p(interval["mean"], error, number))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:
         p_values = holm(p_values)

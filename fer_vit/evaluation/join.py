@@ -23,6 +23,7 @@ from fer_vit.labels import canonical
 from fer_vit.tables.cells import (
     BadCellError,
     find_mark,
+    is_missing,
     look_alikes,
     normal_path,
     read_names,
@@ -197,9 +198,8 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
     """
     columns, notes = _read_joinable(path)
     paths = columns.pop(PATH)
-    none = np.array(None)
     for name in columns:
-        taken = name in known and (known[name] != none).any()
+        taken = name in known and not is_missing(known[name]).all()
         if taken or is_owned(name, labels):
             raise FerVitError(
                 f"{path} has the column `{printable(short(name))}`, which the predictions have as "
@@ -209,7 +209,9 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
     row = match_paths(images, paths, path, partial=True)  # (N,); -1: none
     added: Columns = {}
     for name, cells in columns.items():
-        added[name] = np.where(row >= 0, cells[row], none)
+        joined = cells[row]
+        joined[row < 0] = None
+        added[name] = joined
 
     without_row = set(images[row < 0])
     if without_row:
@@ -244,7 +246,7 @@ def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
             columns[name], words = read_names(table[name])
             notes += missing_note(table, name, words)
     for name in (PATH, *needed):
-        empty = columns[name] == np.array(None)
+        empty = is_missing(columns[name])
         if empty.any():
             raise FerVitError(
                 f"{table.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "

@@ -86,14 +86,14 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
         faces = int(known[:, column].sum())
         count = len(np.unique(units[known[:, column]]))  # of persons or photos
         measured[output] = {}
-        for place, name in enumerate(names):
-            estimate = estimates[0, column, place]
+        for index, name in enumerate(names):
+            estimate = estimates[0, column, index]
             interval = Interval(mean=None, low=None, high=None, faces=faces)
             if np.isfinite(estimate):
                 interval["mean"] = float(estimate)
                 if resamples is not None and count >= LEAST_UNITS:
                     levels = percentiles(count)
-                    low, high = np.nanpercentile(resamples[:, column, place], levels)
+                    low, high = np.nanpercentile(resamples[:, column, index], levels)
                     interval["low"] = float(low)
                     interval["high"] = float(high)
             measured[output][name] = interval
@@ -138,24 +138,27 @@ def compare_outputs(
     compared: dict[str, dict[str, Compared]] = {}
     for head, second_outputs in second.items():
         outputs = faces.heads[head]
-        places = [outputs.names.index(name) for name in second_outputs.names]
-        targets = outputs.targets[:, places]
-        errors = np.abs(outputs.values[:, places] - targets)  # (N, K)
-        second_errors = np.abs(second_outputs.values - targets)
-        both = np.isfinite(errors) & np.isfinite(second_errors)
+        shared = [outputs.names.index(name) for name in second_outputs.names]
+        targets = outputs.targets[:, shared]
+        errors = np.abs(outputs.values[:, shared] - targets)  # (N, K)
+        second_errors = np.abs(second_outputs.values - targets)  # (N, K)
+        differences = errors - second_errors
+        both = np.isfinite(differences)
+        errors[~both] = np.nan
+        second_errors[~both] = np.nan
 
-        columns = [np.where(both, values, np.nan) for values in (errors, second_errors)]
-        columns.append(columns[0] - columns[1])
-        intervals = [mean_intervals(values, faces.units) for values in columns]
-        p_values = holm([paired_p(values, faces.units) for values in columns[2].T])
+        error = mean_intervals(errors, faces.units)
+        second_error = mean_intervals(second_errors, faces.units)
+        difference = mean_intervals(differences, faces.units)
+        p_values = holm([paired_p(values, faces.units) for values in differences.T])
         compared[head] = {}
-        for place, name in enumerate(second_outputs.names):
+        for index, name in enumerate(second_outputs.names):
             compared[head][name] = Compared(
-                faces=int(both[:, place].sum()),
-                error=intervals[0][place],
-                other=intervals[1][place],
-                difference=intervals[2][place],
-                p=p_values[place],
+                faces=int(both[:, index].sum()),
+                error=error[index],
+                other=second_error[index],
+                difference=difference[index],
+                p=p_values[index],
             )
     return compared
 
@@ -180,9 +183,10 @@ def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Ar
 
 
 def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face is drawn in bootstrap resamples of units, (R, N) at a time.
+    """Yields how often each face is drawn in bootstrap resamples of persons or photos.
 
-    There are none of fewer than `LEAST_UNITS`.
+    `units` (N,) are the person or photo of each face. The counts (R, N) come in blocks; there are
+    none for fewer than `LEAST_UNITS` persons or photos.
     """
     count = int(units.max(initial=-1)) + 1
     if count < LEAST_UNITS:

@@ -24,6 +24,7 @@ from fer_vit.tables.cells import (
     BadCellError,
     check_magnitude,
     check_whole_cells,
+    is_missing,
     normal_path,
     read_names,
     read_numbers,
@@ -254,9 +255,8 @@ def _describe_rows(
             shown = printable(short(", ".join(values)))
             notes.append(f"{path.name}: its rows have {len(values)} values of `{name}`: {shown}.")
     if SMOOTHED_LABEL in columns and "seconds" in columns:
-        none = np.array(None)
-        in_clip = predicted & (columns["seconds"] != none)
-        unlabelled = in_clip & (columns[SMOOTHED_LABEL] == none)
+        in_clip = predicted & ~is_missing(columns["seconds"])
+        unlabelled = in_clip & is_missing(columns[SMOOTHED_LABEL])
         if unlabelled.any():
             notes.append(
                 f"{path.name}: {unlabelled.sum():,} of {in_clip.sum():,} faces in videos are below "

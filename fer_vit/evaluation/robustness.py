@@ -30,7 +30,7 @@ from fer_vit.face.detectors import (
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
-from fer_vit.faces import READ, PhotoInfo, no_faces
+from fer_vit.faces import READ_STATUSES, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import in_picture
 from fer_vit.labels import Merge, merge_names, merge_probabilities
@@ -290,7 +290,7 @@ def read_crops(model: Recognizer, reader: Reader, number: int) -> tuple[Array, A
     values = []
     for faces, batch in read_batches(reader, range(number), FACES_PER_PASS, cores() - 1):
         for info in faces.infos:
-            if info.status not in READ:
+            if info.status not in READ_STATUSES:
                 raise FerVitError(f"{info.path}: {info.status}.")
         if batch is not None:
             read = model.read(batch.ready(model.device))

@@ -95,10 +95,10 @@ def calibration_halves(rows: Manifest) -> tuple[IntArray, IntArray]:
 
     is_second = np.zeros(len(sizes), bool)  # (P,)
     assigned = [0, 0]  # faces in each half
-    for place in np.argsort(-sizes, kind="stable").tolist():
+    for index in np.argsort(-sizes, kind="stable").tolist():
         half = int(assigned[1] < assigned[0])
-        is_second[place] = half == 1
-        assigned[half] += int(sizes[place])
+        is_second[index] = half == 1
+        assigned[half] += int(sizes[index])
     return np.flatnonzero(~is_second[person]), np.flatnonzero(is_second[person])
 
 

@@ -4,17 +4,15 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
-from struct import unpack_from
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import (
@@ -26,6 +24,7 @@ from fer_vit.face.image import (
     used_bits,
 )
 from fer_vit.geometry import Image
+from fer_vit.predict.containers import count_gif, gif_is_complete, missing_bytes
 from fer_vit.predict.hdr import to_sdr
 
 try:
@@ -63,10 +62,6 @@ MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 MAX_FRAME_BYTES = 108_000_000
 ABSOLUTE_TIMES = frozenset(("matroska,webm", "asf"))
 """Formats in whose headers some programs write the time of the end, and others the length."""
-GIF_EXTENSION = b"!"
-GIF_IMAGE = b","
-GIF_TRAILER = b";"
-HEADER_BYTES = 2**16  # bytes at the start of a file in which its size is looked for
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
@@ -99,7 +94,7 @@ def read_frames(
     lost = Counter[str]()
 
     with open_video(path) as (container, stream):
-        lost["bytes are missing at the end"] = _missing_bytes(path, container.format.name)
+        lost["bytes are missing at the end"] = missing_bytes(path, container.format.name)
         converter = _Converter(stream)
         frames = _time_frames(_decode(container, stream, lost), stream)
         for index, (frame, seconds) in enumerate(frames):
@@ -217,8 +212,8 @@ def _decode(
     lost["seconds are missing at the end"] = round(_claimed_end(file) - last)
     if file.format.name == "gif":
         path = Path(file.name.removeprefix("file:"))
-        lost["frames without a delay cannot be read"] = _count_gif(path) - decoded
-        lost["block at the end is missing"] = 0 if _gif_is_complete(path) else 1
+        lost["frames without a delay cannot be read"] = count_gif(path) - decoded
+        lost["block at the end is missing"] = 0 if gif_is_complete(path) else 1
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
@@ -228,95 +223,6 @@ def _claimed_end(file: av.container.InputContainer) -> float:
     if file.format.name in ABSOLUTE_TIMES:
         return min(start + length, length)
     return start + length
-
-
-def _count_gif(path: Path) -> int:
-    """Returns the frames of a GIF, of which FFmpeg reads those with a delay; 0 if it is damaged."""
-    with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
-        return int(getattr(image, "n_frames", 1))
-    return 0
-
-
-def _gif_is_complete(path: Path) -> bool:
-    """Returns whether a GIF has its last block, the trailer (GIF89a, 27)."""
-    with path.open("rb") as file:
-        screen = file.read(13).ljust(13, b"\0")
-        file.seek(_palette_bytes(screen[10]), os.SEEK_CUR)
-        while block := file.read(1):
-            if block == GIF_TRAILER:
-                return True
-            if block not in (GIF_EXTENSION, GIF_IMAGE):  # some programs write zeros between blocks
-                continue
-            if block == GIF_IMAGE:
-                descriptor = file.read(9)
-                if len(descriptor) < 9:
-                    return False
-                file.seek(_palette_bytes(descriptor[8]), os.SEEK_CUR)
-            file.seek(1, os.SEEK_CUR)  # of an extension its kind, of an image the size of its codes
-            while (size := file.read(1)) not in (b"", b"\0"):
-                file.seek(size[0], os.SEEK_CUR)
-    return False
-
-
-def _palette_bytes(flags: int) -> int:
-    """Returns the bytes of the palette that follows a block of a GIF with these flags."""
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
-def _missing_bytes(path: Path, format_name: str) -> int:
-    """Returns how many bytes a file lacks of the size in its header; 0 if that has none."""
-    if format_name not in CLAIMED_SIZES:
-        return 0
-    with path.open("rb") as file:
-        head = file.read(HEADER_BYTES) + bytes(HEADER_BYTES)
-    claimed = CLAIMED_SIZES[format_name](head)
-    return max(0, claimed - path.stat().st_size)
-
-
-def _matroska_size(head: bytes) -> int:
-    """Returns the size of a Matroska or WebM file by its header (RFC 9559); 0 if it is unknown."""
-    size, contents = _ebml_size(head, 4)
-    segment = contents + size
-    if head[segment : segment + 4] != b"\x18\x53\x80\x67":
-        return 0
-    size, contents = _ebml_size(head, segment + 4)
-    return contents + size if size else 0
-
-
-def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the size of an element (RFC 8794), 0: unknown, and the offset of its contents."""
-    width = 9 - head[at].bit_length()
-    most = (1 << 7 * width) - 1
-    size = int.from_bytes(head[at : at + width], "big") & most
-    if size == most:
-        size = 0
-    return size, at + width
-
-
-def _asf_size(head: bytes) -> int:
-    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream."""
-    properties = head.find(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365"))
-    if properties < 0:
-        return 0
-    (size,) = unpack_from("<Q", head, properties + 40)
-    (flags,) = unpack_from("<I", head, properties + 88)
-    return 0 if flags & 1 else int(size)
-
-
-def _avi_size(head: bytes) -> int:
-    """Returns the size of an AVI, or its first part, by its header; 0 if it is unknown."""
-    (size,) = unpack_from("<I", head, 4)
-    if size in (0, 2**32 - 1):
-        return 0
-    return 8 + int(size)
-
-
-CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
-    "matroska,webm": _matroska_size,
-    "asf": _asf_size,
-    "avi": _avi_size,
-}
-"""Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown."""
 
 
 def _time_frames(

@@ -10,7 +10,7 @@ from typing import Any, overload
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, ImageError
-from fer_vit.faces import READ, Face, Faces, PhotoInfo, collect_faces
+from fer_vit.faces import READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
@@ -113,7 +113,7 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
     Raises ImageError for the only one.
     """
     sources = len({info.index for info in infos})
-    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ]
+    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ_STATUSES]
     if wrong and len(infos) == 1:
         raise ImageError(f"{wrong[0]}.")
     if wrong:

@@ -94,9 +94,9 @@ def _smooth_frame(
     frames = list(window)
     near = []
     lengths = []  # seconds that these frames count for
-    for place, frame in enumerate(frames):
+    for index, frame in enumerate(frames):
         if abs(seconds - frame.seconds) <= WINDOW_REACH * constant:
-            after = frames[place + 1].seconds if place + 1 < len(frames) else None
+            after = frames[index + 1].seconds if index + 1 < len(frames) else None
             near.append(frame)
             lengths.append(_frame_length(frame, after, constant, causal))
 

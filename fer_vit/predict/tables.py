@@ -36,7 +36,9 @@ from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
 PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
-REMEDY = "Repeat the first command with the same images and options, or choose another folder."
+OTHER_FOLDER = (
+    "Repeat the first command with the same images and options, or choose another folder."
+)
 
 
 class Checked(NamedTuple):
@@ -208,7 +210,7 @@ def check_tables(
     if unexpected:
         raise FerVitError(
             f"Expected only {min(planned)} to {max(planned)} in {folder}, but got "
-            f"{min(unexpected)}. {REMEDY}"
+            f"{min(unexpected)}. {OTHER_FOLDER}"
         )
 
     checked = {}
@@ -240,13 +242,13 @@ def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -
         if before.get(name) != facts.get(name):
             changes.append(f"{name} {short(before.get(name))} (now {short(facts.get(name))})")
     if changes:
-        raise FerVitError(f"{table} was written with {', '.join(changes)}. {REMEDY}")
+        raise FerVitError(f"{table} was written with {', '.join(changes)}. {OTHER_FOLDER}")
 
     repeated = len(set(faces)) < len(faces)
     if paths != images or repeated:
         raise FerVitError(
             f"Expected {len(images):,} images from {short(images[0])} on, each once and in order, "
-            f"in {table}, but it contains others. {REMEDY}"
+            f"in {table}, but it contains others. {OTHER_FOLDER}"
         )
     return Checked(statuses, sum(face is not None for _, _, face in faces))
 

@@ -80,10 +80,10 @@ def read(
 
 def label_of(number: int, heads: bool) -> str | None:
     """Returns the expression of a face; with heads, every second round has none."""
-    turn, place = divmod(number, len(EXPRESSIONS))
+    turn, index = divmod(number, len(EXPRESSIONS))
     if heads and turn % 2 == 1:
         return None
-    return EXPRESSIONS[place]
+    return EXPRESSIONS[index]
 
 
 def _split_of(number: int, count: int) -> Split:

@@ -32,6 +32,7 @@ from fer_vit.tables.cells import (
     AmbiguousMarkError,
     BadCellError,
     find_mark,
+    is_missing,
     read_names,
     read_numbers,
     read_paths,
@@ -126,7 +127,7 @@ def read_targets(path: Path) -> TargetTable:
     table = read_table(path)
     table.require(PATH)
     paths = read_paths(table[PATH])
-    empty = paths == np.array(None)
+    empty = is_missing(paths)
     if empty.any():
         raise TableError(
             f"{table.row_name(int(empty.argmax()))}: expected a {PATH}, but it is empty. "

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fer_vit.faces import as_objects
-from fer_vit.geometry import Array, IntArray
+from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import csv_value
 
 _MISSING = (
@@ -68,6 +68,11 @@ class AmbiguousMarkError(ValueError):
 
     def __init__(self, *cells: str) -> None:
         super().__init__(" and ".join(f"`{cell}`" for cell in cells))
+
+
+def is_missing(cells: NDArray[np.object_]) -> Mask:
+    """Returns which cells (N,) of a column are None."""
+    return np.asarray(cells == np.array(None), bool)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -316,8 +321,8 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
         equal &= key[order[1:]] == key[order[:-1]]
     if not equal.any():
         return order, None
-    place = int(equal.argmax())
-    first, second = sorted((int(order[place]), int(order[place + 1])))
+    index = int(equal.argmax())
+    first, second = sorted((int(order[index]), int(order[index + 1])))
     return order, (first, second)
 
 

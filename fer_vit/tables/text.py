@@ -21,6 +21,7 @@ from fer_vit.tables.cells import SPACES, unescape_column
 from fer_vit.tables.layout import PATH, check_first, check_table_size, tidy
 
 SNIFFED_CHARACTERS = 1 << 18  # characters from which the separator is found
+ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # other than UTF-8, by name
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
@@ -71,9 +72,6 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     if unnamed:
         assumed.append(f"without {unnamed} of {len(head)} columns, which have no name")
     return pa.table(columns, names=names), assumed
-
-
-ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}
 
 
 def find_encoding(path: Path) -> str:

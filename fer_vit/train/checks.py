@@ -26,8 +26,8 @@ def check_learnable(
     targets = train.head_targets()
     for head, shared in trained.items():
         empty = []
-        for name, place in zip(shared.names, shared.of_data, strict=True):
-            if np.isnan(targets[head][:, place]).all():
+        for name, column in zip(shared.names, shared.of_data, strict=True):
+            if np.isnan(targets[head][:, column]).all():
                 empty.append(target_column(head, name))
         if empty:
             raise FerVitError(

@@ -143,8 +143,8 @@ class Video:
 
 def evenly(faces: Sequence[Face], most: int) -> list[Face]:
     """Returns at most `most` faces at even intervals."""
-    places = np.linspace(0, len(faces) - 1, min(most, len(faces)))
-    return [faces[round(place)] for place in places]
+    indices = np.linspace(0, len(faces) - 1, min(most, len(faces)))
+    return [faces[round(index)] for index in indices]
 
 
 def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], dict[str, list[int]]]:

@@ -303,7 +303,7 @@ MUTATIONS = [
     Mutation(
         "only marked folders are removed",
         "fer_vit/files.py",
-        "    if MARK not in os.listdir(handle):",
+        "    if OWN_MARK not in os.listdir(handle):",
         "    if False:",
         "tests/test_crashes.py::test_no_entry_of_another_user_stops_a_writer_or_moves_files",
     ),

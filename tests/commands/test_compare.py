@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fer_vit.comparison.kinds import CHANGE
+from fer_vit.comparison.kinds import CHANGE_TITLE
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.commands import fails, run
@@ -261,7 +261,7 @@ def test_rest_grid_and_synchrony_equal_pandas(
     after = read[read["seconds"] >= 2]
     raw = read[read["seconds"] < 2].groupby(clip)["p_happy"].mean()
     changes = (after.groupby(clip)["p_happy"].mean() - raw).unstack()
-    kind = results[CHANGE]
+    kind = results[CHANGE_TITLE]
     assert kind["means"]["happy"]["b"]["mean"] == pytest.approx(changes["b"].mean())
     difference = kind["differences"]["happy: b - a"]["difference"]["mean"]
     assert difference == pytest.approx((changes["b"] - changes["a"]).mean())

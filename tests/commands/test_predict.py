@@ -25,7 +25,7 @@ from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png, read_image
 from fer_vit.fields import table_columns
-from fer_vit.files import MARK
+from fer_vit.files import OWN_MARK
 from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict import recognizer
@@ -166,7 +166,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     for table in (1, 2):  # the second was killed after its table had its name
         remains = output / f".part-0000{table}-of-00003.parquet.0123abcd.part"
         (remains / "new").mkdir(parents=True)
-        (remains / MARK).touch()
+        (remains / OWN_MARK).touch()
     assert_same(predict(photos, checkpoint, output, "--part_size=2"), expected)
     changed = {
         path.name for path in output.iterdir() if path.stat().st_mtime_ns != times[path.name]

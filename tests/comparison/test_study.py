@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t, ttest_ind
 
 from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
-from fer_vit.comparison.kinds import SHARE, Kind
+from fer_vit.comparison.kinds import SHARE_TITLE, Kind
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
 from fer_vit.comparison.results import Comparison, compare_kind, compute_results, measure_rows
@@ -80,7 +80,7 @@ def test_photos_are_averaged_by_person_and_condition(
     assert [*compared.conditions] == ["rest", "film"]
     assert [kind.title for kind in compared.kinds] == [
         "Mean probability",
-        SHARE,
+        SHARE_TITLE,
     ]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
@@ -208,7 +208,7 @@ def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) 
     assert seconds["calm"] == pytest.approx([0.5, 0.5])  # film, rest
     assert seconds["happy"] == pytest.approx([0.5, (0.5 + 0.25) / 2])
     assert [*kinds["Transitions per minute"]] == ["happy to calm"]  # in the film
-    assert kinds[SHARE]["calm"] == pytest.approx([0.5, 2 / 5])
+    assert kinds[SHARE_TITLE]["calm"] == pytest.approx([0.5, 2 / 5])
 
 
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     happy = (table["condition"] == "film") & (table["subject"] != 3)
     table["label"] = np.where(happy, "happy", "calm")
     compared = study(table, tmp_path, baseline="rest")
-    (kind,) = [kind for kind in compared.kinds if kind.title == SHARE]
+    (kind,) = [kind for kind in compared.kinds if kind.title == SHARE_TITLE]
     tests = {each.measure: each.test for each in compare_kind(compared, kind).comparisons}
     for label, sign in (("happy", 1), ("calm", -1)):
         test = tests[label]

@@ -67,7 +67,7 @@ def test_each_rank_predicts_its_own_tables(
     words = ["predict", str(drawn / "faces/val"), f"--output={out}", "--part_size=4", *crops]
     killed = out / ".part-00000-of-00009.parquet.0123abcd.part"  # of a table that is not made again
     killed.mkdir(parents=True)
-    (killed / files.MARK).touch()
+    (killed / files.OWN_MARK).touch()
     monkeypatch.setenv("WORLD_SIZE", "3")
     by_rank = []
     for rank in range(3):

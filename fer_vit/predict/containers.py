@@ -1,0 +1,109 @@
+"""Whether the file of a video is complete: the size in its header, and the blocks of a GIF.
+
+FFmpeg raises no error for a file that was cut off.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from struct import unpack_from
+
+from PIL import Image as Pil
+
+HEADER_BYTES = 2**16  # bytes at the start of a file in which its size is looked for
+GIF_EXTENSION = b"!"
+GIF_IMAGE = b","
+GIF_TRAILER = b";"
+
+
+def missing_bytes(path: Path, format_name: str) -> int:
+    """Returns how many bytes a file lacks of the size in its header; 0 if that has none."""
+    if format_name not in CLAIMED_SIZES:
+        return 0
+    with path.open("rb") as file:
+        head = file.read(HEADER_BYTES) + bytes(HEADER_BYTES)
+    claimed = CLAIMED_SIZES[format_name](head)
+    return max(0, claimed - path.stat().st_size)
+
+
+def _matroska_size(head: bytes) -> int:
+    """Returns the size of a Matroska or WebM file by its header (RFC 9559); 0 if it is unknown."""
+    size, contents = _ebml_size(head, 4)
+    segment = contents + size
+    if head[segment : segment + 4] != b"\x18\x53\x80\x67":
+        return 0
+    size, contents = _ebml_size(head, segment + 4)
+    return contents + size if size else 0
+
+
+def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
+    """Returns the size of an element (RFC 8794), 0: unknown, and the offset of its contents."""
+    width = 9 - head[at].bit_length()
+    most = (1 << 7 * width) - 1
+    size = int.from_bytes(head[at : at + width], "big") & most
+    if size == most:
+        size = 0
+    return size, at + width
+
+
+def _asf_size(head: bytes) -> int:
+    """Returns the size of an ASF or WMV file by its header; 0 for a recorded stream."""
+    properties = head.find(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365"))
+    if properties < 0:
+        return 0
+    (size,) = unpack_from("<Q", head, properties + 40)
+    (flags,) = unpack_from("<I", head, properties + 88)
+    return 0 if flags & 1 else int(size)
+
+
+def _avi_size(head: bytes) -> int:
+    """Returns the size of an AVI, or its first part, by its header; 0 if it is unknown."""
+    (size,) = unpack_from("<I", head, 4)
+    if size in (0, 2**32 - 1):
+        return 0
+    return 8 + int(size)
+
+
+CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
+    "matroska,webm": _matroska_size,
+    "asf": _asf_size,
+    "avi": _avi_size,
+}
+"""Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown."""
+
+
+def count_gif(path: Path) -> int:
+    """Returns the frames of a GIF, of which FFmpeg reads those with a delay; 0 if it is damaged."""
+    with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
+        return int(getattr(image, "n_frames", 1))
+    return 0
+
+
+def gif_is_complete(path: Path) -> bool:
+    """Returns whether a GIF has its last block, the trailer (GIF89a, 27)."""
+    with path.open("rb") as file:
+        screen = file.read(13).ljust(13, b"\0")
+        file.seek(_palette_bytes(screen[10]), os.SEEK_CUR)
+        while block := file.read(1):
+            if block == GIF_TRAILER:
+                return True
+            if block not in (GIF_EXTENSION, GIF_IMAGE):  # some programs write zeros between blocks
+                continue
+            if block == GIF_IMAGE:
+                descriptor = file.read(9)
+                if len(descriptor) < 9:
+                    return False
+                file.seek(_palette_bytes(descriptor[8]), os.SEEK_CUR)
+            file.seek(1, os.SEEK_CUR)  # of an extension its kind, of an image the size of its codes
+            while (size := file.read(1)) not in (b"", b"\0"):
+                file.seek(size[0], os.SEEK_CUR)
+    return False
+
+
+def _palette_bytes(flags: int) -> int:
+    """Returns the bytes of the palette that follows a block of a GIF with these flags."""
+    if not flags & 0x80:
+        return 0
+    colours = 2 << (flags & 7)
+    return 3 * colours
