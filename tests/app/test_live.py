@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
 from fer_vit.predict.live import ClassifiedFrame
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium
 from tests.helpers.faces import make_faces
 
 PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
@@ -89,9 +89,9 @@ def test_a_viewer_stops_it() -> None:
 def test_the_page_of_live_in_a_browser() -> None:
     page = LivePage("live.csv")
     sock, address = listen(["127.0.0.1"], 0)
-    with chromium() as browser:
+    with chromium() as tab:
         with sock, serving(create_app(page), sock):
-            viewer, wrong = opened(browser, address)
+            viewer, wrong = tab.open(address)
             assert viewer.inner_text("p").startswith("Waiting")
             page.show(seen(50, 2))
             viewer.get_by_text("0.0 frames/s").wait_for()
@@ -110,6 +110,6 @@ def test_the_page_of_live_in_a_browser() -> None:
             viewer.get_by_text("Stopped.").wait_for()
             assert page.stopped
             assert requests.get(f"{address}/live/newest").json()["stopped"]
-            again, _ = opened(browser, address)
+            again, _ = tab.open(address)
             again.get_by_text("Stopped.").wait_for()
         assert again.get_by_text("Stopped.").is_visible()  # also when the server has ended

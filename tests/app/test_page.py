@@ -7,10 +7,9 @@ from importlib.resources import files
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
-from tests.helpers.browser import assert_accessible, chromium
-from tests.helpers.processes import PATIENCE
+from tests.helpers.browser import Tab, assert_accessible, chromium
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 DONE = {
@@ -27,9 +26,9 @@ PHOTO = {"name": "b.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+def tab() -> Iterator[Tab]:
+    with chromium() as tab:
+        yield tab
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def sent() -> list[str]:
 
 
 @pytest.fixture
-def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
+def page(tab: Tab, sent: list[str]) -> Page:
     """The page; a job with explanations does not end, one without does."""
 
     def answer(route: Route) -> None:
@@ -58,12 +57,11 @@ def page(chrome: Browser, sent: list[str]) -> Iterator[Page]:
         else:
             route.fulfill(body="")
 
-    page = chrome.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.context.route("**/*", answer)  # also of a tab that it opens
-    page.goto("http://localhost:9/")
-    yield page
-    page.close()
+    context = tab.page.context
+    context.unroute_all()  # the answers of the test before
+    context.route("**/*", answer)  # also of a tab that it opens
+    page, _ = tab.open("http://localhost:9/")
+    return page
 
 
 def test_progress_has_the_time_that_is_left(page: Page) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 from fer_vit.app.guard import public_address
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import create_app, listen, serving
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium
 from tests.helpers.processes import PATIENCE
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
@@ -79,8 +79,8 @@ def test_the_api_below_a_path(public: str) -> None:
 
 @pytest.mark.slow
 def test_the_page_below_a_path(public: str) -> None:
-    with chromium() as browser:
-        page, wrong = opened(browser, public)
+    with chromium() as tab:
+        page, wrong = tab.open(public)
         assert page.evaluate("getComputedStyle(document.querySelector('.drop')).borderRadius") == (
             "12px"
         )

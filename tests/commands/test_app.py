@@ -19,7 +19,7 @@ from skimage.data import astronaut
 
 from fer_vit.app.tasks import REMEDIES
 from fer_vit.face.image import UNREADABLE
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
 
@@ -87,10 +87,8 @@ def test_the_clients_of_the_documentation(
 @pytest.mark.slow
 def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
     Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
-    with chromium(
-        "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
-    ) as browser:
-        page, wrong = opened(browser, server.address)
+    with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as tab:
+        page, wrong = tab.open(server.address)
         page.on(
             "request",
             lambda request: (

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
@@ -15,11 +15,11 @@ from fer_vit.report.plots import calibration_plot
 from fer_vit.report.table import Interval
 from tests.helpers.browser import (
     LIGHT_IN_DEFAULT,
+    Scheme,
+    Tab,
     assert_accessible,
     chromium,
     loaded,
-    on_screen,
-    opened,
 )
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
@@ -84,19 +84,18 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+def tab() -> Iterator[Tab]:
+    with chromium() as tab:
+        yield tab
 
 
 @pytest.fixture
-def page(file: Path, chrome: Browser) -> Iterator[Page]:
+def page(file: Path, tab: Tab) -> Iterator[Page]:
     """The page in a browser, in which nothing may go wrong."""
-    page, wrong = opened(chrome, file.as_uri())
+    page, wrong = tab.open(file.as_uri())
     yield page
     assert page.title() == "How good"  # no name has run
     assert wrong == []
-    page.close()
 
 
 def names_of_cards(page: Page) -> list[str]:
@@ -148,11 +147,12 @@ def test_cells_of_the_matrix_have_their_share_of_the_row(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), LIGHT_IN_DEFAULT)
-def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
-    with on_screen(chrome, file, width, scheme) as page:
-        for folded in page.locator("summary").all():
-            folded.click()
-        assert_accessible(page, "html")
+def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri(), width, scheme)
+    for folded in page.locator("summary").all():
+        folded.click()
+    assert_accessible(page, "html")
+    assert wrong == []
 
 
 def test_pictures_of_the_gallery_are_square_and_fit_a_phone(page: Page) -> None:

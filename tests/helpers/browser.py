@@ -3,15 +3,16 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Locator, Page, expect, sync_playwright
 
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
 
+Scheme = Literal["light", "dark"]
 LIGHT_IN_DEFAULT = [(1280, "light"), *slow((390, "dark"), (1280, "dark"), (390, "light"))]
 DARK_IN_DEFAULT = [(390, "dark"), *slow((1280, "light"), (1280, "dark"), (390, "light"))]
 """Widths and colour schemes of pages: the default tests of one page have a wide light screen, those
@@ -19,9 +20,43 @@ of another a small dark one.
 """
 
 
+class Tab:
+    """A tab of Chromium, in which tests open their pages one after the other.
+
+    It takes twice as long to open a page in a new tab, and three times as long in a new context.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        self.page = browser.new_page()
+        self.page.set_default_timeout(1000 * PATIENCE)
+        self._wrong = list[str]()
+        self.page.on("console", lambda message: self._wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self._wrong.append(str(error)))
+        self.page.on("dialog", self._dismiss)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self._wrong.append("a dialog was opened")
+        dialog.dismiss()  # no other page would open
+
+    def open(
+        self, address: str, width: int = 1280, scheme: Scheme = "light"
+    ) -> tuple[Page, list[str]]:
+        """Opens a page in a window of some width and colour scheme; returns it, and a list of all
+        that goes wrong in it or that it logs until the next page is opened.
+        """
+        self.page.goto("about:blank")  # nothing is left of the page before
+        self._wrong = []
+
+        self.page.set_viewport_size({"width": width, "height": 800})
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.goto(address)
+        return self.page, self._wrong
+
+
 @contextmanager
-def chromium(*args: str) -> Iterator[Browser]:
-    """Yields Chromium, or skips the test where there is none."""
+def chromium(*args: str) -> Iterator[Tab]:
+    """Yields a tab of Chromium, or skips the test where there is none."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no browser is here: install chromium")
@@ -30,36 +65,8 @@ def chromium(*args: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", *args], timeout=1000 * PATIENCE
         )
-        browser.new_context()  # of the pages that `opened` opens
-        yield browser
+        yield Tab(browser)
         browser.close()
-
-
-def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
-    """Opens a page; returns it, and a list of all that goes wrong in it or that it logs
-    from now on.
-    """
-    shared = browser.contexts[0]  # another context takes as long as the page
-    page = shared.new_page()
-    wrong = list[str]()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
-    page.goto(address)
-    return page, wrong
-
-
-@contextmanager
-def on_screen(browser: Browser, file: Path, width: int, scheme: str) -> Iterator[Page]:
-    """Opens a page in a window of some width and colour scheme; scripts of tests may run in it."""
-    screen = {"width": width, "height": 800}
-    context = browser.new_context(color_scheme=scheme, viewport=screen, bypass_csp=True)
-    page = context.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.goto(file.as_uri())
-    yield page
-    context.close()
 
 
 def assert_accessible(page: Page, *parts: str) -> None:

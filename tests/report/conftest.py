@@ -1,13 +1,12 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.helpers.browser import chromium
+from tests.helpers.browser import Tab, chromium
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    """A real browser."""
-    with chromium() as browser:
-        yield browser
+def tab() -> Iterator[Tab]:
+    """A tab of a real browser."""
+    with chromium() as tab:
+        yield tab

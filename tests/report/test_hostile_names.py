@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from fer_vit.errors import printable
 from fer_vit.report.faces import save_face
-from tests.helpers.browser import opened
+from tests.helpers.browser import Tab
 from tests.helpers.faces import make_face
 from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page
 
@@ -75,17 +75,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]
 
 
 @pytest.fixture
-def hostile(chrome: Browser, file: tuple[Path, list[list[int]]]) -> Iterator[HostilePage]:
+def hostile(tab: Tab, file: tuple[Path, list[list[int]]]) -> Iterator[HostilePage]:
     """The page in a browser, in which no name and no label may run or become an element."""
     path, orders = file
-    page, wrong = opened(chrome, path.as_uri())
+    page, wrong = tab.open(path.as_uri())
     yield HostilePage(page, orders)
     assert page.title() == NAMES[0]
     assert page.locator("script").count() == 4
     for element in ("[src=x]", "[onload]", "[onerror]", "[onmouseover]", "body i:not([class])"):
         assert page.locator(element).count() == 0, element
     assert wrong == []
-    page.close()
 
 
 def test_hostile_names_are_text_of_the_gallery(hostile: HostilePage) -> None:

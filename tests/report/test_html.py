@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from fer_vit.report.faces import (
     Attributed,
@@ -24,7 +24,7 @@ from fer_vit.report.faces import (
 )
 from fer_vit.report.table import Interval
 from fer_vit.visualization.averages import mean_face
-from tests.helpers.browser import LIGHT_IN_DEFAULT, assert_accessible, loaded, on_screen, opened
+from tests.helpers.browser import LIGHT_IN_DEFAULT, Scheme, Tab, assert_accessible, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
@@ -104,17 +104,15 @@ def data(page: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def browser(chrome: Browser, file: Path) -> tuple[Page, list[str]]:
+def browser(tab: Tab, file: Path) -> tuple[Page, list[str]]:
     """The page, and what goes wrong in it."""
-    return opened(chrome, file.as_uri())
+    return tab.open(file.as_uri())
 
 
-def open_records(
-    chrome: Browser, folder: Path, records: list[FaceRecord]
-) -> tuple[Page, list[str]]:
+def open_records(tab: Tab, folder: Path, records: list[FaceRecord]) -> tuple[Page, list[str]]:
     """A page of these faces, and its errors."""
     write_page(folder / "index.html", {}, LABELS, records, **VIEWS)
-    return opened(chrome, (folder / "index.html").as_uri())
+    return tab.open((folder / "index.html").as_uri())
 
 
 def test_names_are_text_and_the_page_needs_only_the_pictures_beside_it(page: str) -> None:
@@ -350,18 +348,19 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(
 
 
 @pytest.mark.parametrize(("width", "scheme"), LIGHT_IN_DEFAULT)
-def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
-    with on_screen(chrome, file, width, scheme) as page:
-        page.locator(".help summary").click()
-        assert_accessible(page)
-        page.locator(".card").first.click()
-        for mode in ("What drives the prediction", "How regions exchange information"):
-            page.locator("dialog").get_by_text(mode).click()
-            assert_accessible(page, "html", "dialog")
+def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri(), width, scheme)
+    page.locator(".help summary").click()
+    assert_accessible(page)
+    page.locator(".card").first.click()
+    for mode in ("What drives the prediction", "How regions exchange information"):
+        page.locator("dialog").get_by_text(mode).click()
+        assert_accessible(page, "html", "dialog")
+    assert wrong == []
 
 
 def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
-    chrome: Browser, tmp_path: Path
+    tab: Tab, tmp_path: Path
 ) -> None:
     records = [save_face(tmp_path, 0, make_view("alone.png", face=0), make_evidence(), REGIONS)]
     for number, left in enumerate((10.0, 60.0), 1):
@@ -371,7 +370,7 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
         view = replace(view, photo=np.full((50, 100, 3), 90, np.uint8))
         records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
     assert [path.name for path in (tmp_path / "photos").glob("*-whole.jpg")] == ["000001-whole.jpg"]
-    page, _ = open_records(chrome, tmp_path, records)
+    page, _ = open_records(tab, tmp_path, records)
     assert loaded(page.locator(".whole img"))
     whole = page.locator(".whole img").bounding_box()
     second = page.locator(".whole button").nth(1).bounding_box()
@@ -386,7 +385,7 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
 
 
 def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
-    chrome: Browser, tmp_path: Path
+    tab: Tab, tmp_path: Path
 ) -> None:
     records = []
     for number in range(4):
@@ -397,7 +396,7 @@ def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
         records.append(save_face(tmp_path, number, boxed, make_evidence(), REGIONS))
     second_view = make_view("c.png", (0.8, 0.1, 0.1), face=0)
     records.append(save_face(tmp_path, 4, second_view, make_evidence([0, 1, 2]), REGIONS))
-    page, wrong = open_records(chrome, tmp_path, records)
+    page, wrong = open_records(tab, tmp_path, records)
     assert page.locator(".whole").count() == 1
     page.get_by_role("button", name="face 3: happiness 70%").click()
     dialog = page.locator("dialog")
@@ -413,8 +412,8 @@ def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
     assert wrong == []
 
 
-def test_a_saved_picture_has_all_inside_and_names_no_folder(chrome: Browser, file: Path) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_a_saved_picture_has_all_inside_and_names_no_folder(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     page.locator(".card").nth(3).click()
     with page.expect_download() as saved:
         page.locator("dialog").get_by_text("Save SVG").click()
@@ -429,23 +428,21 @@ def test_a_saved_picture_has_all_inside_and_names_no_folder(chrome: Browser, fil
     assert wrong == []
 
 
-def test_a_page_without_pictures_inside_says_how_to_get_figures(
-    chrome: Browser, tmp_path: Path
-) -> None:
+def test_a_page_without_pictures_inside_says_how_to_get_figures(tab: Tab, tmp_path: Path) -> None:
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
-    page, _ = open_records(chrome, tmp_path, [record._replace(pictures="")])
+    page, _ = open_records(tab, tmp_path, [record._replace(pictures="")])
     page.locator(".gallery").get_by_text("Save SVG").click()
     expect(page.locator(".gallery .tools output")).to_contain_text("--figures svg")
 
 
-def test_a_page_that_was_sent_alone_has_its_pictures(chrome: Browser, tmp_path: Path) -> None:
+def test_a_page_that_was_sent_alone_has_its_pictures(tab: Tab, tmp_path: Path) -> None:
     records = []
     for number in range(4):
         view = make_view(f"{number}.png")
         records.append(save_face(tmp_path, number, view, make_evidence(), REGIONS))
     for picture in (tmp_path / "photos").iterdir():
         picture.unlink()
-    page, _ = open_records(chrome, tmp_path, records)
+    page, _ = open_records(tab, tmp_path, records)
     assert loaded(page.locator(".card img"))
 
 
@@ -472,9 +469,7 @@ def test_heat_maps_stand_one_below_the_other_in_colour() -> None:
         assert shown[0, 0, 3] == 0
 
 
-def test_the_heat_of_the_label_is_shown_where_its_pixels_are(
-    chrome: Browser, tmp_path: Path
-) -> None:
+def test_the_heat_of_the_label_is_shown_where_its_pixels_are(tab: Tab, tmp_path: Path) -> None:
     heat = np.zeros((32, 32))
     heat[24:, :8] = 1.0  # the lower left corner of the crop
     targets = [
@@ -484,7 +479,7 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(
     evidence = Evidence([1, 0, 2], targets, ATTENTION, INTERACTIONS, {})
     view = replace(make_view("a.png"), to_crop=np.eye(2, 3) * 32 / 48)
     records = [save_face(tmp_path, 0, view, evidence, REGIONS)]
-    page, wrong = open_records(chrome, tmp_path, records)
+    page, wrong = open_records(tab, tmp_path, records)
     panel = page.locator(".gallery .face")  # of a single face, open at once
     panel.get_by_label("regions", exact=True).uncheck()
     shown = []
@@ -505,13 +500,13 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(
 
 
 @pytest.mark.slow
-def test_thousands_of_faces_stay_usable(chrome: Browser, tmp_path: Path) -> None:
+def test_thousands_of_faces_stay_usable(tab: Tab, tmp_path: Path) -> None:
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
     records = [
         record._replace(data=record.data.replace("a.png", f"{number:05d}.png"))
         for number in range(2000)
     ]
-    large, wrong = open_records(chrome, tmp_path, records)
+    large, wrong = open_records(tab, tmp_path, records)
     expect(large.locator(".card")).to_have_count(2000, timeout=1000 * PATIENCE)
     large.get_by_label("File name").fill("01999")
     expect(large.locator(".card:visible")).to_have_count(1, timeout=1000 * PATIENCE)
@@ -576,33 +571,34 @@ CROWDS = [
 
 @pytest.mark.parametrize(("label", "width"), CROWDS)
 def test_names_in_a_photo_cover_no_name_and_no_face(
-    label: str, width: int, chrome: Browser, tmp_path: Path
+    label: str, width: int, tab: Tab, tmp_path: Path
 ) -> None:
     file = write_crowd(tmp_path, label, 8)
-    with on_screen(chrome, file, width, "light") as page:
-        assert loaded(page.locator(".whole img"))
-        boxes = page.locator(".whole button")
-        expect(boxes.first.locator("span")).to_have_attribute("style", re.compile("top"))
-        page.evaluate(TWO_FRAMES)  # names are placed again when the photo has its size
-        shapes = boxes.evaluate_all(SHAPES)
-        shown = [shape for shape in shapes if shape["shown"]]
-        assert shown
-        for shape in shown:
-            for second in shapes:
-                if second is shape:
-                    continue
-                assert not overlap(shape["name"], second["box"])
-                assert not (second["shown"] and overlap(shape["name"], second["name"]))
-        assert page.locator(".groups .key").all_inner_texts() == [f"{label} 8"]
-        assert page.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
-        hidden = page.locator(".whole .unnamed").first
-        if hidden.count():
-            hidden.focus()
-            expect(hidden.locator("span")).to_be_visible()
+    page, wrong = tab.open(file.as_uri(), width)
+    assert loaded(page.locator(".whole img"))
+    boxes = page.locator(".whole button")
+    expect(boxes.first.locator("span")).to_have_attribute("style", re.compile("top"))
+    page.evaluate(TWO_FRAMES)  # names are placed again when the photo has its size
+    shapes = boxes.evaluate_all(SHAPES)
+    shown = [shape for shape in shapes if shape["shown"]]
+    assert shown
+    for shape in shown:
+        for second in shapes:
+            if second is shape:
+                continue
+            assert not overlap(shape["name"], second["box"])
+            assert not (second["shown"] and overlap(shape["name"], second["name"]))
+    assert page.locator(".groups .key").all_inner_texts() == [f"{label} 8"]
+    assert page.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
+    hidden = page.locator(".whole .unnamed").first
+    if hidden.count():
+        hidden.focus()
+        expect(hidden.locator("span")).to_be_visible()
+    assert wrong == []
 
 
-def test_names_in_a_crowd_are_shown_on_request(chrome: Browser, tmp_path: Path) -> None:
-    page, wrong = opened(chrome, write_crowd(tmp_path, "happiness", 9).as_uri())
+def test_names_in_a_crowd_are_shown_on_request(tab: Tab, tmp_path: Path) -> None:
+    page, wrong = tab.open(write_crowd(tmp_path, "happiness", 9).as_uri())
     names = page.locator(".whole span")
     expect(page.locator(".whole .unnamed")).to_have_count(9)
     for name in names.all():
@@ -637,8 +633,8 @@ def test_bars_of_shares_have_the_same_scale_on_all_faces(opened_face: Page) -> N
     assert bars.first.evaluate(WIDTH) == pytest.approx(0.8, abs=0.002)  # in steps of a byte
 
 
-def test_an_open_face_has_an_address(chrome: Browser, file: Path) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_an_open_face_has_an_address(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     dialog = page.locator("dialog")
     page.locator(".card").nth(1).click()
     assert page.evaluate("location.hash") == "#face-1"
@@ -650,22 +646,25 @@ def test_an_open_face_has_an_address(chrome: Browser, file: Path) -> None:
     expect(dialog.locator(".name")).to_have_text("broken ?.png")
     page.keyboard.press("Escape")
     page.wait_for_url(file.as_uri())
-    linked, faults = opened(chrome, f"{file.as_uri()}#face-3")
-    expect(linked.locator("dialog .name")).to_have_text("folder/last.png")
-    unknown, more = opened(chrome, f"{file.as_uri()}#face-99")
-    expect(unknown.locator("dialog")).to_be_hidden()
-    assert wrong + faults + more == []
+    assert wrong == []
+    page, wrong = tab.open(f"{file.as_uri()}#face-3")
+    expect(dialog.locator(".name")).to_have_text("folder/last.png")
+    assert wrong == []
+    page, wrong = tab.open(f"{file.as_uri()}#face-99")
+    expect(dialog).to_be_hidden()
+    assert wrong == []
 
 
 @pytest.fixture
-def shared(chrome: Browser, file: Path) -> Iterator[tuple[Page, str]]:
+def shared(tab: Tab, file: Path) -> Iterator[tuple[Page, str]]:
     """The page on a server whose path begins with two slashes, as on a network share."""
-    page, wrong = opened(chrome, "about:blank")
-    page.route("http://localhost:9/**", lambda route: route.fulfill(path=served(route, file)))
+    fresh = Tab(tab.browser)  # without a history
+    fresh.page.route("http://localhost:9/**", lambda route: route.fulfill(path=served(route, file)))
     address = "http://localhost:9//share/index.html?token=1"
-    page.goto(address)
+    page, wrong = fresh.open(address)
     yield page, address
     assert wrong == []
+    page.close()
 
 
 def served(route: Route, file: Path) -> Path:
@@ -725,11 +724,9 @@ def test_arrows_work_where_the_browser_refuses_more_addresses(
     assert wrong == ["too many calls"]
 
 
-def test_the_last_of_many_faces_is_in_view_when_it_is_closed(
-    chrome: Browser, tmp_path: Path
-) -> None:
+def test_the_last_of_many_faces_is_in_view_when_it_is_closed(tab: Tab, tmp_path: Path) -> None:
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
-    page, wrong = open_records(chrome, tmp_path, [record] * 60)
+    page, wrong = open_records(tab, tmp_path, [record] * 60)
     page.locator(".card").first.click()
     page.evaluate("for (let number = 1; number < 60; number++) step(1)")
     page.keyboard.press("Escape")
@@ -740,11 +737,9 @@ def test_the_last_of_many_faces_is_in_view_when_it_is_closed(
     assert wrong == []
 
 
-def test_the_address_of_a_face_opens_nothing_over_all_details(
-    chrome: Browser, tmp_path: Path
-) -> None:
+def test_the_address_of_a_face_opens_nothing_over_all_details(tab: Tab, tmp_path: Path) -> None:
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
-    page, wrong = open_records(chrome, tmp_path, [record] * 2)
+    page, wrong = open_records(tab, tmp_path, [record] * 2)
     page.evaluate("""() => new Promise(resolve => {
         addEventListener('hashchange', resolve);
         location.hash = '#face-0';
@@ -753,13 +748,13 @@ def test_the_address_of_a_face_opens_nothing_over_all_details(
     assert wrong == []
 
 
-def test_the_result_names_how_large_regions_are(chrome: Browser, tmp_path: Path) -> None:
+def test_the_result_names_how_large_regions_are(tab: Tab, tmp_path: Path) -> None:
     evidence = make_evidence()
     small = Attributed("happiness", np.array([0.044, 0.0, -0.956]), np.zeros((32, 32)))
     rounded = Attributed("neutral", np.array([0.046, 0.0, -0.954]), np.zeros((32, 32)))
     evidence = evidence._replace(targets=[small, rounded])
     record = save_face(tmp_path, 0, make_view("a.png"), evidence, REGIONS)
-    page, wrong = open_records(chrome, tmp_path, [record])
+    page, wrong = open_records(tab, tmp_path, [record])
     result = page.locator(".gallery .result")
     expect(result).to_have_text("For happiness: no region with 5% or more. Against it: chin -96%.")
     page.locator(".gallery select[name=target]").select_option("neutral")
@@ -779,8 +774,8 @@ def test_a_search_without_a_match_offers_all_faces(browser: tuple[Page, list[str
     assert wrong == []
 
 
-def test_a_filter_dims_the_boxes_of_other_faces(chrome: Browser, tmp_path: Path) -> None:
-    page, wrong = opened(chrome, write_crowd(tmp_path, "happiness", 4).as_uri())
+def test_a_filter_dims_the_boxes_of_other_faces(tab: Tab, tmp_path: Path) -> None:
+    page, wrong = tab.open(write_crowd(tmp_path, "happiness", 4).as_uri())
     page.get_by_label("Order").select_option("most")
     expect(page.locator(".whole .filtered")).to_have_count(0)
     page.evaluate("cards[0].label = 0")
@@ -790,15 +785,16 @@ def test_a_filter_dims_the_boxes_of_other_faces(chrome: Browser, tmp_path: Path)
     assert wrong == []
 
 
-def test_the_names_of_boxes_lie_below_the_filter(chrome: Browser, tmp_path: Path) -> None:
+def test_the_names_of_boxes_lie_below_the_filter(tab: Tab, tmp_path: Path) -> None:
     file = write_crowd(tmp_path, "happiness", 4)
-    with on_screen(chrome, file, 390, "light") as page:
-        assert loaded(page.locator(".whole img"))
-        page.evaluate("document.body.style.paddingBottom = '200vh'")
-        name = page.locator(".whole button:not(.unnamed) span").first
-        expect(name).to_be_visible()
-        covered = name.evaluate(UNDER_FORM)
-        assert covered, "the form is not above the name"
+    page, wrong = tab.open(file.as_uri(), 390)
+    assert loaded(page.locator(".whole img"))
+    page.evaluate("document.body.style.paddingBottom = '200vh'")
+    name = page.locator(".whole button:not(.unnamed) span").first
+    expect(name).to_be_visible()
+    covered = name.evaluate(UNDER_FORM)
+    assert covered, "the form is not above the name"
+    assert wrong == []
 
 
 WIDTH = "bar => Number(bar.style.getPropertyValue('--w'))"
@@ -815,22 +811,23 @@ UNDER_FORM = """name => {
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_close_stays_in_view(width: int, chrome: Browser, file: Path) -> None:
-    with on_screen(chrome, file, width, "light") as page:
-        page.locator(".card").first.click()
-        dialog = page.locator("dialog")
-        dialog.locator(".numbers").evaluate("part => { part.style.minHeight = '200vh'; }")
-        dialog.evaluate("dialog => { dialog.scrollTop = dialog.scrollHeight; }")
-        assert dialog.evaluate("dialog => dialog.scrollTop") > 0
-        box = dialog.locator(".close").bounding_box()
-        assert box
-        assert 0 <= box["y"] < 60
-        dialog.locator(".close").click()
-        expect(dialog).to_be_hidden()
+def test_close_stays_in_view(width: int, tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri(), width)
+    page.locator(".card").first.click()
+    dialog = page.locator("dialog")
+    dialog.locator(".numbers").evaluate("part => { part.style.minHeight = '200vh'; }")
+    dialog.evaluate("dialog => { dialog.scrollTop = dialog.scrollHeight; }")
+    assert dialog.evaluate("dialog => dialog.scrollTop") > 0
+    box = dialog.locator(".close").bounding_box()
+    assert box
+    assert 0 <= box["y"] < 60
+    dialog.locator(".close").click()
+    expect(dialog).to_be_hidden()
+    assert wrong == []
 
 
-def test_controls_have_room_for_a_finger(chrome: Browser, file: Path) -> None:
-    phone = chrome.new_context(
+def test_controls_have_room_for_a_finger(tab: Tab, file: Path) -> None:
+    phone = tab.browser.new_context(
         viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True
     )
     page = phone.new_page()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from fer_vit.report.faces import save_face
-from tests.helpers.browser import DARK_IN_DEFAULT, assert_accessible, on_screen, opened
+from tests.helpers.browser import DARK_IN_DEFAULT, Scheme, Tab, assert_accessible
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 FIXED = {
@@ -66,10 +66,8 @@ def cells(page: Page, table: str) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in rows]
 
 
-def test_movements_are_bars_by_side_and_add_up_from_their_terms(
-    chrome: Browser, file: Path
-) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_movements_are_bars_by_side_and_add_up_from_their_terms(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     assert cells(page, ".movements .wide") == [
         ["mouth smile", "0.40", "0.78"],
         ["jaw <i>open", "0.20"],
@@ -91,18 +89,16 @@ def test_movements_are_bars_by_side_and_add_up_from_their_terms(
     assert wrong == []
 
 
-def test_bars_of_movements_are_equally_long_with_and_without_sides(
-    chrome: Browser, file: Path
-) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_bars_of_movements_are_equally_long_with_and_without_sides(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     tracks = page.locator(".movements .wide").first.locator(".bar")
     widths = tracks.evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
     assert widths == pytest.approx([widths[0]] * 3, abs=0.5)
     assert wrong == []
 
 
-def test_the_terms_of_all_angles_have_one_scale(chrome: Browser, file: Path) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_the_terms_of_all_angles_have_one_scale(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     page.locator(".pose summary").click()
     scales = page.locator(".pose .ends").all_inner_texts()
     assert scales == [scales[0]] * 2
@@ -110,8 +106,8 @@ def test_the_terms_of_all_angles_have_one_scale(chrome: Browser, file: Path) -> 
     assert wrong == []
 
 
-def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_pose_and_affect_are_in_numbers_and_words(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     dials = page.locator(".dials figcaption").all_inner_texts()
     assert [text.splitlines()[0] for text in dials] == ["yaw -20°", "pitch +1°", "roll +8°"]
     assert "right" in dials[0]
@@ -122,8 +118,8 @@ def test_pose_and_affect_are_in_numbers_and_words(chrome: Browser, file: Path) -
     assert wrong == []
 
 
-def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(chrome: Browser, file: Path) -> None:
-    page, wrong = opened(chrome, file.as_uri())
+def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
     assert page.locator(".age h3").inner_text() == "Age <i>"
     (row,) = cells(page, ".age .bars")
     assert row[0] == "years"
@@ -137,8 +133,9 @@ def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(chrome: Browser, 
 
 
 @pytest.mark.parametrize(("width", "scheme"), DARK_IN_DEFAULT)
-def test_axe_finds_no_violation(width: int, scheme: str, chrome: Browser, file: Path) -> None:
-    with on_screen(chrome, file, width, scheme) as page:
-        details = page.locator(".face details")
-        details.evaluate_all("all => all.forEach(part => { part.open = true; })")
-        assert_accessible(page, "html")
+def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri(), width, scheme)
+    details = page.locator(".face details")
+    details.evaluate_all("all => all.forEach(part => { part.open = true; })")
+    assert_accessible(page, "html")
+    assert wrong == []

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence, save_face
-from tests.helpers.browser import loaded, opened
+from tests.helpers.browser import Tab, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.reports import write_page
 
@@ -64,9 +64,9 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, list[str]]:
+def browser(tab: Tab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, list[str]]:
     """The page in a real browser, and what goes wrong in it."""
-    return opened(chrome, write(tmp_path_factory.mktemp("people")).as_uri())
+    return tab.open(write(tmp_path_factory.mktemp("people")).as_uri())
 
 
 def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 from fer_vit.evaluation.page import ResultsPage, Section, write_files
 from fer_vit.report.plots import (
@@ -19,6 +18,7 @@ from fer_vit.report.plots import (
     series_plots,
     tick_text,
 )
+from tests.helpers.browser import Tab
 
 NAN = np.nan
 
@@ -100,7 +100,7 @@ def test_series_of_all_conditions_lie_on_one_scale() -> None:
     assert last.dashes == 1
 
 
-def test_names_in_any_script_are_text_in_the_browser(chrome: Browser, tmp_path: Path) -> None:
+def test_names_in_any_script_are_text_in_the_browser(tab: Tab, tmp_path: Path) -> None:
     times = np.arange(4.0)
     values = np.array([0.1, 0.5, 0.2, 0.3])
     course = Course(values, values - 0.05, values + 0.05)
@@ -108,11 +108,11 @@ def test_names_in_any_script_are_text_in_the_browser(chrome: Browser, tmp_path: 
     section = Section("Over time", plots=plots, curves=NAMES)
     page = ResultsPage(title="t", heading="", generator="test", facts={}, sections=[section])
     write_files(tmp_path / "page", page, {})
-    opened = chrome.new_page(viewport={"width": 390, "height": 844})
-    opened.goto((tmp_path / "page" / "index.html").as_uri())
+    opened, wrong = tab.open((tmp_path / "page" / "index.html").as_uri(), 390)
     assert opened.locator(".key bdi").all_text_contents() == NAMES
     assert opened.locator(".plot figcaption b").all_text_contents() == NAMES
     assert opened.title() == "t"
+    assert wrong == []
     assert opened.evaluate("document.documentElement.scrollWidth") == 390
 
     # Each curve is drawn inside its frame.
