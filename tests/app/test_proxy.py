@@ -57,7 +57,7 @@ def public(queue: Jobs) -> Iterator[str]:
     """The address of the page behind a proxy."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         address = f"http://localhost:{proxy.server_port}/fer/"
-        thread = Thread(target=proxy.serve_forever, daemon=True)
+        thread = Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         sock, behind = listen(["127.0.0.1"], 0)
         Proxy.behind = urlsplit(behind).netloc

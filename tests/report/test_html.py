@@ -658,13 +658,12 @@ def test_an_open_face_has_an_address(tab: Tab, file: Path) -> None:
 @pytest.fixture
 def shared(tab: Tab, file: Path) -> Iterator[tuple[Page, str]]:
     """The page on a server whose path begins with two slashes, as on a network share."""
-    fresh = Tab(tab.browser)  # without a history
-    fresh.page.route("http://localhost:9/**", lambda route: route.fulfill(path=served(route, file)))
+    tab.page.route("http://localhost:9/**", lambda route: route.fulfill(path=served(route, file)))
     address = "http://localhost:9//share/index.html?token=1"
-    page, wrong = fresh.open(address)
+    page, wrong = tab.open(address)
     yield page, address
+    page.unroute_all()
     assert wrong == []
-    page.close()
 
 
 def served(route: Route, file: Path) -> Path:
