@@ -22,7 +22,13 @@ from fer_vit.evaluation.inputs import (
     open_other,
     predict_faces,
 )
-from fer_vit.evaluation.join import Joined, align_probabilities, describe_groups, join_columns
+from fer_vit.evaluation.join import (
+    Joined,
+    align_probabilities,
+    describe_faceless,
+    describe_groups,
+    join_columns,
+)
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
@@ -131,7 +137,11 @@ def evaluate(
         if faces.targets is not None:
             other_probabilities = align_probabilities(faces, second, against)  # (N, C)
 
-    notes = [*faces.notes, *describe_groups(all_faces, by)]
+    notes = [
+        *faces.notes,
+        *describe_groups(all_faces, by),
+        *describe_faceless(all_faces, by),
+    ]
     results = evaluate_faces(faces, by, other_probabilities)
     if all_faces.heads:
         results |= evaluate_heads(all_faces, by, second, against)

@@ -25,7 +25,7 @@ from fer_vit.comparison.kinds import (
 from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.join import describe_groups
+from fer_vit.evaluation.join import describe_faceless, describe_groups
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
@@ -173,6 +173,7 @@ def make_study(
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
+            *describe_faceless(faces, [person]),  # `without_face` has the conditions
             *note_several(measured, person),
         ),
         late=find_late(faces.paths, seconds),

@@ -32,7 +32,7 @@ from fer_vit.tables.cells import (
 )
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, is_table, read_table
-from fer_vit.wording import counted, format_counts
+from fer_vit.wording import counted, format_counts, list_names
 
 MAX_NAME_LENGTH = 200  # characters of the name of a group or person
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
@@ -406,6 +406,28 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
             sizes = Counter({f"`{printable(name)}`": counts[name] for name in group})
             notes.append(
                 f"`{column}` has similar names, which count as different: {format_counts(sizes)}."
+            )
+    return notes
+
+
+def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
+    """Returns lines about names in columns that are in rows without a face alone.
+
+    Raises as `describe_groups`.
+    """
+    notes = []
+    for column in dict.fromkeys(columns):
+        if column == PATH:  # each photo or clip has a status
+            continue
+        cells = faces.columns[column]
+        names = {str(cell) for cell in cells.tolist() if cell is not None}
+        _check_names(column, names)
+        measured = {str(cell) for cell in cells[faces.predicted].tolist()}
+        faceless = sorted(names - measured)
+        if faceless:
+            notes.append(
+                f"`{column}` has {counted(len(faceless), 'name')} without any face: "
+                f"{list_names(faceless, most=10)}."
             )
     return notes
 

@@ -12,6 +12,7 @@ from fer_vit.evaluation.join import (
     add_columns,
     add_labels,
     align_probabilities,
+    describe_faceless,
     describe_groups,
     match_paths,
 )
@@ -216,6 +217,21 @@ def test_groups_are_described(tmp_path: Path) -> None:
         with pytest.raises(FerVitError, match=words) as error:
             describe_groups(faces, ["id"])
         assert len(str(error.value)) < 300
+
+
+def test_groups_without_any_face_are_named(tmp_path: Path) -> None:
+    faces = predictions(tmp_path, "1.png", "2.png", "3.png", "4.png")
+    probabilities = faces.probabilities.copy()
+    probabilities[1:3] = np.nan
+    columns = {
+        "condition": as_objects(["rest", "film", "rest", "film"]),
+        "id": as_objects(["ann", "bea", "cem", None]),
+    }
+    faces = replace(faces, columns=columns, probabilities=probabilities)
+    (faceless,) = describe_faceless(faces, ["condition", "id", "id"])
+    assert "`id`" in faceless
+    assert "bea, cem" in faceless
+    assert "ann" not in faceless
 
 
 @pytest.mark.parametrize("length", [200, 201, 1_000_000])
