@@ -302,7 +302,7 @@ def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.Monke
 def test_jobs_wait_for_their_turn_and_end_with_their_client(
     address: str, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "NEWS", 0.05)  # the place in the queue is reported often
+    monkeypatch.setattr(jobs, "NEWS_SECONDS", 0.05)  # the place in the queue is reported often
     worker.proceed.clear()
     clients = []
     events = []
