@@ -150,7 +150,7 @@ EXPRESSION_FIELDS = (
         "the most probable expression; empty below `--min_confidence`",
         head="expression",
     ),
-    Field("confidence", "number", "probability", "its probability", head="expression"),
+    Field("confidence", "number", "probability", "the probability of the label", head="expression"),
     Field(
         "ambiguous",
         "boolean",

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import uvicorn
@@ -46,6 +46,22 @@ MAX_CONNECTIONS = 640  # at a time: more than jobs, so that pages are sent while
 SEND_BUFFER_BYTES = 256 * 1024  # bytes that the system holds for a client that reads slowly
 
 
+class Timing(NamedTuple):
+    """When a frame of the camera was shown."""
+
+    shown: float  # seconds
+    latency: float  # seconds since it arrived
+    faces: int
+
+
+class Newest(NamedTuple):
+    """What the page shows. It is replaced as a whole, since another thread reads it."""
+
+    number: int  # of the frame, from 1; 0: none yet
+    frame: "ClassifiedFrame | None"
+    speed: str
+
+
 class LivePage:
     """The newest frame and counts of all frames.
 
@@ -59,9 +75,8 @@ class LivePage:
         self.labels = Counter[str]()  # of all faces
         # frames and faces per second, latency from frame to label, and skipped frames
         self.speed = ""
-        # when done, latency, faces
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)
-        self._newest: tuple[int, ClassifiedFrame | None, str] = 0, None, ""
+        self._recent: deque[Timing] = deque(maxlen=100)
+        self._newest = Newest(number=0, frame=None, speed="")
         self._drawn: dict[str, object] = {"number": 0}
 
     def show(self, seen: "ClassifiedFrame") -> None:
@@ -70,37 +85,40 @@ class LivePage:
         faces = seen.faces
         self.frames += 1
         self.labels.update(str(face.label_smoothed) for face in faces)
-        self._recent.append((now, now - seen.arrived, len(faces)))
-        done, latencies, counts = zip(*self._recent, strict=True)
-        rate = (len(done) - 1) / max(done[-1] - done[0], 1e-9)
+        self._recent.append(Timing(now, now - seen.arrived, len(faces)))
+
+        seconds = now - self._recent[0].shown
+        rate = (len(self._recent) - 1) / max(seconds, 1e-9)
+        mean_faces = float(np.mean([timing.faces for timing in self._recent]))
+        latencies = [timing.latency for timing in self._recent]
         median, high = np.percentile(latencies, (50, 95)) * 1000
+        skipped = (faces.infos[0].frame or 0) + 1 - self.frames
         self.speed = (
-            f"{rate:.1f} frames/s, {rate * float(np.mean(counts)):.1f} faces/s, latency "
-            f"{median:.0f} ms (95%: {high:.0f}), "
-            f"{(faces.infos[0].frame or 0) + 1 - self.frames:,} skipped"
+            f"{rate:.1f} frames/s, {rate * mean_faces:.1f} faces/s, latency {median:.0f} ms "
+            f"(95%: {high:.0f}), {skipped:,} skipped"
         )
-        self._newest = self.frames, seen, self.speed
+        self._newest = Newest(self.frames, seen, self.speed)
 
     async def newest(self, known: int) -> dict[str, object]:
-        """Waits for a picture whose number is not `known`.
+        """Waits for a picture with another number than `known`, which the viewer has.
 
         Returns the content of the page as JSON values.
         """
         end = time.monotonic() + PICTURE_PATIENCE
-        while not self.stopped and self._newest[0] in (0, known) and time.monotonic() < end:
+        while not self.stopped and self._newest.number in (0, known) and time.monotonic() < end:
             await asyncio.sleep(0.01)
-        number, seen, status = self._newest
-        if seen and number != self._drawn["number"]:  # once for all viewers
-            marked = draw_faces(seen.image, [mark(face) for face in seen.faces])
+        number, frame, speed = self._newest
+        if frame and number != self._drawn["number"]:  # once for all viewers
+            marked = draw_faces(frame.image, [mark(face) for face in frame.faces])
             picture = io.BytesIO()
             Pil.fromarray(marked).save(picture, "JPEG", quality=85)
             bars = []
-            for face in seen.faces[:MAX_BARS]:
+            for face in frame.faces[:MAX_BARS]:
                 shares = face.smoothed or face.probabilities
                 bars.append({"track": face.track, "probabilities": shares})
             self._drawn = {
                 "number": number,
-                "status": status,
+                "status": speed,
                 "faces": bars,
                 "picture": b64encode(picture.getvalue()).decode(),
             }

@@ -58,7 +58,7 @@ def compare(
         rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is
             subtracted from the probabilities and outputs of the clip. Clips without a face in it
             are left out.
-        grid: Seconds of a bin. Also writes grid.csv, the mean probabilities of each clip in bins,
+        grid: Seconds of a bin. Also write grid.csv, the mean probabilities of each clip in bins,
             and grid_means.csv, their means over persons. A bin without a face stays empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
         uncertain: Also use uncertain faces (for yunet, a score below 0.8) of photos that have a

@@ -83,8 +83,8 @@ def evaluate(
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
             name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
-            class.
+        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
+            my_module.MyTask`.
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
             faces, the most confident face is used.
@@ -101,7 +101,7 @@ def evaluate(
         against: Another model, or a table of its predictions for the same images.
         robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred,
             downscaled, and with wrong landmarks: the expression, and further heads with targets.
-            With another model `--against`, both are.
+            `--against` evaluates the other model on them, too.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 

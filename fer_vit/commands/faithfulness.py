@@ -86,8 +86,8 @@ def faithfulness(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
-            class.
+        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
+            my_module.MyTask`.
         output: The folder to write.
         max_faces: Largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one

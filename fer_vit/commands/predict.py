@@ -69,8 +69,8 @@ def predict(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
-            class.
+        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
+            my_module.MyTask`.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous. In videos,

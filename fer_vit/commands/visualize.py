@@ -40,10 +40,10 @@ def visualize(
     """Explains for every face which pixels and facial regions led to the prediction.
 
     The faces are in photos and videos. Writes OUTPUT/index.html, a gallery to filter, sort and
-    search. A click on a face opens two views: the attributions of pixels and regions ("what drives
-    the prediction"), and the attention between regions, through the whole encoder or in one block
-    and head ("how regions exchange information"), and its movements and pose, if the model has
-    these heads. The page needs only OUTPUT/photos. faces.parquet has a row for every face,
+    search. A click on a face opens its views. "What drives the prediction" has the attributions of
+    pixels and regions. "How regions exchange information" has the attention between regions,
+    through the whole encoder or in one block and head. If the model has these heads, movements and
+    pose follow. The page needs only OUTPUT/photos. faces.parquet has a row for every face,
     shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
     attention. Time and size are estimated before the work starts.
 
@@ -66,8 +66,8 @@ def visualize(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class (`fer-vit fit --model my_module.MyTask`): the
-            class.
+        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
+            my_module.MyTask`.
         output: The folder to write.
         method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times
             attention through all blocks, or "ablation", the decrease of the logit without a region.
@@ -75,7 +75,7 @@ def visualize(
             second; "all" explains every expression (slower).
         targets: Further scores to explain for every face: expressions, or columns of the model's
             further heads, such as move_mouthSmileLeft or yaw.
-        figures: Also writes figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
+        figures: Also write figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
         faces: The numbers of the faces with figures, as the pictures in OUTPUT/photos have them.
             Default: all.
         overwrite: Whether an existing report may be replaced.

@@ -140,14 +140,16 @@ class YuNet(Detector):
 
     def _detect(self, small: Image, image: Image) -> list[Detection]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
-        rows = find_by_network(self.path or yunet_path(), small, self.min_score).astype(float)
-        scale = _scale(small, image)
+        network_rows = find_by_network(self.path or yunet_path(), small, self.min_score)
+        rows = network_rows.astype(float)  # (F, 15): x, y, width, height, five points, score
+        scale = _scale(small, image)  # (2,)
         # Mirrored images show no constant offset between the network's coordinates and ours, so no
         # half pixel is added.
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
-        return list(map(Detection, boxes, landmarks, rows[:, 14].tolist()))
+        scores = rows[:, 14].tolist()
+        return list(map(Detection, boxes, landmarks, scores))
 
 
 class LandmarksOnly(Detector):

@@ -44,18 +44,18 @@ class Episode:
 class TimeMean:
     """A mean over time."""
 
-    total: float = 0.0
-    seconds: float = 0.0
+    integral: float = 0.0  # of the value over time
+    duration: float = 0.0  # seconds
 
     def add(self, value: float, step: float) -> None:
         """Adds a value that lasts `step` seconds."""
-        self.total += value * step
-        self.seconds += step
+        self.integral += value * step
+        self.duration += step
 
     @property
     def value(self) -> float:
         """The mean."""
-        return self.total / self.seconds
+        return self.integral / self.duration
 
 
 @dataclass
@@ -69,19 +69,19 @@ class AngleMean:
     period: float
     sine: float = 0.0  # its integral over time
     cosine: float = 0.0
-    seconds: float = 0.0
+    duration: float = 0.0  # seconds
 
     def add(self, value: float, step: float) -> None:
         """Adds an angle that lasts `step` seconds."""
         angle = 2 * math.pi / self.period * value
         self.sine += math.sin(angle) * step
         self.cosine += math.cos(angle) * step
-        self.seconds += step
+        self.duration += step
 
     @property
     def value(self) -> float | None:
         """The mean, from minus to plus half of the period; None where opposite angles cancel."""
-        if math.hypot(self.sine, self.cosine) <= MIN_DIRECTION * self.seconds:
+        if math.hypot(self.sine, self.cosine) <= MIN_DIRECTION * self.duration:
             return None
         return float(mean_direction(np.asarray(self.sine), np.asarray(self.cosine), self.period))
 

@@ -56,10 +56,10 @@ class PhotoOptions:
         start: Begin this many seconds after the first frame of a video.
         end: End this many seconds after the first frame of a video.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
-        smooth: Time constant of the smoothed probabilities in seconds.
+        smooth: Time constant of the smoothed probabilities in seconds; 0: no average.
         min_score: Faces in photos and videos with a lower score of the detector are left out.
             Default: 0.7 for yunet; below 0.8, its faces have the warning "uncertain face". Crops
-            (`face="crop"`) are searched down to 0.3.
+            of one face are searched down to 0.3.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.

@@ -265,7 +265,7 @@ class Recognizer(nn.Module):
             end: End this many seconds after the first frame of a video.
             detect_every: Search the full frame for faces every n-th frame of a video, and track
                 them in between.
-            smooth: Time constant of the smoothed probabilities in seconds.
+            smooth: Time constant of the smoothed probabilities in seconds; 0: no average.
 
         Raises:
             ImageError: The only image cannot be read.
@@ -312,7 +312,7 @@ class Recognizer(nn.Module):
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
         parts = []
-        for chunk in self._crop_again(faces).split(FACES_EXPLAINED_AT_ONCE):
+        for chunk in self._make_batch(faces).split(FACES_EXPLAINED_AT_ONCE):
             parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
         return Explanations(
             faces=list(faces),
@@ -330,7 +330,7 @@ class Recognizer(nn.Module):
             raise FerVitError(
                 f"Expected one face, such as `faces[0]`, but got a {type(face).__name__}."
             )
-        batch = self._crop_again(face.alone)
+        batch = self._make_batch(face.alone)
         views = attention_views(trace(self.net, batch.image, batch.boxes, batch.valid))
         return Attention(*(values[0].double().cpu().numpy() for values in views))
 
@@ -343,7 +343,7 @@ class Recognizer(nn.Module):
         """
         return plot_attention(face, self.attend(face), self.crop_spec.regions, file)
 
-    def _crop_again(self, faces: Faces) -> Batch:
+    def _make_batch(self, faces: Faces) -> Batch:
         """Returns faces as the network gets them, from photos that are read again."""
         scheme, spec = faces.scheme, self.crop_spec
         compared = {
@@ -458,13 +458,13 @@ class Recognizer(nn.Module):
             columns: dict[str, Any] = {}
             for name in parts[0]:
                 columns[name] = np.concatenate([part[name] for part in parts])
-            read = replace(faces, infos=infos, scheme=scheme, **columns)
+            predicted = replace(faces, infos=infos, scheme=scheme, **columns)
             classified = replace(
-                read,
-                angles=head_angles(read),
-                in_photo=regions_in_photo(read),
-                smoothed=np.full_like(read.probabilities, np.nan),
-                smoothed_outputs=np.full_like(read.outputs, np.nan),
+                predicted,
+                angles=head_angles(predicted),
+                in_photo=regions_in_photo(predicted),
+                smoothed=np.full_like(predicted.probabilities, np.nan),
+                smoothed_outputs=np.full_like(predicted.outputs, np.nan),
             )
             yield as_results(classified)
 

@@ -188,7 +188,7 @@ def pack_attention(attention: Attention) -> str:
     relations = attention.relations.reshape(views, -1)
     output = attention.output.reshape(views, -1)
     patches = attention.patches.reshape(views, -1)
-    values = np.hstack([relations, output, patches])
+    values = np.hstack([relations, output, patches])  # (views, R * R + R + patches), in [0, 1]
     packed = (255 * np.sqrt(values)).round().astype(np.uint8)
     return _base64(packed.tobytes())
 

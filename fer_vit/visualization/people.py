@@ -115,7 +115,9 @@ class Video:
 
         Times are in seconds, shares in thousandths.
         """
-        duration = self.end - self.start or 1.0
+        duration = self.end - self.start
+        if duration == 0:  # a single frame
+            duration = 1.0
         for person in self.people.values():
             # Times of damaged videos may fall.
             order = np.argsort(person.times, kind="stable")
@@ -210,13 +212,15 @@ def pictures(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the faces to show, in the frames that are read again, and as the model's input."""
+    if not videos:
+        return
+    from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
-        from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
-
-        wanted: defaultdict[int, list[Face]] = defaultdict(list)
-        for result in video.pictures():
-            wanted[result.frame or 0].append(result)
+        wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by their frame
+        for face in video.pictures():
+            wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
             while read := list(islice(frames, FRAMES_AT_ONCE)):

@@ -61,12 +61,15 @@ def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
     assert drop_regions(tokens, layout, 0.0).valid.all()
 
 
-def paper(position: float, dim: int) -> list[float]:
+def vaswani_code(position: float, dim: int) -> list[float]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same):
     Vaswani et al. 2017, section 3.5.
     """
-    angles = [position / 10000.0 ** (2 * i / dim) for i in range(dim // 2)]
-    return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
+    code = []
+    for i in range(dim // 2):
+        angle = position / 10000.0 ** (2 * i / dim)
+        code += [math.sin(angle), math.cos(angle)]
+    return code
 
 
 def test_sincos_2d_is_timms_in_another_order() -> None:
@@ -83,10 +86,12 @@ def test_reading_order_counts_patches_row_by_row() -> None:
     centres = patch_centres((3, 4)) * 8
     config = RegionViTConfig(img_size=32, pos_embed="sincos_1d")
     code = position_code(config, centres, 16, patch_size=8)
-    assert torch.allclose(code, torch.tensor([paper(rank, 16) for rank in range(12)]), atol=1e-5)
+    assert torch.allclose(
+        code, torch.tensor([vaswani_code(rank, 16) for rank in range(12)]), atol=1e-5
+    )
     # A region between two patches of a row has a rank between both.
     between = position_code(config, torch.tensor([[[16.0, 10.0]]]), 16, patch_size=8)[0, 0]
-    assert torch.allclose(between, torch.tensor(paper(5.5, 16)), atol=1e-6)
+    assert torch.allclose(between, torch.tensor(vaswani_code(5.5, 16)), atol=1e-6)
 
 
 @pytest.mark.parametrize("grid", [1, 2, 3])

@@ -137,13 +137,13 @@ def pixels(image: Image, colour: str) -> int:
 
 def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression() -> None:
     box = np.array([50.0, 80, 120, 150])
-    full, half = (
-        pixels(
-            draw_faces(GREY, [Marked(box, "happiness", p, 3)])[:75],  # above the box
-            EXPRESSION_COLOURS["happiness"],
-        )
-        for p in (1.0, 0.5)
-    )
+
+    def bar_pixels(probability: float) -> int:
+        above_box = draw_faces(GREY, [Marked(box, "happiness", probability, 3)])[:75]
+        return pixels(above_box, EXPRESSION_COLOURS["happiness"])
+
+    full = bar_pixels(1.0)
+    half = bar_pixels(0.5)
     assert full > 0
     assert 0.45 < half / full < 0.6
     assert (draw_faces(GREY, [Marked(box, "joy", 1.0)]) != GREY).any()  # a class of one's own
