@@ -15,14 +15,12 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.evaluation.columns import is_output, is_owned
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
-from fer_vit.evaluation.predictions import missing_note
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, outputs_of
 from fer_vit.labels import canonical
 from fer_vit.tables.cells import (
     BadCellError,
-    find_mark,
     is_missing,
     look_alikes,
     normal_path,
@@ -135,7 +133,7 @@ def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
 
 def read_output_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
     """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
-    mark = find_mark([table[name] for name in names])
+    mark = table.decimal_mark(names)
     targets = {}
     for name in names:
         (head,) = outputs_of([name])
@@ -244,7 +242,7 @@ def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
             columns[name] = read_paths(table[name])
         else:
             columns[name], words = read_names(table[name])
-            notes += missing_note(table, name, words)
+            notes += table.missing(name, words)
     for name in (PATH, *needed):
         empty = is_missing(columns[name])
         if empty.any():

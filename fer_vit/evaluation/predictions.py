@@ -211,20 +211,13 @@ def _read_others(
         else:
             columns[name], words = read_names(table[name])
             if name not in types:
-                notes += missing_note(table, name, words)
+                notes += table.missing(name, words)
     return columns, notes
 
 
 def _number_cells(values: Array, kind: type) -> NDArray[np.object_]:
     """Returns numbers (N,) as cells of a type, None where missing."""
     return as_objects([None if math.isnan(value) else kind(value) for value in values.tolist()])
-
-
-def missing_note(table: Table, name: str, words: Counter[str]) -> list[str]:
-    """Returns a line about words that were read as missing values."""
-    if not words:
-        return []
-    return [f"{table.path.name}: read as missing in `{printable(name)}`: {format_counts(words)}."]
 
 
 def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:

@@ -29,9 +29,7 @@ from fer_vit.evaluation.join import bad_target, check_targets, refuse_twice
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.tables.cells import (
-    AmbiguousMarkError,
     BadCellError,
-    find_mark,
     is_missing,
     read_names,
     read_numbers,
@@ -252,13 +250,7 @@ def _name_targets(
 
 def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
     """Returns the numbers of columns (N,), NaN: unknown, and how many marks mean unknown."""
-    try:
-        mark = find_mark([table[column.name] for column in columns])
-    except AmbiguousMarkError as error:
-        raise TableError(
-            f"Expected numbers with one decimal mark in {table.path}, but got {error}. "
-            "Save the numbers without marks for thousands."
-        ) from error
+    mark = table.decimal_mark([column.name for column in columns])
     values = {}
     count = 0
     for column in columns:

@@ -7,6 +7,7 @@ Every table of a user goes through `read_table`; `READERS` has a reader for each
 import csv
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from fer_vit.tables.json_lines import read_json_lines
 from fer_vit.tables.layout import check_regular, check_table_size, trim_names
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
+from fer_vit.wording import format_counts
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,14 @@ class Table:
         if not assumed:
             return []
         return [f"{self.path.name}: {', '.join(assumed)}."]
+
+    def missing(self, name: str, words: Counter[str]) -> list[str]:
+        """Returns a line about words of a column that were read as missing values, if any."""
+        if not words:
+            return []
+        return [
+            f"{self.path.name}: read as missing in `{printable(name)}`: {format_counts(words)}."
+        ]
 
 
 def read_table(*paths: Path) -> Table:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import (
     add_columns,
@@ -29,6 +29,17 @@ def predictions(folder: Path, *names: str) -> EvaluatedFaces:
         "path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows)
     )
     return read_predictions(folder / "p.csv")
+
+
+@pytest.mark.parametrize("yaw", [("1,234", "2,345"), ("1.5", "2,5")])
+def test_targets_with_an_unclear_decimal_mark_are_refused(
+    tmp_path: Path, yaw: tuple[str, str]
+) -> None:
+    faces = predictions(tmp_path, "x.png", "y.png")
+    truth = tmp_path / "truth.csv"
+    truth.write_text(f"path;yaw\nx.png;{yaw[0]}\ny.png;{yaw[1]}\n")
+    with pytest.raises(TableError, match=rf"truth\.csv.*`{re.escape(yaw[0])}`"):
+        add_labels(faces, truth, "val")
 
 
 @pytest.mark.parametrize(
