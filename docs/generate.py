@@ -7,6 +7,7 @@ from its page.
 import inspect
 import math
 import re
+import textwrap
 from argparse import Action
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -32,6 +33,7 @@ from fer_vit.train.task import FERTask
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
+PAGE_WIDTH = 120
 KINDS = {
     bool: "`true` or `false`",
     int: "a whole number",
@@ -331,9 +333,17 @@ PAGES: Mapping[str, Callable[[], str]] = {
 """The pages by file name."""
 
 
+def wrap(line: str) -> str:
+    """Returns a line of a page, broken where it is long; rows of tables stay."""
+    if line.startswith("|") or len(line) <= PAGE_WIDTH:
+        return line
+    return textwrap.fill(line, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def render(name: str) -> str:
     """Returns the content of a page's file."""
-    return f"{NOTICE}\n\n{PAGES[name]()}\n"
+    lines = [NOTICE, "", *map(wrap, PAGES[name]().split("\n")), ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
