@@ -381,14 +381,20 @@ def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Even
     return asyncio.run(events())
 
 
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """A worker without a model, which obeys its orders."""
-    monkeypatch.setattr(jobs, "CLIENT_CHECK_SECONDS", 0.05)
+@pytest.fixture(scope="module")
+def any_worker() -> Iterator[Worker]:
+    """A worker without a model, which obeys its orders; it replaces its process when that ends."""
     started = Worker(["any"], obey)
     started.wait()
     yield started
     started.close()
+
+
+@pytest.fixture
+def worker(any_worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker that soon notices that its client is gone."""
+    monkeypatch.setattr(jobs, "CLIENT_CHECK_SECONDS", 0.05)
+    return any_worker
 
 
 def test_a_worker_that_fails_at_its_start_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,6 +437,9 @@ def test_a_worker_that_takes_long_is_stopped(
     assert "0.2 seconds" in failed["message"]
 
 
-def test_a_closed_worker_has_no_process(worker: Worker) -> None:
+def test_a_closed_worker_has_no_process() -> None:
+    worker = Worker(["any"], obey)
+    worker.wait()
+    assert worker._process.is_alive()
     worker.close()
     assert not worker._process.is_alive()

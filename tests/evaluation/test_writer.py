@@ -11,7 +11,7 @@ from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
 from fer_vit.evaluation.score_table import class_table
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
-from fer_vit.report.plots import calibration_plot
+from fer_vit.report.plots import Course, calibration_plot, series_plots
 from fer_vit.report.table import Interval
 from tests.helpers.browser import (
     LIGHT_IN_DEFAULT,
@@ -208,3 +208,41 @@ def test_a_head_without_targets_has_no_table_of_zeros() -> None:
     assert [row[:2] for row in rows] == [["output", "faces"], ["yaw", "9"], ["roll", "0"]]
     assert section.intervals is not None
     assert [row.name for row in section.intervals.rows] == ["yaw"]
+
+
+TITLES = [
+    "休息",
+    "الفيلم",
+    "चलचित्र",
+    "</svg><script>document.title='owned'</script>",
+    "e",
+    "f",
+    "g",
+]
+
+
+def test_names_in_any_script_are_text_in_the_browser(tab: Tab, tmp_path: Path) -> None:
+    times = np.arange(4.0)
+    values = np.array([0.1, 0.5, 0.2, 0.3])
+    course = Course(values, values - 0.05, values + 0.05)
+    plots = series_plots(times, {name: dict.fromkeys(TITLES, course) for name in TITLES}, ".3f")
+    section = Section("Over time", plots=plots, curves=TITLES)
+    results = ResultsPage(title="t", heading="", generator="test", facts={}, sections=[section])
+    write_files(tmp_path / "page", results, {})
+    page, wrong = tab.open((tmp_path / "page" / "index.html").as_uri(), 390)
+    assert page.locator(".key bdi").all_text_contents() == TITLES
+    assert page.locator(".plot figcaption b").all_text_contents() == TITLES
+    assert page.title() == "t"
+    assert wrong == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+    # Each curve is drawn inside its frame.
+    frames = page.locator(".plot svg").evaluate_all(
+        "all => all.map(svg => [svg, ...svg.querySelectorAll('.line')].map(one => {"
+        "const box = one.getBoundingClientRect(); return [box.top, box.bottom];}))"
+    )
+    for (top, bottom), *curves in frames:
+        assert len(curves) == len(TITLES)
+        assert all(top - 2 <= high < low <= bottom + 2 for high, low in curves)
+    text = (tmp_path / "page" / "index.html").read_text("utf-8")
+    assert re.findall("<img", text) == []
