@@ -138,7 +138,7 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
             if isinstance(value, str):
                 value = f"`{value}`"
             raise FerVitError(
-                f"{location}, row {row}, column `{name}`: expected {content}, but got "
+                f"{location}, row {row} (from 0), column `{name}`: expected {content}, but got "
                 f"{short(value)}."
             )
     return labels
@@ -201,9 +201,9 @@ def check_targets(location: str, table: pa.Table) -> None:
             if wrong.any():
                 row = int(wrong.argmax())
                 raise FerVitError(
-                    f"{location}, row {row}, column `{name}`: expected a number from {low:g} to "
-                    f"{high:g}, but got {values[row]:g}. Correct it, or make it null if it is "
-                    "unknown."
+                    f"{location}, row {row} (from 0), column `{name}`: expected a number from "
+                    f"{low:g} to {high:g}, but got {values[row]:g}. Correct it, or make it null "
+                    "if it is unknown."
                 )
 
 

@@ -138,14 +138,11 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
             _check_entries(entries, archive)
             wanted = []
             for entry in entries:
-                if _is_large(entry.filename, entry.file_size):
-                    left_out[TOO_LARGE] += 1
-                elif _names_nothing(entry.filename):
-                    left_out[NO_NAME] += 1
-                elif entry.filename.count("/") > MAX_DEPTH:
-                    left_out[NAME_TOO_LONG] += 1
-                else:
+                reason = _reason_left_out(entry)
+                if reason is None:
                     wanted.append(entry)
+                else:
+                    left_out[reason] += 1
             _check_room(sum(entry.file_size for entry in wanted), archive, folder, out)
             for entry in wanted:
                 try:
@@ -161,6 +158,17 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
             f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
         ) from error
     return left_out
+
+
+def _reason_left_out(entry: zipfile.ZipInfo) -> str | None:
+    """Returns why an entry of a zip is not unpacked; None: it is."""
+    if _is_large(entry.filename, entry.file_size):
+        return TOO_LARGE
+    if _names_nothing(entry.filename):
+        return NO_NAME
+    if entry.filename.count("/") > MAX_DEPTH:
+        return NAME_TOO_LONG
+    return None
 
 
 def _names_nothing(name: str) -> bool:

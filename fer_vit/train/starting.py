@@ -305,21 +305,17 @@ def create_model(
         labels = class_names(num_classes, EXPRESSIONS)
         return build_model(change_settings(config, settings), labels)
 
-    arguments, state = read_model(name)
-    arguments = dict(arguments)
-    former = arguments["labels"]
-    former_config = arguments.pop("config")
-    config = change_settings(former_config, settings)
+    former, state = read_model(name)
+    arguments = dict(former)  # of `build_model`
+    config = change_settings(arguments.pop("config"), settings)
     labels = class_names(num_classes, arguments.pop("labels"))
-    if labels != list(former):
+    if labels != list(former["labels"]):
         # not the temperature, prior and thresholds, which were fitted to the former labels
-        arguments = {key: arguments[key] for key in ("align", "template", "outputs")}
+        arguments = {key: former[key] for key in ("align", "template", "outputs")}
     net = build_model(config, labels, **arguments)
     if pretrained:
-        source = {"config": former_config, "labels": former, **arguments}
-        fits = not _new_tensors(net, state)
-        line = take_weights(net, source, state, name or DEFAULT)
-        LOGGER.log(logging.INFO if fits else logging.WARNING, line)
+        level = logging.WARNING if _new_tensors(net, state) else logging.INFO
+        LOGGER.log(level, take_weights(net, former, state, name or DEFAULT))
     return net
 
 

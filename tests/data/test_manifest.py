@@ -198,7 +198,7 @@ def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path: Path, path: st
         len(Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": "a/..b/c..png"}])))
         == 4
     )
-    with pytest.raises(FerVitError, match="row 3, column `image`"):
+    with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`"):
         Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": path}]))
 
 
@@ -208,7 +208,7 @@ def test_a_shard_names_no_files(tmp_path: Path) -> None:
     )
     assert len(Manifest.read(path)) == 4
     path.rename(tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(FerVitError, match=r"row 3, column `image`: .*bytes"):
+    with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`: .*bytes"):
         Manifest.read(tmp_path)
 
 
@@ -281,7 +281,8 @@ def test_a_wrong_row_is_named(
 ) -> None:
     path = broken(tmp_path, **{column: values})
     with pytest.raises(
-        FerVitError, match=rf"m.parquet, row {row}, column `{column}`: expected .*{words}"
+        FerVitError,
+        match=rf"m.parquet, row {row} \(from 0\), column `{column}`: expected .*{words}",
     ):
         Manifest.read(path)
 
