@@ -175,7 +175,10 @@ function step(by, from = current) {
     when.replaceChildren(...person ? [expressionKey(), when.timeline] : []);
   }
   when.timeline?.place(current);
-  if (!dialog.open) dialog.showModal();
+  if (!dialog.open) {
+    dialog.showModal();
+    dialog.querySelector('.close').focus();  // `autofocus` would act when a frame loads
+  }
   large.showFace(face);
   dialog.scrollTop = by ? dialog.scrollTop : 0;
   writeAddress();  // at the end: a browser refuses more than so many addresses in some seconds

@@ -175,6 +175,7 @@ def opened_face(browser: tuple[Page, list[str]]) -> Iterator[Page]:
 
 def test_a_face_opens_large_with_its_probabilities_and_regions(opened_face: Page) -> None:
     dialog = opened_face.locator("dialog")
+    expect(dialog.locator(".close")).to_be_focused()
     assert dialog.locator("h2").text_content() == "happiness 70%"
     assert dialog.locator(".name").text_content() == HOSTILE
     assert rows(opened_face, 0, ".probabilities") == [
