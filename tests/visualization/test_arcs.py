@@ -15,7 +15,6 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.report.face_figures import strongest_pairs
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.movements import TABLE, Parameters
 from tests.helpers.training import Faces, Schedule, train_on_faces
@@ -125,30 +124,33 @@ def mean_attention(net: RegionViT, seen: Trace) -> Tensor:
     return attention_views(seen).relations[:, 0]
 
 
-def share_of_first_pairs(net: RegionViT, covered: float) -> float:
-    """Returns in which share of the faces the strongest arc of attention joins brow and mouth."""
-    firsts = []
-    for relations in relations_of(net, covered, mean_attention):
-        arcs = strongest_pairs(relations, range(len(REGIONS)))
-        firsts.append(bool(arcs) and arcs[0][1:] == (BROW, MOUTH))
-    return float(np.mean(firsts))
+def attention_of_brow_and_mouth(net: RegionViT, covered: float) -> float:
+    """Returns the mean attention between brow and mouth, in both directions, as a multiple of the
+    mean between two other regions.
+    """
+    one_way = relations_of(net, covered, mean_attention).mean(0)  # (R, R)
+    both_ways = one_way + one_way.T
+    of_pairs = both_ways[np.triu_indices(len(REGIONS), 1)]  # (R (R - 1) / 2,)
+    pair = both_ways[BROW, MOUTH]
+    others = (of_pairs.sum() - pair) / (len(of_pairs) - 1)
+    return float(pair / others)
 
 
 def test_interactions_are_strong_where_two_regions_must_be_combined(nets: list[RegionViT]) -> None:
-    # Of the three trainings, brow and mouth interact with 4.5 to 10.2 logits, the strongest other
-    # pair with at most 0.2. Where the mouth is covered, the label depends on the brow alone, and
-    # the interaction is at most 25% of that.
+    # In eleven trainings, three of them with other instructions of the processor, brow and mouth
+    # interact with 4.0 to 14.0 logits, the strongest other pair with at most 1.2. Where the mouth
+    # is covered, the label depends on the brow alone, and the interaction is 29% of that.
     uncovered = brow_and_mouth(nets, 0.0)
     assert uncovered > 5 * strongest_of_others(nets, 0.0)
     assert brow_and_mouth(nets, 1.0) < 0.5 * uncovered
 
 
 @pytest.mark.parametrize("covered", [0.0, 1.0])
-def test_attention_joins_two_regions_more_often_than_by_chance_but_covered_ones_as_well(
+def test_attention_joins_two_regions_more_than_others_but_covered_ones_as_well(
     covered: float, nets: list[RegionViT]
 ) -> None:
-    # In half of the faces another pair is first: a weak arc is enough to pass a sign on.
-    # Attention follows position, not content.
-    shares = [share_of_first_pairs(net, covered) for net in nets]
-    print(covered, shares)
-    assert np.mean(shares) > 0.3
+    # In twelve trainings it is 1.8 to 3.7 times as much, and 2.6 to 5.1 times if the mouth is
+    # covered: attention follows position, not content. Which pair is first in a face varies: brow
+    # and mouth are it in 1 to 99% of the faces.
+    multiples = [attention_of_brow_and_mouth(net, covered) for net in nets]
+    assert np.mean(multiples) > 1.5
