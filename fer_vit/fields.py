@@ -34,7 +34,7 @@ NUMBER_FORMATS = {
     "seconds": NUMBER,
     "": NUMBER,
 }
-"""How numbers are written as text, by unit; other units: `NUMBER`."""
+"""How numbers are written as text, by unit; other units, which only heads have: `NUMBER`."""
 Values: TypeAlias = Callable[[Any], NDArray[Any]]
 """Computes a column from `faces.Faces`: an array with a row for each face (N, ...)."""
 CellType: TypeAlias = type

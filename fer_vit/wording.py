@@ -1,10 +1,12 @@
 """Numbers and names in sentences."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from fer_vit.errors import short
 
+Documented = TypeVar("Documented", bound=Callable[..., object])
 MOST_COUNTS = 6
 """Counts that `list_counts` names."""
 
@@ -38,6 +40,33 @@ def list_names(names: Iterable[object], most: int = 3) -> str:
     if len(texts) > most:
         text += f" and {len(texts) - most:,} more"
     return text
+
+
+def join_names(names: Iterable[str], last: str = "or") -> str:
+    """Returns all names with a word before the last one: "a, b or c"."""
+    *first, end = names
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def describe_entries(meanings: Mapping[str, str]) -> str:
+    """Returns the entries of a table with their meanings, for the help of an option."""
+    return "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
+
+
+def fill_docstring(**texts: str) -> Callable[[Documented], Documented]:
+    """Returns a decorator that replaces `{NAME}` in a docstring with the text of NAME.
+
+    Options have their help from docstrings: so a new entry of a table is in the help, too.
+    """
+
+    def fill(documented: Documented) -> Documented:
+        if documented.__doc__ is not None:  # `python -OO` removes docstrings
+            for name, text in texts.items():
+                assert f"{{{name}}}" in documented.__doc__, f"{documented} does not name {name}"
+                documented.__doc__ = documented.__doc__.replace(f"{{{name}}}", text)
+        return documented
+
+    return fill
 
 
 def escaped(name: str) -> str:

@@ -21,17 +21,20 @@ from docs import generate
 from fer_vit import cli
 from fer_vit.commands import faithfulness
 from fer_vit.commands.configs import measured_accuracy
-from fer_vit.explain.methods import MEASURED, METHODS
-from fer_vit.exporting.formats import FORMATS
-from fer_vit.face.detectors import DETECTORS
+from fer_vit.explain.methods import MEASURED, METHODS, METHODS_HELP
+from fer_vit.exporting.formats import FORMATS_HELP
+from fer_vit.face.detectors import DETECTORS_HELP
 from fer_vit.face.image import encode_png
-from fer_vit.heads import HEADS
+from fer_vit.fields import table_columns
+from fer_vit.heads import HEADS, target_column
 from fer_vit.model.attention import POOLS
 from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.configs import shipped_configs
+from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
 from fer_vit.train import cli as train_cli, recipe
 from fer_vit.version import __version__
+from fer_vit.wording import join_names
 from tests.helpers.commands import main, parse
 from tests.helpers.videos import write_video
 
@@ -383,6 +386,25 @@ def test_the_table_of_configs_has_the_accuracies_of_their_headers() -> None:
             assert not re.search(r"\d%", row[1]), name
 
 
+def test_readme_marks_the_default_model_from_which_finetune_starts() -> None:
+    rows = re.findall(r"^\| \[(\S+)\]\(\S+\) \(default\)", (ROOT / "README.md").read_text(), re.M)
+    assert rows == [DEFAULT]
+    assert yaml.safe_load(shipped_configs()["finetune"].read_text())["model"]["init"] == DEFAULT
+
+
+def test_readme_counts_the_columns_of_its_table() -> None:
+    settings = json.loads((shipped_models()[DEFAULT] / CONFIG).read_text())
+    outputs = []
+    for head, names in settings["outputs"].items():
+        outputs += [target_column(head, name) for name in names]
+    columns = table_columns(settings["labels"], outputs=outputs)
+    row = re.search(
+        r"^\| (path \|.*) \| (\d+) more columns \|$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert row
+    assert len(columns) == len(row[1].split("|")) + int(row[2])
+
+
 def test_the_citation_is_of_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
@@ -390,12 +412,12 @@ def test_the_citation_is_of_this_version() -> None:
 @pytest.mark.parametrize(
     ("page", "section", "table"),
     [
-        ("commands", "prepare", [*SOURCES, *DETECTORS]),
-        ("commands", "predict", [*DETECTORS, *HEADS]),
+        ("commands", "prepare", [join_names(SOURCES), DETECTORS_HELP]),
+        ("commands", "predict", [DETECTORS_HELP, *HEADS]),
         ("commands", "live", [*HEADS]),
-        ("commands", "visualize", [*METHODS]),
-        ("commands", "export", [suffix for suffix in FORMATS if suffix]),
-        ("settings", "The network", [*POOLS]),
+        ("commands", "visualize", [METHODS_HELP, DETECTORS_HELP]),
+        ("commands", "export", [FORMATS_HELP, *HEADS]),
+        ("settings", "The network", [f"{name}: {pool.meaning}" for name, pool in POOLS.items()]),
     ],
 )
 def test_the_help_names_each_entry_of_a_table(page: str, section: str, table: list[str]) -> None:

@@ -33,12 +33,15 @@ from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
+from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
+from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
+@fill_docstring(HEADS=join_names(HEADS))
 def evaluate(
     data: Path,
     *,
@@ -64,7 +67,7 @@ def evaluate(
     resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with
     a near-duplicate in the original training split, scores without them are added. Without labels:
     how often a face was found, confidence, expressions. For a calibrated model: how many faces are
-    ambiguous, and accuracy on the others. With targets of movements, pose or affect: Pearson's r,
+    ambiguous, and accuracy on the others. With targets of {HEADS}: Pearson's r,
     errors, concordance, and F1 and AUROC of binary ones, for each output and group, and the
     errors of another model.
 

@@ -8,11 +8,18 @@ from pathlib import Path
 from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.exporting.calibration import calibrate_model
-from fer_vit.exporting.formats import ExportOptions, calibration_batches, find_format
+from fer_vit.exporting.formats import (
+    FORMATS_HELP,
+    ExportOptions,
+    calibration_batches,
+    find_format,
+)
 from fer_vit.files import atomic_write, check_output, user_text
+from fer_vit.heads import HEADS
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
 from fer_vit.store.hub import DEFAULT
+from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -25,6 +32,7 @@ docs/explanation/faithfulness.md.
 
 
 @accept_text
+@fill_docstring(FORMATS=FORMATS_HELP, HEADS=join_names(HEADS, "and"))
 def export(
     output: Path,
     *,
@@ -38,15 +46,10 @@ def export(
 ) -> Path:
     """Writes a trained model for other programs; the name of OUTPUT selects the format.
 
-    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging
-    Face hub read it. It also has the networks that find faces and landmarks, with their licences,
-    for the script in docs/how-to/without_pytorch.md. NAME.onnx: for ONNX Runtime and others (needs
-    `pip install -c constraints.txt ".[onnx]"`). NAME.pt2: for `torch.export.load`.
-
-    Both files accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has
-    regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is present.
-    They return probabilities (B, C) and, of a model with further heads, their values (B, K):
-    movements, pose and affect, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
+    NAME.onnx and NAME.pt2 accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the
+    model has regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is
+    present. They return probabilities (B, C) and, of a model with further heads, their values
+    (B, K): {HEADS}, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
     the heads and the geometry of crop and regions are in the ONNX metadata and in the .pt2's
     `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
     fer-vit.
@@ -61,7 +64,7 @@ def export(
         fer-vit export model.pt2 --checkpoint a.ckpt --checkpoint b.ckpt --checkpoint c.ckpt
 
     Args:
-        output: A folder, NAME.onnx or NAME.pt2.
+        output: The path to write; its name selects the format. {FORMATS}.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Default: the model that `fer-vit models` marks.
             Repeated: the weights are averaged, for models of one configuration and the same initial

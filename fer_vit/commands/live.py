@@ -12,17 +12,19 @@ from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
 from fer_vit.report.draw import mark, probability_text
 from fer_vit.report.table import write_fields
-from fer_vit.wording import format_counts
+from fer_vit.wording import fill_docstring, format_counts
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
 
 
+@fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))
 def live(
     source: str = "0",
     *,
@@ -62,7 +64,7 @@ def live(
         port: The port of the page; 0 selects a free one.
         public: The address of the page for its users, if a reverse proxy serves it.
         overwrite: Whether an existing table may be replaced.
-        outputs: Which columns to write: expression, pose, movements, affect. Default: all that the
+        outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
     """
     check(source, output, overwrite)

@@ -12,6 +12,7 @@ import torch
 from fer_vit.commands import find_network
 from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.fields import all_face_fields, describe_fields
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import find_inputs
@@ -19,6 +20,7 @@ from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
+from fer_vit.wording import fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -26,6 +28,7 @@ PART_SIZE = 1000
 """Images of a table in a folder of tables."""
 
 
+@fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))
 def predict(
     images: list[Path],
     *,
@@ -81,7 +84,7 @@ def predict(
             not cover it.
         classes: The only possible expressions; the others get a probability of 0.
         features: Add columns feature_0, feature_1, ...: the features before the classifier.
-        outputs: Which columns to write: expression, pose, movements, affect. Default: all that the
+        outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
         overwrite: Whether an existing table may be replaced.
         summary: A second table with a row for each person in the videos: first and last time, and

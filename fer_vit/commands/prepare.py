@@ -16,7 +16,12 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.data.shards import SHARD_NAMES
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
-from fer_vit.face.detectors import DETECTORS, DetectorName
+from fer_vit.face.detectors import (
+    DEFAULT_DETECTOR,
+    DETECTORS,
+    DETECTORS_HELP,
+    DetectorName,
+)
 from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
 from fer_vit.heads import target_column
@@ -27,17 +32,18 @@ from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.class_names import class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
 from fer_vit.sources.landmarks import add_landmarks
-from fer_vit.wording import list_names
+from fer_vit.wording import fill_docstring, join_names, list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
 
+@fill_docstring(SOURCES=join_names(SOURCES), DETECTORS=DETECTORS_HELP)
 def prepare(
     source: str,
     root: Path,
     out: Path,
     *,
-    detector: DetectorName = "yunet",
+    detector: DetectorName = DEFAULT_DETECTOR,
     embed: Embed = "auto",
     cut: bool = False,
     duplicates: Duplicates = "drop",
@@ -64,12 +70,11 @@ def prepare(
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set, see data/README.md: ferplus, fer2013, rafdb, affectnet, fairface,
-            drawn (draws faces), or `folder` for class folders.
+        source: The data set, see data/README.md: {SOURCES}. `folder` reads class folders,
+            `drawn` draws faces.
         root: Its folder, or a zip or tar.gz of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: How landmarks are found: `yunet` detects the face first, `landmarks` treats each
-            image as one face, `none` leaves landmarks out.
+        detector: How faces and their landmarks are found. {DETECTORS}.
         embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie
             below its folder.
         cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of

@@ -8,7 +8,7 @@ from typing import Any
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
-from fer_vit.explain.methods import METHODS, find_method
+from fer_vit.explain.methods import METHODS, METHODS_HELP, find_method
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
@@ -17,12 +17,13 @@ from fer_vit.predict.recognizer import load
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions
 from fer_vit.visualization.writer import REPORT_FILES, write_report
-from fer_vit.wording import counted
+from fer_vit.wording import counted, fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
 
 
 @accept_text
+@fill_docstring(METHODS=METHODS_HELP)
 def visualize(
     images: list[Path],
     *,
@@ -69,8 +70,7 @@ def visualize(
         model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
             my_module.MyTask`.
         output: The folder to write.
-        method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times
-            attention through all blocks, or "ablation", the decrease of the logit without a region.
+        method: How the prediction is explained. {METHODS}.
         labels: "predicted" explains the predicted expression, and why it is more probable than the
             second; "all" explains every expression (slower).
         targets: Further scores to explain for every face: expressions, or columns of the model's

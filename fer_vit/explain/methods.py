@@ -26,8 +26,10 @@ from fer_vit.explain.trace import (
     rollout,
     trace,
 )
+from fer_vit.heads import HEADS
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.wording import describe_entries, join_names
 
 PASSES = 8
 """Forward passes of integrated gradients, from the blurred face to the face."""
@@ -46,8 +48,9 @@ class Method(NamedTuple):
 
     # of a network and traced faces, the scores that directions (E, B, O) make of the raw outputs
     attribute: Callable[[RegionViT, Trace, Tensor], Attribution]
-    title: str  # in a few words, for the head of a report
+    title: str  # in a few words, for the head of a report and the help
     text: str  # what it shows, for a report
+    explains_heads: bool = True  # whether it explains the outputs of further heads, too
     can_be_rounded: bool = False  # whether bfloat16, in half the time, is exact enough
     draws: int = 1  # explanations whose measures are averaged, to reduce noise
 
@@ -162,9 +165,9 @@ def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """
     classes = traced.logits.shape[1]
     if directions[..., classes:].any():
+        names = join_names([name for name, method in METHODS.items() if method.explains_heads])
         raise FerVitError(
-            "The method relevance explains expressions alone. "
-            "For movements, pose and affect use pixels or ablation."
+            f"The method relevance explains expressions alone. For {join_names(HEADS)} use {names}."
         )
     depth = len(traced.attention)
     pool = traced.pooled.weights  # (B, H', Q, T)
@@ -237,6 +240,7 @@ METHODS = {
         relevance,
         "gradient times attention",
         "gradient times attention, from the score back to the model's tokens.",
+        explains_heads=False,
     ),
     "ablation": Method(
         ablation,
@@ -249,6 +253,8 @@ METHODS = {
 
 Changes by masked tokens are too small for bfloat16.
 """
+METHODS_HELP = describe_entries({name: method.title for name, method in METHODS.items()})
+"""The methods with their titles, for the help."""
 CONTROLS = {
     "random": Method(random_scores, "random scores", "random scores.", draws=3),
     "centre": Method(centre, "the centre", "a Gaussian around the centre of the crop."),

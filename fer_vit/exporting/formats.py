@@ -29,6 +29,7 @@ from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
+from fer_vit.wording import describe_entries, join_names
 
 NOTICE = landmarks.FILE.with_name("NOTICE")
 CALIBRATION_FACES = 512  # faces that calibrate the 8-bit scales
@@ -72,6 +73,7 @@ class Format:
 
     Args:
         name: How messages name it.
+        meaning: What it contains or is for, for the help.
         check: Raises FerVitError, before any work, for an option that the format does not take.
         write: Writes a model to a path that does not exist yet.
         files: The files of a folder, which `--overwrite` may replace; empty for a format of one
@@ -79,6 +81,7 @@ class Format:
     """
 
     name: str
+    meaning: str
     check: Callable[[ExportOptions], None]
     write: Callable[[Recognizer, Path, ExportOptions], None]
     files: tuple[str, ...] = ()
@@ -98,8 +101,8 @@ def find_format(output: Path) -> Format:
         return FORMATS[suffix]
     if suffix[1:2].isdecimal():
         return FORMATS[""]
-    *names, last = [entry.name for entry in FORMATS.values()]
-    raise FerVitError(f"Expected {', '.join(names)} or {last}, but got {output}.")
+    names = join_names([entry.name for entry in FORMATS.values()])
+    raise FerVitError(f"Expected {names}, but got {output}.")
 
 
 # A folder: weights, settings and model card, with the networks that find faces and landmarks
@@ -186,14 +189,24 @@ def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
 FORMATS = {
     "": Format(
         "a folder",
+        "model.safetensors, config.json and a model card to fill in, for fer-vit and the Hugging "
+        "Face hub, with the networks that find faces and landmarks, and their licences, for the "
+        "script in docs/how-to/without_pytorch.md",
         check_folder,
         write_folder,
         files=(CARD_FILE, WEIGHTS, CONFIG, *FACE_FILES),
     ),
-    ".onnx": Format("NAME.onnx", check_onnx, write_onnx),
-    ".pt2": Format("NAME.pt2", check_program, write_program),
+    ".onnx": Format(
+        "NAME.onnx",
+        'for ONNX Runtime and others, with `pip install -c constraints.txt ".[onnx]"`',
+        check_onnx,
+        write_onnx,
+    ),
+    ".pt2": Format("NAME.pt2", "for `torch.export.load`", check_program, write_program),
 }
 """The format of each suffix; a name without a suffix is a folder."""
+FORMATS_HELP = describe_entries({entry.name: entry.meaning for entry in FORMATS.values()})
+"""The formats with their meanings, for the help."""
 
 
 def _refuse_folder_options(options: ExportOptions) -> None:

@@ -20,6 +20,7 @@ from fer_vit.face.landmarks import (
 from fer_vit.face.yunet import find_by_network, yunet_path
 from fer_vit.faces import NOT_FOUND
 from fer_vit.geometry import Array, Image, full_box
+from fer_vit.wording import describe_entries
 
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of the images that a detector gets, in pixels.
@@ -67,6 +68,7 @@ class Detector(ABC):
     Each detector has its own scale of scores, in [0, 1].
 
     Attributes:
+        meaning: What it finds, for the help.
         min_score: Faces with a lower score are left out.
         photo_score: Faces with a lower score do not make a photo of what should be the crop of one.
         crop_score: `min_score` in crops of one face.
@@ -74,6 +76,7 @@ class Detector(ABC):
         searches: Whether it finds faces in photos.
     """
 
+    meaning: str = ""
     min_score: float = 0.0
     photo_score: float = 0.0
     crop_score: float = 0.0
@@ -106,6 +109,7 @@ class Detector(ABC):
 class YuNet(Detector):
     """YuNet at the sizes that find small and large faces."""
 
+    meaning = "finds faces, also in crops"
     photo_score = PHOTO_SCORE
     crop_score = CROP_SCORE
     sure_score = SURE_SCORE
@@ -155,6 +159,7 @@ class YuNet(Detector):
 class LandmarksOnly(Detector):
     """Takes each image as one face and finds its landmarks."""
 
+    meaning = "treats each image as one face and finds its landmarks"
     searches = False
 
     def find(self, image: Image) -> list[Detection]:  # noqa: D102
@@ -167,6 +172,7 @@ class LandmarksOnly(Detector):
 class NoDetector(Detector):
     """Finds nothing: each image is framed like the crops of training."""
 
+    meaning = "finds nothing, so images must be framed like the training crops"
     searches = False
 
     def find(self, image: Image) -> list[Detection]:  # noqa: D102
@@ -200,6 +206,8 @@ DETECTORS: dict[DetectorName, Detector] = {
 A new one is a subclass of `Detector`, an entry here and in `DetectorName`: the type of an option
 cannot be made of a dictionary.
 """
+DETECTORS_HELP = describe_entries({name: entry.meaning for name, entry in DETECTORS.items()})
+"""The detectors with their meanings, for the help."""
 
 
 def find_detector(detector: ChosenDetector) -> Detector:

@@ -220,6 +220,7 @@ class Pool(nn.Module):
     """A pooling, one of `POOLS`; all take the same arguments.
 
     Attributes:
+        meaning: What is classified, for the help.
         per_expression: Whether every expression has a separate vector.
         needs_class_token: Whether the backbone must have a class token.
         can_be_causal: Whether the setting `causal` applies.
@@ -227,6 +228,7 @@ class Pool(nn.Module):
             start from another model copies the rows of the labels that both have.
     """
 
+    meaning: str
     per_expression = False
     needs_class_token = False
     can_be_causal = False
@@ -242,6 +244,7 @@ class Pool(nn.Module):
 class TokenPool(Pool):
     """Takes the class token (Dosovitskiy et al. 2021)."""
 
+    meaning = "the class token"
     needs_class_token = True
 
     def forward(self, tokens: Tokens) -> Pooled:
@@ -253,6 +256,8 @@ class TokenPool(Pool):
 
 class AveragePool(Pool):
     """Takes the mean of the patch and region tokens that are present; 0 if there are none."""
+
+    meaning = "the mean of the patch and region tokens"
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
@@ -266,6 +271,8 @@ class AdditivePool(Pool):
 
     Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u.
     """
+
+    meaning = "the mean of the patch and region tokens with learned weights"
 
     def __init__(
         self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool
@@ -334,6 +341,7 @@ class QueryPool(Pool):
     Object Detection with Transformers" (ECCV 2020).
     """
 
+    meaning = "a query per expression (Transformer decoder)"
     per_expression = True
     can_be_causal = True
     label_rows = ("query",)

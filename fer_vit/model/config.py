@@ -12,6 +12,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.geometry import Align
 from fer_vit.model.attention import POOLS
+from fer_vit.wording import describe_entries, fill_docstring, join_names
 
 Settings = TypeVar("Settings")
 ARCHITECTURE_RANGES = {
@@ -30,6 +31,7 @@ ARCHITECTURE_RANGES = {
 """Smallest and largest values: an untrusted file must not cost hours before weights are read."""
 
 
+@fill_docstring(POOLS=describe_entries({name: pool.meaning for name, pool in POOLS.items()}))
 @dataclass(frozen=True)
 class RegionViTConfig:
     """All settings of a RegionViT. None keeps the backbone's default.
@@ -69,9 +71,7 @@ class RegionViTConfig:
         keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the
             most attention of the class token; one number per block. Empty: all patches. With
             "gaussian" attention every face keeps the same patches.
-        pool: What is classified, one of `attention.POOLS`: "token" is the class token, "avg" the
-            mean of the patch and region tokens, "additive" their mean with learned weights, "query"
-            a query per expression (Transformer decoder).
+        pool: What is classified. {POOLS}.
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
         dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention
@@ -238,6 +238,8 @@ def _check_blocks(c: RegionViTConfig) -> None:
             "`--model.network.block pre_norm`."
         )
     if c.causal and not POOLS[c.pool].can_be_causal:
+        names = join_names([name for name, pool in POOLS.items() if pool.can_be_causal])
         raise FerVitError(
-            f"Only the decoder of `--model.network.pool query` can be causal, but pool is {c.pool}."
+            f"Only the decoder of `--model.network.pool {names}` can be causal, "
+            f"but pool is {c.pool}."
         )

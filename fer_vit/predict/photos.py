@@ -14,7 +14,12 @@ import fer_vit.face.image as image_file
 from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number, check_positive, check_whole, for_reader
 from fer_vit.face.crop import warp
-from fer_vit.face.detectors import ChosenDetector, find_detector
+from fer_vit.face.detectors import (
+    DEFAULT_DETECTOR,
+    DETECTORS_HELP,
+    ChosenDetector,
+    find_detector,
+)
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode
 from fer_vit.face.headers import is_animated
 from fer_vit.face.image import CRASHED, ImageError
@@ -35,19 +40,20 @@ from fer_vit.predict.inputs import (
     source_name,
 )
 from fer_vit.processes import work_in_processes
+from fer_vit.wording import fill_docstring
 
 VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
 """Options of `PhotoOptions` that photos do not use."""
 
 
+@fill_docstring(DETECTORS=DETECTORS_HELP)
 @dataclass(frozen=True)
 class PhotoOptions:
     """How photos and videos are read.
 
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: "yunet" finds faces, also in crops. "landmarks" treats each image as one face and
-            finds its landmarks. "none" finds nothing: crops must be framed like the training crops.
+        detector: How faces are found. {DETECTORS}.
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos; 0: this one. Default: one per core. Videos are read by
             one process.
@@ -66,7 +72,7 @@ class PhotoOptions:
     """
 
     face: FaceMode = "detect"
-    detector: ChosenDetector = "yunet"
+    detector: ChosenDetector = DEFAULT_DETECTOR
     batch_size: int = 32
     workers: int | None = None
     every: int = 1

@@ -24,7 +24,7 @@ from fer_vit.data.dataset import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import check_regions, crop_for
-from fer_vit.face.detectors import ChosenDetector, detector_name, find_detector
+from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
     Face,
@@ -57,6 +57,7 @@ from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 from fer_vit.version import __version__
+from fer_vit.wording import fill_docstring
 
 FACES_PER_PASS = 64  # faces in one forward pass
 FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
@@ -156,7 +157,7 @@ class Recognizer(nn.Module):
         """Where the model computes."""
         return next(self.parameters()).device
 
-    def origin(self, detector: ChosenDetector = "yunet") -> Origin:
+    def origin(self, detector: ChosenDetector = DEFAULT_DETECTOR) -> Origin:
         """Returns what each row of a table records: model, detector, version and today's date."""
         return Origin(
             model=self.name or None,
@@ -232,7 +233,7 @@ class Recognizer(nn.Module):
         images: Images | Iterable[Images],
         *,
         face: FaceMode = "detect",
-        detector: ChosenDetector = "yunet",
+        detector: ChosenDetector = DEFAULT_DETECTOR,
         batch_size: int = 32,
         workers: int | None = None,
         min_score: float | None = None,
@@ -254,8 +255,7 @@ class Recognizer(nn.Module):
                 PIL image, a uint8 array (RGB), or a list of these. Results name bytes and files
                 "<bytes 0>", images "image 0".
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: "yunet", "landmarks" or "none", or an object with the method `find`; see
-                `PhotoOptions`.
+            detector: A name, or an object with the method `find`; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
             min_score: Faces with a lower score of the detector are left out. None: 0.7 for yunet.
@@ -291,6 +291,7 @@ class Recognizer(nn.Module):
         report_photos(faces.infos)
         return faces
 
+    @fill_docstring(METHODS=methods.METHODS_HELP)
     def explain(self, faces: Face | Faces | Sequence[Face], method: str = "pixels") -> Explanations:
         """Explains the predictions of this model, also for faces of another process.
 
@@ -298,7 +299,7 @@ class Recognizer(nn.Module):
 
         Args:
             faces: A face, or N of them; their photos are read again.
-            method: "pixels", "relevance" or "ablation", the methods of `fer-vit visualize`.
+            method: As for `fer-vit visualize`. {METHODS}.
 
         Returns:
             `heat` (N, S, S) of the pixels and `shares` (N, R) of the regions, and their pictures.
@@ -373,7 +374,7 @@ class Recognizer(nn.Module):
         images: Images | Iterable[Images],
         *,
         face: FaceMode = "detect",
-        detector: ChosenDetector = "yunet",
+        detector: ChosenDetector = DEFAULT_DETECTOR,
         batch_size: int = 32,
         workers: int | None = None,
         min_score: float | None = None,

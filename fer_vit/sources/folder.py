@@ -23,19 +23,21 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, printable, short
 from fer_vit.evaluation.join import match_paths
 from fer_vit.files import as_text
+from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.layout import Layout, find_layout, split_names
 from fer_vit.sources.splits import PERSON, hold_out, missing_splits
 from fer_vit.sources.targets import TargetTable, read_targets
-from fer_vit.wording import counted, list_names
+from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
 NO_TARGETS = "no row in the table of targets"
 """Why a photo is dropped."""
 FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
+@fill_docstring(HEADS=join_names(HEADS))
 def read(root: Path, targets: Path | None = None) -> Reading:
     """Reads images from class folders, sorted by path.
 
@@ -47,7 +49,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
 
     Args:
         root: The folder.
-        targets: For folder: a table with targets of movements, pose or affect. It has the column
+        targets: For folder: a table with targets of {HEADS}. It has the column
             path and columns such as AU1 and AU12, move_mouthSmileLeft, yaw, valence; it may have
             split, label and person. Photos without a row are left out unless they have a class.
     """

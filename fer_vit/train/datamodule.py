@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fer_vit.data.dataset import (
     Batch,
+    Cropping,
     Draw,
     EvalSampler,
     FaceDataset,
@@ -163,6 +164,10 @@ class FaceDataModule(L.LightningDataModule):
             "balanced": self.balanced,
         }
 
+    def cropping(self) -> Cropping:
+        """Returns how training faces are cropped and changed; a subclass may replace it."""
+        return Augment(self.augment)
+
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split, `train` augmented; raises FerVitError if it is empty or lacks labels."""
         manifest = self.manifest.split(split)
@@ -171,7 +176,7 @@ class FaceDataModule(L.LightningDataModule):
                 f"{manifest.path} has no rows with split {split}. Prepare the data set with that "
                 "split."
             )
-        augment = Augment(self.augment) if split == "train" else None
+        augment = self.cropping() if split == "train" else None
         partial = self.partial and not self.balanced
         dataset = FaceDataset(manifest, self.spec, augment, partial)
         if dataset.targets is None and (self.balanced or not self.unlabelled):
@@ -226,12 +231,11 @@ class FaceDataModule(L.LightningDataModule):
 
     def _shards(self) -> ShardDataset:
         path = self.manifest.path
-        augment = Augment(self.augment)
         dataset = ShardDataset(
             path=path,
             names=self.manifest.names,
             spec=self.spec,
-            augment=augment,
+            augment=self.cropping(),
             unlabelled=self.unlabelled,
             partial=self.partial,
         )

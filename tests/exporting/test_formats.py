@@ -23,7 +23,9 @@ def test_formats_take_an_option_or_refuse_it(suffix: str, tmp_path: Path) -> Non
 def test_formats_are_found_by_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry is all that a new format needs."""
     written = []
-    added = Format("NAME.new", lambda options: None, lambda *given: written.append(given))
+    added = Format(
+        "NAME.new", "for a test", lambda options: None, lambda *given: written.append(given)
+    )
     monkeypatch.setitem(FORMATS, ".new", added)
     assert find_format(Path("model.NEW")) is added
     with pytest.raises(FerVitError, match=r"NAME\.new"):

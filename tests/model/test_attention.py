@@ -240,7 +240,7 @@ def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
     pool = pools()[name]
     batch = encoded()
     weights = pool(batch).weights
-    assert weights.shape == ((3, HEADS, CLASSES, 7) if name == "query" else (3, 1, 1, 7))
+    assert weights.shape == ((3, HEADS, CLASSES, 7) if pool.per_expression else (3, 1, 1, 7))
     expected = torch.ones(weights.shape[:-1])
     if name == "token":
         assert torch.equal(pool(batch).x, batch.x[:, 0])

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from fer_vit.data.dataset import Cropping
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SPLITS, Reading, Row, Split, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec
+from fer_vit.face.crop import Cropped, CropSpec, crop_face
 from fer_vit.face.image import encode_png
+from fer_vit.geometry import Array, Image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.train.datamodule import FaceDataModule
 
@@ -167,3 +169,17 @@ def test_workers_by_cores(
     data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
     data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]
     assert data.val_dataloader().num_workers == workers
+
+
+def test_a_subclass_replaces_how_training_faces_are_cropped(drawn: Path) -> None:
+    def black(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
+        crop, points, to_crop = crop_face(image, landmarks, spec, True)
+        return Cropped(np.zeros_like(crop), points, to_crop)
+
+    class BlackData(FaceDataModule):
+        def cropping(self) -> Cropping:
+            return black
+
+    data = BlackData(drawn / "faces.parquet", 50, 0, spec=CropSpec(8))
+    assert not next(iter(data.train_dataloader())).image.any()
+    assert next(iter(data.val_dataloader())).image.any()
