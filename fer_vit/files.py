@@ -46,8 +46,8 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
     A link at `path` is replaced, too, and not followed: another user may have made it. Readers see
     the old version or the new one. A folder is missing for a moment between two renames where the
     system cannot exchange two names: outside Linux, and on some network file systems. A failure to
-    write raises FerVitError that ends with `advice`, as does, without `overwrite`, a file that
-    exists in the meantime.
+    write raises FerVitError that ends with `advice`, as does, without `overwrite`, an output that
+    another process has written in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
@@ -60,6 +60,8 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         for entry in (*new.rglob("*"), new):
             _flush(entry)
         if new.is_dir() and path.is_dir():
+            if not overwrite and _entries(path):
+                raise FerVitError(f"{path} {ALREADY_EXISTS}")
             if not _exchange(new, path):
                 path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
                 new.replace(path)

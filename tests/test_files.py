@@ -1,5 +1,6 @@
 """Which outputs may be written: decided before any work, by one function."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,3 +79,29 @@ def test_an_output_replaces_a_link_and_not_what_it_names(
     assert target.exists() == exists
     assert sorted(target.rglob("*")) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"][: 1 + exists]
+
+
+@pytest.mark.parametrize("content", [[], [".DS_Store"], ["file"]])
+def test_a_folder_of_another_process_is_replaced_on_request_alone(
+    content: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "results"
+
+    def write(overwrite: bool) -> None:
+        with atomic_write(folder, overwrite=overwrite) as new:
+            write_folder(new)
+            folder.mkdir()  # meanwhile
+            for name in content:
+                (folder / name).write_text("another process")
+
+    if content == ["file"]:
+        with pytest.raises(FerVitError, match="results exists already"):
+            write(overwrite=False)
+        assert (folder / "file").read_text() == "another process"
+        shutil.rmtree(folder)
+        write(overwrite=True)
+    else:
+        write(overwrite=False)
+    assert [path.name for path in folder.iterdir()] == ["file"]
+    assert (folder / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]

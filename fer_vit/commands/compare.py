@@ -88,4 +88,4 @@ def compare(
     study = make_study(faces, by, person, baseline, resting)
     results = compute_results(study, grid, sync)
     facts = {"data": str(data)} | faces.facts
-    LOGGER.info(write_comparison(output, facts, study, results))
+    LOGGER.info(write_comparison(output, facts, study, results, overwrite))

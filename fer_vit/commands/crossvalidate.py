@@ -103,7 +103,8 @@ def crossvalidate(
     if all_faces.heads:
         results |= evaluate_heads(all_faces, by)
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
-    LOGGER.info(write_results(output / "evaluation", facts, results, labelled))
+    page = output / "evaluation"
+    LOGGER.info(write_results(page, facts, results, labelled, overwrite=overwrite))
     return results
 
 

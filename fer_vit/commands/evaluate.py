@@ -160,5 +160,5 @@ def evaluate(
         if isinstance(second_opened, Images):
             other_altered = conditions.alter(second_opened.model, chosen)
         results |= score_altered(measured, altered, other_altered)
-    LOGGER.info(write_results(output, facts, results, faces, other_probabilities))
+    LOGGER.info(write_results(output, facts, results, faces, other_probabilities, overwrite))
     return results

@@ -115,7 +115,7 @@ def export(
     if calibrate is not None:
         LOGGER.info(calibrate_model(model, calibrate, logit_adjust))
 
-    with atomic_write(output) as new:
+    with atomic_write(output, overwrite=overwrite) as new:
         file_format.write(model, new, options)
 
     files = sorted(output.iterdir()) if output.is_dir() else [output]

@@ -137,7 +137,7 @@ def faithfulness(
         )
     if terms:
         text += f"\n{terms_table(terms)}"
-    with atomic_write(output) as folder:
+    with atomic_write(output, overwrite=overwrite) as folder:
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")

@@ -94,7 +94,7 @@ def visualize(
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
-    with atomic_write(output) as folder:
+    with atomic_write(output, overwrite=overwrite) as folder:
         number = write_report(
             folder=folder,
             model=recognizer,

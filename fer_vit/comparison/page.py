@@ -62,8 +62,17 @@ MOST_ROWS = 12  # differences that a section shows at once
 MAX_CHARTED = 10  # which it shows of more
 
 
-def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, results: Results) -> str:
-    """Writes results.json, results.md, index.html and series; returns methods and warnings."""
+def write_comparison(
+    folder: Path,
+    facts: Mapping[str, str],
+    study: Study,
+    results: Results,
+    overwrite: bool = True,
+) -> str:
+    """Writes results.json, results.md, index.html and series; returns methods and warnings.
+
+    `overwrite`: as for `write_files`.
+    """
     lines = methods(facts, study, results)
     shown = replace(results, outcomes=[outcome.with_titles() for outcome in results.outcomes])
     words = {}
@@ -88,7 +97,7 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, resul
         note=MEASURES_NOTE,
         sections=study_sections(study, shown, lines),
     )
-    _, written = write_files(folder, page, json, tables)
+    _, written = write_files(folder, page, json, tables, overwrite)
     return "\n".join([*lines, *map(printable, missing), written])
 
 

@@ -78,6 +78,7 @@ def write_files(
     page: ResultsPage,
     results: Mapping[str, Any],
     tables: Mapping[str, PageTable] | None = None,
+    overwrite: bool = True,
 ) -> tuple[str, str]:
     """Writes Markdown, JSON and a page to a folder atomically.
 
@@ -86,6 +87,7 @@ def write_files(
         page: The content of the page and of the Markdown.
         results: The content of the JSON.
         tables: Further files, by name.
+        overwrite: Whether results may be replaced that another process has written meanwhile.
 
     Returns:
         The Markdown, and a line with the names of the files.
@@ -106,7 +108,7 @@ def write_files(
         shown = occurring(page.confusion)
     text = _markdown(page.heading, page.facts, page.note, sections)
     tables = tables or {}
-    with atomic_write(folder) as new:
+    with atomic_write(folder, overwrite=overwrite) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
         (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")

@@ -25,10 +25,12 @@ def write_results(
     results: Mapping[str, Any],
     faces: EvaluatedFaces,
     against: Array | None = None,
+    overwrite: bool = True,
 ) -> str:
     """Writes `EVALUATION_FILES` and returns text to print.
 
-    `against`: another model's probabilities (N, C), NaN without a face.
+    `against`: another model's probabilities (N, C), NaN without a face. `overwrite`: as for
+    `write_files`.
     """
     if against is None:
         against = np.full_like(faces.probabilities, np.nan)
@@ -60,7 +62,7 @@ def write_results(
     content: dict[str, Any] = dict(facts)
     content.update(counts)
     content.update(results)
-    text, written = write_files(folder, page, content)
+    text, written = write_files(folder, page, content, overwrite=overwrite)
     return f"{text}\n{written}"
 
 
