@@ -14,7 +14,6 @@ from jsonargparse import ArgumentParser
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Embed, Reading
-from fer_vit.data.shards import SHARD_NAMES
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
@@ -217,7 +216,7 @@ def _check_arguments(
             )
         if not out.name or out.suffix == ".parquet":
             raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
-        check_output(out, overwrite, [SHARD_NAMES])
+        check_output(out, overwrite, schema.SHARD_NAMES)
     else:
         schema.check_manifest_name(out)
         check_output(out, overwrite)

@@ -44,6 +44,8 @@ from fer_vit.version import __version__
 VOTES = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+SHARD_NAMES = tuple(f"{split}-{5 * '[0-9]'}-of-{5 * '[0-9]'}.parquet" for split in SPLITS)
+"""Patterns of `fnmatch` for the names of the shards that `prepare` writes."""
 # a path that is absolute or leads upwards, on any system
 OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 Embed = Literal["auto", "always"]

@@ -15,8 +15,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import check_permission
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
-SHARD_NAMES = "*-of-*.parquet"
-"""The names of shards, as a pattern of `fnmatch`."""
 PREPARE_AGAIN = "Run `fer-vit prepare` again."
 
 

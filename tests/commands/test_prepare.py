@@ -224,6 +224,15 @@ def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Pa
     with pytest.raises(FerVitError, match="exists already"):
         prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
     assert all(path.suffix == ".parquet" for path in (tmp_path / "out").iterdir())
+
+    # a user's own table, and a table of `predict` in a folder
+    for name in ("best-of-2024.parquet", "part-00000-of-00001.parquet"):
+        (tmp_path / "out" / name).touch()
+        before = sorted((tmp_path / "out").iterdir())
+        with pytest.raises(FerVitError, match=name):
+            prepare("folder", photos, tmp_path / "out", shards=1, overwrite=True)
+        assert sorted((tmp_path / "out").iterdir()) == before
+        (tmp_path / "out" / name).unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
