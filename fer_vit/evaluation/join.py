@@ -418,9 +418,10 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
         if column == PATH:  # each photo or clip has a status
             continue
         cells = faces.columns[column]
-        names = {str(cell) for cell in cells.tolist() if cell is not None}
+        named = ~is_missing(cells)
+        names = set(map(str, cells[named].tolist()))
         _check_names(column, names)
-        measured = {str(cell) for cell in cells[faces.predicted].tolist()}
+        measured = set(map(str, cells[named & faces.predicted].tolist()))
         faceless = sorted(names - measured)
         if faceless:
             notes.append(
