@@ -192,11 +192,24 @@ def match_labels(
             f"Expected faces in the {split} split of {rows.path}, but got none. "
             "Name another `--split`."
         )
-    labels = model.labels
-    if merge is not None:
-        names, _ = merge_names(model.labels, merge)
-        labels = list(names)
+    labels = merged_labels(model, merge)
     return labels, rows.model_targets(labels)
+
+
+def merged_labels(model: Recognizer, merge: Merge | None) -> list[str]:
+    """Returns the labels of a model after a merge; raises FerVitError as `merge_names`."""
+    if merge is None:
+        return model.labels
+    names, _ = merge_names(model.labels, merge)
+    return list(names)
+
+
+def has_ambiguous(model: Recognizer, merge: Merge | None) -> bool:
+    """Returns whether `predict_manifest` adds the column `ambiguous`.
+
+    It is of prediction sets, which are calibrated for the labels and the prior of the model.
+    """
+    return bool(model.thresholds) and merge is None
 
 
 def predict_manifest(
@@ -226,7 +239,7 @@ def predict_manifest(
     by_column = dict(zip(model.outputs, values.T, strict=True))
 
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-    if model.thresholds and merge is None:
+    if has_ambiguous(model, merge):
         ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
         columns["ambiguous"] = as_objects(ambiguous.tolist())
 

@@ -9,7 +9,14 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.evaluation.columns import is_owned
-from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, match_labels, predict_manifest
+from fer_vit.evaluation.evaluated import (
+    Columns,
+    EvaluatedFaces,
+    has_ambiguous,
+    match_labels,
+    merged_labels,
+    predict_manifest,
+)
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import is_predictions, read_predictions
 from fer_vit.evaluation.robustness import AlteredFaces, read_altered
@@ -20,8 +27,39 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
 from fer_vit.tables.read import is_table
 
-AFTERWARDS = ("ambiguous",)
-"""Columns to group by that predictions add to a manifest."""
+
+class Images(NamedTuple):
+    """The faces of a manifest, and the model that will predict them."""
+
+    rows: Manifest
+    model: Recognizer
+    merge: Merge | None  # of the labels of the model
+
+    @property
+    def paths(self) -> Objects:
+        """The image of each face (N,)."""
+        return as_objects(self.rows.image_names())
+
+    @property
+    def columns(self) -> Columns:
+        """The columns by which faces can be grouped, as far as the manifest has them."""
+        return {name: as_objects(cells) for name, cells in self.rows.describing_columns().items()}
+
+    @property
+    def labels(self) -> list[str]:
+        """The expressions, after the merge."""
+        return merged_labels(self.model, self.merge)
+
+    @property
+    def later_columns(self) -> list[str]:
+        """The columns to group by that predictions will add."""
+        return ["ambiguous"] if has_ambiguous(self.model, self.merge) else []
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether a face has a label, or a target of an output of the model."""
+        targets = self.rows.target_values()
+        return self.rows.has_labels or not {*targets}.isdisjoint(self.model.outputs)
 
 
 @dataclass(frozen=True)
@@ -63,23 +101,21 @@ class Conditions:
             return rows.merge_labels(kept)
         return rows
 
-    def load(
-        self, checkpoint: str | None, rows: Manifest, network: str | RegionViT | None = None
-    ) -> Recognizer:
+    def open(
+        self, rows: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
+    ) -> Images:
         """Loads a model that can predict a manifest, and has its labels.
 
         `network` replaces what `checkpoint` names; see `commands.find_network`.
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
-        match_labels(model, rows, self.chosen_split, self.merge_for(model, rows))
-        return model
+        merge = self.merge_for(model, rows)
+        match_labels(model, rows, self.chosen_split, merge)
+        return Images(rows, model, merge)
 
-    def predict(self, model: Recognizer, rows: Manifest, checkpoint: str | None) -> EvaluatedFaces:
-        """Predicts a manifest; probabilities are merged as `merge_for` returns it.
-
-        `checkpoint` is the option that names the model.
-        """
-        faces = predict_manifest(model, rows, self.chosen_split, self.merge_for(model, rows))
+    def predict(self, images: Images, checkpoint: str | None) -> EvaluatedFaces:
+        """Predicts a manifest; `checkpoint` is the option that names the model."""
+        faces = predict_manifest(images.model, images.rows, self.chosen_split, images.merge)
         facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
@@ -98,34 +134,6 @@ class Conditions:
         if not self.merge or model.labels == list(rows.names):
             return None
         return self.merge
-
-
-class Images(NamedTuple):
-    """The faces of a manifest, and the model that will predict them."""
-
-    rows: Manifest
-    model: Recognizer
-
-    @property
-    def paths(self) -> Objects:
-        """The image of each face (N,)."""
-        return as_objects(self.rows.image_names())
-
-    @property
-    def columns(self) -> Columns:
-        """The columns by which faces can be grouped, as far as the manifest has them."""
-        return {name: as_objects(cells) for name, cells in self.rows.describing_columns().items()}
-
-    @property
-    def labels(self) -> list[str]:
-        """The expressions of the model."""
-        return self.model.labels
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether a face has a label, or a target of an output of the model."""
-        targets = self.rows.target_values()
-        return self.rows.has_labels or not {*targets}.isdisjoint(self.model.outputs)
 
 
 def open_faces(
@@ -159,7 +167,7 @@ def open_faces(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
     rows = conditions.read(data)
-    return Images(rows, conditions.load(checkpoint, rows, network))
+    return conditions.open(rows, checkpoint, network)
 
 
 def open_other(
@@ -172,7 +180,7 @@ def open_other(
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
-    return Images(faces.rows, conditions.load(against, faces.rows))
+    return conditions.open(faces.rows, against)
 
 
 def predict_faces(
@@ -180,7 +188,7 @@ def predict_faces(
 ) -> EvaluatedFaces:
     """Returns the faces of a table, or predicts the faces of a manifest."""
     if isinstance(faces, Images):
-        return conditions.predict(faces.model, faces.rows, checkpoint)
+        return conditions.predict(faces, checkpoint)
     return faces
 
 
@@ -211,7 +219,7 @@ def check_groups(
     """
     given = [*columns]
     if isinstance(faces, Images):
-        given += AFTERWARDS
+        given += faces.later_columns
     for name in names:
         if name not in given:
             raise _no_column(name, data, faces, columns)

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.inputs import Conditions, open_faces
+from fer_vit.evaluation.inputs import Conditions, Images, open_faces, predict_faces
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.store.folder import save_network
 
 TABLE = "path,status,face,label,confidence,p_sadness,p_anger\na.png,ok,0,sadness,0.75,0.75,0.25\n"
 
@@ -17,3 +21,31 @@ def test_a_split_is_for_manifests_also_if_it_is_the_default_one(tmp_path: Path) 
         with pytest.raises(FerVitError, match="split"):
             open_faces(table, None, None, Conditions(split=split))
     assert open_faces(table, None, None, Conditions()).paths == ["a.png"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "added"),
+    [
+        (Conditions(), {"ambiguous"}),
+        (Conditions(classes=EXPRESSIONS[1:]), set()),
+        (Conditions(merge=dict.fromkeys(EXPRESSIONS, "other") | {"happiness": "smile"}), set()),
+    ],
+)
+def test_labels_and_columns_are_known_before_a_manifest_is_predicted(
+    conditions: Conditions, added: set[str], drawn: Path, tmp_path: Path
+) -> None:
+    config = RegionViTConfig(
+        img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch"
+    )
+    level = [0.1] * (1 + len(EXPRESSIONS))  # for all faces, then for each label
+    net = build_model(config, EXPRESSIONS, thresholds={"90": level, "95": level}, prior=[1 / 8] * 8)
+    save_network(net, tmp_path / "model")
+    model = str(tmp_path / "model")
+
+    opened = open_faces(drawn / "faces.parquet", model, None, conditions)
+    assert isinstance(opened, Images)
+    known = {*opened.columns, *opened.later_columns}
+    predicted = predict_faces(opened, model, conditions)
+    assert predicted.labels == opened.labels
+    assert {*predicted.columns} == known
+    assert known - {*opened.columns} == added
