@@ -27,7 +27,8 @@ help:
 	@touch $@
 
 # A test file stays in one process: its fixtures are made once, and tests that mount or fork do not meet.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Compiled files are kept: tests start many processes, which read the package.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: .venv/installed
 	$(BIN)/ruff check .
