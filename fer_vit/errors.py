@@ -208,6 +208,15 @@ def describe_option(error: str) -> str:
 
     All types that the option may have are named. Other errors are returned unaltered.
     """
+    group = re.match(
+        r"""Parser key "(?P<name>[\w.]+)":\s+Unable to load config '(?P<value>.*?)'""", error
+    )
+    if group is not None:
+        name = group["name"]
+        return (
+            f"Expected `--{name}` to be a YAML file of settings, but got {short(group['value'])}. "
+            f"`--{name}.NAME VALUE` is one setting; `--help` lists them"
+        )
     pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)(?:Value|value): (?P<value>.*)'
     match = re.fullmatch(pattern, error, re.DOTALL)
     if match is None:

@@ -29,8 +29,10 @@ PACKAGE = Path(fer_vit.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "cli.py")
 TRANSLATED = r"`--[^`]*`|`?\bfer-vit [^`]*"
 """Options in backquotes, which become arguments; and commands, which stay."""
-OPTION = re.compile(r"--[a-z]|(?<!=)\b(model|data|trainer|checkpoint|network)\.[a-z_]+\b(?!\()")
-"""An option of the command line, or a setting of a config."""
+OPTION = re.compile(
+    r"--[a-z]|(?<!=)\b(model|data|trainer|checkpoint|network)\.(?!safetensors\b)[a-z_]+\b(?!\()"
+)
+"""An option of the command line, or a setting of a config, but not the file of a model."""
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\rb", "a\x9bb", "a\u202eb", "a\ud800b", "a\nb"])
@@ -67,6 +69,18 @@ def test_an_option_of_another_type_is_one_plain_line(kind: Any, word: str, expec
     assert text.startswith(f"Expected `--model.part` to be {expected}")
     assert text.endswith(f"but got {word}")
     assert describe_option("unrecognized arguments: --x") == "unrecognized arguments: --x"
+
+
+def test_a_value_of_a_group_of_options_is_one_plain_line() -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(RegionViTConfig, "part.box")
+    with pytest.raises(ArgumentError) as error:
+        parser.parse_args(["--part.box", "x.parquet"])
+    text = describe_option(str(error.value))
+    assert text.startswith("Expected `--part.box` to be a YAML file")
+    assert "x.parquet" in text
+    assert "--part.box.NAME" in text
+    assert "\n" not in text
 
 
 def constants(path: Path) -> list[str]:
