@@ -415,7 +415,7 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
     """
     notes = []
     for column in dict.fromkeys(columns):
-        if column == PATH:  # each photo or clip has a status
+        if column in (PATH, "status"):  # each photo or clip has a status, which states this
             continue
         cells = faces.columns[column]
         named = ~is_missing(cells)

@@ -237,9 +237,10 @@ def test_groups_without_any_face_are_named(tmp_path: Path) -> None:
     columns = {
         "condition": as_objects(["rest", "film", "rest", "film"]),
         "id": as_objects([None, "None", "cem", "ann"]),
+        "status": as_objects(["ok", "no face", "unreadable", "ok"]),
     }
     faces = replace(faces, columns=columns, probabilities=probabilities)
-    (faceless,) = describe_faceless(faces, ["condition", "id", "id"])
+    (faceless,) = describe_faceless(faces, ["condition", "id", "id", "status"])
     assert "`id`" in faceless
     assert "None, cem" in faceless
     assert "ann" not in faceless
