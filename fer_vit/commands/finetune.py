@@ -81,6 +81,9 @@ def finetune(
     check_beside(output, [photos])
     # the page is written last; other results may be from an interrupted run
     check_output(page, overwrite, EVALUATION_FILES)
+    model_files = find_format(model).files
+    if overwrite:
+        check_output(model, overwrite, model_files)
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
 
     align = settings.get("align")
@@ -99,7 +102,7 @@ def finetune(
     is_exported = not exported.exists() or exported.read_text("utf-8") == key
     if not (is_resumed and is_exported):
         # an existing model was trained on other faces
-        check_output(model, overwrite, find_format(model).files)
+        check_output(model, overwrite, model_files)
     if overwrite or not model.exists():
         options = {"data.manifest": str(manifest), "model.init": start}
         best = recipe.fit(output, logs, options, resume=not overwrite)

@@ -144,6 +144,19 @@ def test_the_model_of_finetune_predicts_its_classes(
     assert {"p_happiness", "p_stirred"} <= {*read_table(table).names}
 
 
+def test_finetune_replaces_no_other_file_and_ends_before_any_work(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    find_manifest = MagicMock()
+    monkeypatch.setattr(verb, "find_manifest", find_manifest)
+    notes = tmp_path / "model" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    assert "notes.txt" in fails(capsys, "finetune", photos, "--output", tmp_path, "--overwrite")
+    assert not find_manifest.called
+    assert notes.read_text() == "mine"
+
+
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {
         name: MagicMock() for name in ("prepare", "count_photos", "fit", "export", "evaluate_model")
