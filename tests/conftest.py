@@ -10,6 +10,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,9 @@ def forked() -> Iterator[None]:
     multiprocessing.set_start_method(before, force=True)
 
 
-@pytest.fixture(autouse=True)
-def environment() -> Iterator[None]:
-    """Takes back what a test leaves in the environment:
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """Takes back what this block changes in the environment:
     Lightning's LOCAL_RANK would make later processes wait.
     """
     before = dict(os.environ)
@@ -160,6 +161,20 @@ def environment() -> Iterator[None]:
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_file() -> Iterator[None]:
+    """The environment that a file of tests and its shared fixtures may change."""
+    with environment_kept():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """The environment that a test may change."""
+    with environment_kept():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
