@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Dialog, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Error, Locator, Page, expect, sync_playwright
 
 from tests.helpers.marks import slow
-from tests.helpers.processes import PATIENCE
+from tests.helpers.processes import PATIENCE, wait_until
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 """Programs with the engine of Chromium, the fastest first: the shell draws no window around a page,
@@ -44,6 +44,16 @@ class Tab:
         self._wrong.append("a dialog was opened")
         dialog.dismiss()  # no other page would open
 
+    def _forget_history(self) -> bool:
+        """Empties the history; returns False in the moment in which Chromium exchanges pages."""
+        try:
+            self._devtools.send("Page.resetNavigationHistory")
+        except Error as error:
+            if "Not attached to an active page" not in str(error):
+                raise
+            return False
+        return True
+
     def open(
         self, address: str, width: int = 1280, scheme: Scheme = "light"
     ) -> tuple[Page, list[str]]:
@@ -52,7 +62,7 @@ class Tab:
         """
         # Nothing is left of the page before.
         self.page.goto("about:blank")
-        self._devtools.send("Page.resetNavigationHistory")
+        wait_until(self._forget_history)
         self._wrong = []
 
         self.page.set_viewport_size({"width": width, "height": 800})
