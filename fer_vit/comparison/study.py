@@ -24,6 +24,7 @@ from fer_vit.comparison.kinds import (
 )
 from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluation.checks import find_moments
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_faceless, describe_groups
 from fer_vit.faces import READ_STATUSES
@@ -187,9 +188,9 @@ def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
 
     These may be other people, whose faces then count as the person's.
     """
-    frames = measured.columns.get("frame", np.full(len(measured.paths), None))
+    moments = find_moments(measured.columns)
     persons = measured.columns[person]
-    counts = Counter(zip(measured.paths, frames, persons, strict=True))
+    counts = Counter(zip(measured.paths, moments, persons, strict=True))
     several = [path for (path, _, _), count in counts.items() if count > 1]
     if not several:
         return []

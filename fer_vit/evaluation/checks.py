@@ -16,6 +16,7 @@ from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table
 
 MAX_FALL = 1.0  # seconds by which times may fall from a frame to the next
+MOMENT_COLUMNS = ("frame", "seconds")  # of videos; photos have neither
 CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # what durations are computed from
 
 
@@ -55,7 +56,8 @@ def check_rows(typed: TypedTable, videos: bool) -> None:
 
 
 def _refuse_frames(typed: TypedTable) -> None:
-    if not np.isnan(typed.numbers.get("frame", np.nan)).all():
+    moments = [typed.numbers.get(name, np.nan) for name in MOMENT_COLUMNS]
+    if any(np.isfinite(moment).any() for moment in moments):
         raise TableError(
             f"{typed.table.path} has frames of videos, but `evaluate` needs photos. "
             "Predict photos only."
@@ -197,6 +199,14 @@ def order_rows(typed: TypedTable) -> IntArray:
             f"{typed.table.earlier_row_name(first)}. Delete the rows that are there twice."
         )
     return order
+
+
+def find_moments(columns: Columns) -> NDArray[np.object_]:
+    """Returns what orders the rows (N,) of a video: the frame, or else seconds; None in a photo."""
+    for name in MOMENT_COLUMNS:
+        if name in columns:
+            return columns[name]
+    return as_objects([None] * len(columns[PATH]))
 
 
 def check_times(typed: TypedTable, order: IntArray) -> None:

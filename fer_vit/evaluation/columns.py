@@ -59,7 +59,7 @@ def find_labels(table: Table) -> list[str]:
 
 def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
     """Returns which candidates are expressions."""
-    known = {*EXPRESSIONS, *SYNONYMS} | _labels_in(table)
+    known = {*EXPRESSIONS, *SYNONYMS} | _labels_in(table, candidates)
     for name in table.names:
         if name.startswith(SMOOTHED):
             known.add(name.removeprefix(SMOOTHED))
@@ -75,12 +75,12 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
     return [label for label in candidates if label in sure or _occurs(table, label, mark)]
 
 
-def _labels_in(table: Table) -> set[str]:
-    """Returns the labels that faces have."""
+def _labels_in(table: Table, candidates: Sequence[str]) -> set[str]:
+    """Returns the labels that faces have, spelled like the candidates."""
     labels: set[str] = set()
     for column in ("label", SMOOTHED_LABEL):
         if column in table.names:
-            names, _ = read_names(table[column])
+            names, _ = read_names(table[column], candidates)
             labels.update(name for name in names if name is not None)
     return labels
 

@@ -99,7 +99,7 @@ def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
     outputs = [name for name in table.names if is_output(name)]
     has_labels = "label" in table.names or not outputs
     needed = ["label"] if has_labels else []
-    columns, notes = _read_joinable(labels, *needed)
+    columns, notes = _read_joinable(labels, *needed, labels=faces.labels)
 
     targets = None
     if has_labels:
@@ -226,10 +226,13 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
     return Joined(added, tuple(notes))
 
 
-def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
+def _read_joinable(
+    path: Path, *needed: str, labels: Sequence[str] = ()
+) -> tuple[Columns, list[str]]:
     """Reads a table with one row for each image, and notes about it.
 
-    Raises FerVitError when a needed column is missing or has an empty cell.
+    `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
+    needed column is missing or has an empty cell.
     """
     table = read_table(path)
     table.require(PATH, *needed)
@@ -241,7 +244,8 @@ def _read_joinable(path: Path, *needed: str) -> tuple[Columns, list[str]]:
         if name == PATH:
             columns[name] = read_paths(table[name])
         else:
-            columns[name], words = read_names(table[name])
+            known = labels if name == "label" else ()
+            columns[name], words = read_names(table[name], known)
             notes += table.missing(name, words)
     for name in (PATH, *needed):
         empty = is_missing(columns[name])

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.checks import TypedTable, check_rows, check_times, order_rows
+from fer_vit.evaluation.checks import (
+    TypedTable,
+    check_rows,
+    check_times,
+    find_moments,
+    order_rows,
+)
 from fer_vit.evaluation.columns import SUM_TOLERANCE, column_types, find_labels, is_feature
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
@@ -99,7 +105,7 @@ def _as_types(table: Table) -> tuple[TypedTable, list[str]]:
     number_names = [name for name in table.names if types.get(name) in (int, float)]
     mark = table.decimal_mark(number_names)
     numbers = {name: _read_column(table, name, types[name], mark) for name in number_names}
-    columns, word_notes = _read_others(table, types, numbers)
+    columns, word_notes = _read_others(table, types, numbers, labels)
     typed = TypedTable(
         table=table,
         labels=labels,
@@ -139,10 +145,8 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     Such a face is often none, and a mean over both would count it as much as the certain one.
     Frames of videos stay.
     """
-    unknown = as_objects([None] * len(faces.paths))
-    frames = faces.columns.get("frame", unknown)
     uncertain = find_uncertain(faces.columns)
-    photos = np.array([frame is None for frame in frames], bool)
+    photos = is_missing(find_moments(faces.columns))
     certain = set(faces.paths[faces.predicted & ~uncertain])
     with_certain = np.array([path in certain for path in faces.paths], bool)
     dropped = uncertain & photos & with_certain
@@ -192,7 +196,7 @@ def _bad_cell(table: Table, name: str, error: BadCellError) -> FerVitError:
 
 
 def _read_others(
-    table: Table, types: Mapping[str, type], numbers: Mapping[str, Array]
+    table: Table, types: Mapping[str, type], numbers: Mapping[str, Array], labels: Sequence[str]
 ) -> tuple[Columns, list[str]]:
     """Returns columns but probabilities and features, and notes about words for missing values."""
     columns: Columns = {}
@@ -208,6 +212,8 @@ def _read_others(
                 columns[name] = read_truth(table[name])
             except BadCellError as error:
                 raise _bad_cell(table, name, error) from error
+        elif name in ("label", SMOOTHED_LABEL):
+            columns[name], _ = read_names(table[name], labels)
         else:
             columns[name], words = read_names(table[name])
             if name not in types:
@@ -255,18 +261,34 @@ def _describe_rows(
                 f"{path.name}: {unlabelled.sum():,} of {in_clip.sum():,} faces in videos are below "
                 f"`--min_confidence`: they have no `{SMOOTHED_LABEL}`, and count in no duration."
             )
-    if "label" in columns and predicted.any():
-        chosen = np.full(len(predicted), np.nan)  # the probability of the label
-        for index, label in enumerate(labels):
-            with_label = columns["label"] == label
-            chosen[with_label] = probabilities[with_label, index]
-        with np.errstate(invalid="ignore"):  # rows without a face or label
-            less_probable = chosen < probabilities.max(1) - SUM_TOLERANCE
-        if less_probable.any():
-            notes.append(
-                f"{path.name}: in {less_probable.sum():,} of {predicted.sum():,} rows `label` is "
-                "not the most probable expression. Labels of people need another column."
-            )
+    if "label" in columns:
+        notes += _describe_labels(path, columns["label"], probabilities, labels)
+    return notes
+
+
+def _describe_labels(
+    path: Path, cells: NDArray[np.object_], probabilities: Array, labels: Sequence[str]
+) -> list[str]:
+    """Returns lines about faces whose cell of `label` (N,) is empty, or not the most probable."""
+    notes = []
+    predicted = np.isfinite(probabilities[:, 0])
+    unlabelled = predicted & is_missing(cells)
+    if unlabelled.any():
+        notes.append(
+            f"{path.name}: {unlabelled.sum():,} of {predicted.sum():,} faces have no `label`: they "
+            "count in no share of `compare`."
+        )
+    chosen = np.full(len(predicted), np.nan)  # the probability of the label
+    for index, label in enumerate(labels):
+        with_label = cells == label
+        chosen[with_label] = probabilities[with_label, index]
+    with np.errstate(invalid="ignore"):  # rows without a face or label
+        less_probable = chosen < probabilities.max(1) - SUM_TOLERANCE
+    if less_probable.any():
+        notes.append(
+            f"{path.name}: in {less_probable.sum():,} of {predicted.sum():,} rows `label` is "
+            "not the most probable expression. Labels of people need another column."
+        )
     return notes
 
 

@@ -7,7 +7,7 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from unicodedata import combining, normalize
 
@@ -42,8 +42,8 @@ The pattern is one for Python's `re` and for Arrow.
 _MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
-# a whole number as pandas writes it beside missing values
-WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d*)\.0+")
+# a whole number as pandas writes it beside missing values; but 1.000 may be a thousand
+WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
 TRUTH = {
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
@@ -120,13 +120,18 @@ def encode_cells(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
     return [*distinct, None], np.asarray(array.indices.fill_null(len(distinct)), np.int64)
 
 
-def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str]]:
+def read_names(
+    cells: pa.ChunkedArray, known: Iterable[str] = ()
+) -> tuple[NDArray[np.object_], Counter[str]]:
     """Returns a column as names (N,): trimmed, accents composed, `1.0` as `1`, None where missing.
 
-    Also returns how often each word for a missing value occurs; empty cells are not counted.
+    A cell with one of the names in `known` becomes this name in its spelling there, also if it
+    looks like a number or a missing value. Also returns how often each word for a missing value
+    occurs; empty cells are not counted.
     """
     distinct, index = encode_cells(cells)
     counts = np.bincount(index, minlength=len(distinct))
+    known_names = {normalize("NFC", name).strip(SPACES): name for name in known}
     names: list[str | None] = []
     words: Counter[str] = Counter()
     for cell, count in zip(distinct, counts.tolist(), strict=True):
@@ -134,9 +139,12 @@ def read_names(cells: pa.ChunkedArray) -> tuple[NDArray[np.object_], Counter[str
             names.append(None)
             continue
         name = normalize("NFC", cell).strip(SPACES)
-        if _MISSING_CELL.fullmatch(name):
-            if name:
-                words[name] += count
+        if not name:
+            names.append(None)
+        elif name in known_names:
+            names.append(known_names[name])
+        elif _MISSING_CELL.fullmatch(name):
+            words[name] += count
             names.append(None)
         elif WHOLE_NUMBER.fullmatch(name):
             names.append(name.partition(".")[0])
@@ -329,7 +337,7 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
     """Returns groups of names that a reader takes for one, such as `P-01`, `p1` and `P_1`.
 
-    They differ in case, accents, width, spaces, punctuation or leading zeros.
+    They differ in case, accents, width, spaces, punctuation, leading zeros or a fraction of zeros.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in names:
@@ -340,11 +348,15 @@ def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
 # Words, whole numbers, fractions, a sign at the start, and symbols that are no separators.
 _PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
 
+_ZERO_FRACTION = re.compile("[.,]0+")
+
 
 def _skeleton(name: str) -> tuple[str, ...]:
     letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
     parts = []
     for part in _PARTS.findall(letters.casefold()):
+        if _ZERO_FRACTION.fullmatch(part):
+            continue
         if part.isdigit():
             part = part.lstrip("0") or "0"
         parts.append(part)

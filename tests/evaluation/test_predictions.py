@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import openpyxl
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.errors import FerVitError
+from fer_vit.comparison.study import note_several
+from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.columns import find_labels
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import (
     find_uncertain,
     leave_out_uncertain,
@@ -290,6 +293,18 @@ def test_expressions_with_other_names(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["NA", "None", "null", "-", "?", "1.0", "de\u0301gou\u0302t"])
+def test_an_expression_may_have_any_name(name: str, tmp_path: Path) -> None:
+    shares = {f"p_{name}": 0.75, "p_calm": 0.25}
+    row = {"path": "a.png", "face": 0, "label": name, "confidence": 0.75} | shares
+    faces = read_predictions(write(tmp_path / "t.csv", [row]))
+    assert faces.labels == [name, "calm"]
+    assert faces.columns["label"].tolist() == [name]
+
+    truth = write(tmp_path / "truth.csv", [{"path": "a.png", "label": normalize("NFC", name)}])
+    assert add_labels(faces, truth, "val").correct.tolist() == [True]
+
+
 def test_rows_without_a_face_are_counted(tmp_path: Path) -> None:
     empty = dict.fromkeys(("face", "confidence", "p_happiness", "p_anger"))
     rows = [photo("a.png", status="ok")]
@@ -407,6 +422,29 @@ def test_uncertain_faces_of_videos_and_old_tables_stay(tmp_path: Path) -> None:
     assert leave_out_uncertain(faces) is faces
     old = read_predictions(write(tmp_path / "old.csv", rows_of()), videos=True)
     assert leave_out_uncertain(old) is old
+
+
+def without_frame_numbers(rows: list[Row]) -> list[Row]:
+    """Rows of videos, of which seconds are the only column of time."""
+    left = {"frame", "label_smoothed", *(f"smoothed_{name}" for name in LABELS)}
+    return [{name: cell for name, cell in row.items() if name not in left} for row in rows]
+
+
+def test_frames_of_videos_are_known_by_their_seconds_as_well(tmp_path: Path) -> None:
+    rows = without_frame_numbers(rows_of())
+    rows = [row | {"score": 0.75 if row["seconds"] else 0.9} for row in rows]
+    table = write(tmp_path / "clips.csv", rows)
+    faces = read_predictions(table, videos=True)
+    assert leave_out_uncertain(faces) is faces
+    assert note_several(faces, "subject") == []
+    with pytest.raises(TableError, match="frames of videos"):
+        read_predictions(table)
+
+
+def test_faces_without_a_label_are_counted(tmp_path: Path) -> None:
+    rows = [photo(f"{index}.png", label=label) for index, label in enumerate(["happiness", "NA"])]
+    (note,) = read_predictions(write(tmp_path / "t.csv", rows)).notes
+    assert "1 of 2 faces have no `label`" in note
 
 
 def test_a_column_of_zeros_is_no_expression(tmp_path: Path) -> None:

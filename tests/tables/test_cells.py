@@ -53,6 +53,14 @@ def test_words_that_are_names_stay() -> None:
     assert read_names(column(*NAMES))[0].tolist() == NAMES
 
 
+def test_known_names_are_read_as_they_are_spelled() -> None:
+    known = ["NA", "-", "1.0", "de\u0301gou\u0302t", " calm"]
+    cells = column("NA ", "-", "1.0", "d\u00e9go\u00fbt", "calm", "na", "2.0", "", None)
+    names, words = read_names(cells, known)
+    assert names.tolist() == [*known, None, "2", None, None]
+    assert words == {"na": 1}
+
+
 def test_a_path_may_be_any_word() -> None:
     paths = ["NA", "-", "None", " a.png", " ", "", None]
     assert read_paths(column(*paths)).tolist() == [*paths[:4], None, None, None]
@@ -63,6 +71,8 @@ def test_a_path_may_be_any_word() -> None:
     [
         (["1", "1.0", "1.00", "-2.0"], ["1", "1", "1", "-2"]),
         (["01", "007.0", "1.5", "0.0"], ["01", "007.0", "1.5", "0"]),
+        (["1", "1.000", "-20.000"], ["1", "1.000", "-20.000"]),  # thousands in half of Europe
+        (["0.000", "1.0000", "1234.000"], ["0", "1", "1234"]),
         ([1.0, 2.0, None], ["1", "2", None]),
         ([1.5, math.nan], ["1.5", None]),
         ([1, 2], ["1", "2"]),
@@ -198,7 +208,7 @@ SIMILAR = [
     ["rest", "Rest", "REST", "rest."],
     ["re st", "re  st", "re\u00a0st", "re-st", "Re_St"],
     ["film", "\uff46ilm"],
-    ["1", "01"],
+    ["1", "01", "1.000", "1,0"],
     ["S1", "s01", "S-1", "S_001", "s 1"],
     ["r\u00e9sum\u00e9", "resume"],
     ["1.5", "01.5"],
