@@ -20,6 +20,7 @@ from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.computed import pose_source
+from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
@@ -212,3 +213,18 @@ def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None
             assert row[f"smoothed_{column}"] == face.smoothed_outputs[column]
             assert row[f"smoothed_{column}"] == pytest.approx(face.outputs[column], abs=0.5)
     assert is_owned("smoothed_move_jawOpen", model.labels)
+
+
+@pytest.mark.parametrize("second", ["people", "intervals"])
+def test_chosen_columns_of_a_folder_exclude_the_tables_that_are_made_from_it(
+    second: str, tmp_path: Path
+) -> None:
+    clip = tmp_path / "clip.mp4"
+    chosen = Outputs(tmp_path / "tables", overwrite=False, heads=("expression",))
+    check_outputs(chosen, [clip], [clip])
+    beside = {second: tmp_path / "second.csv"}
+    check_outputs(chosen._replace(table=tmp_path / "table.csv", **beside), [clip], [clip])
+    check_outputs(chosen._replace(heads=(), **beside), [clip], [clip])
+    with pytest.raises(FerVitError, match="--outputs"):
+        check_outputs(chosen._replace(**beside), [clip], [clip])
+    assert [*tmp_path.iterdir()] == []
