@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,8 @@ from fer_vit.wording import counted, format_counts, list_names
 MAX_NAME_LENGTH = 200  # characters of the name of a group or person
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 """A number as spreadsheets and R write long ones: its last digits may be lost."""
+EXCEL_DIGITS = 15  # of a number; spreadsheets store zeros instead of further ones
+LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
 def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFaces:
@@ -435,14 +437,17 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
     return notes
 
 
-def _check_names(column: str, names: Iterable[str]) -> None:
+def _check_names(column: str, names: Collection[str]) -> None:
+    last_digits = [match[1] for match in map(LONG_NUMBER.fullmatch, names) if match]
+    all_zeros = not "".join(last_digits).strip("0")
     for name in names:
         if len(name) > MAX_NAME_LENGTH:
             raise FerVitError(
                 f"Expected names of at most {MAX_NAME_LENGTH} characters in `{column}`, but got "
                 f"{len(name):,}: {printable(short(name))}. Is it the right column?"
             )
-        if SHORTENED.fullmatch(name):
+        is_rounded = all_zeros and LONG_NUMBER.fullmatch(name)
+        if SHORTENED.fullmatch(name) or is_rounded:
             raise FerVitError(
                 f"Expected names in `{column}`, but got {name}, a number that a spreadsheet or R "
                 "has shortened. Make the column text, enter the names again and save it."

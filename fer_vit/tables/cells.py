@@ -85,12 +85,17 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns a cell as text: whole numbers without fraction, days without time; NaN as None."""
+    """Returns a cell as text: whole numbers without fraction, days without time; NaN as None.
+
+    A number of which a float has lost digits becomes one like 2.02e+17, which is no name.
+    """
     if cell is None:
         return None
     if isinstance(cell, float):
         if math.isnan(cell):
             return None
+        if math.isfinite(cell) and abs(cell) > MAX_EXACT_INTEGER:
+            return f"{cell:.16e}"
         return str(int(cell)) if cell.is_integer() else repr(cell)
     if isinstance(cell, datetime.datetime):
         midnight = cell.time() == datetime.time()

@@ -222,12 +222,19 @@ def test_groups_are_described(tmp_path: Path) -> None:
         ("2,02E+11", "shortened"),
         ("2.025e+14", "shortened"),  # R and pandas
         ("1e+05", "shortened"),
+        ("20240101120000000", "shortened"),  # Excel, in a column of numbers
         ("x" * 10**6, "1,000,000"),
     ):
         columns["id"] = as_objects([name] * 5)
         with pytest.raises(FerVitError, match=words) as error:
             describe_groups(faces, ["id"])
         assert len(str(error.value)) < 300
+
+
+def test_long_numbers_with_different_last_digits_are_names(tmp_path: Path) -> None:
+    faces = predictions(tmp_path, *(f"{index}.png" for index in range(3)))
+    names = ["20240101120000000", "20240101120000001", "000"]
+    assert describe_groups(replace(faces, columns={"id": as_objects(names)}), ["id"]) == []
 
 
 def test_groups_without_any_face_are_named(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_path_may_be_any_word() -> None:
         ([b"a"], ["a"]),
         (["ge\u0301ne", "g\xe9ne "], ["g\xe9ne", "g\xe9ne"]),
         ([float(2**52)], [str(2**52)]),
+        ([2.0**60], ["1.1529215046068470e+18"]),  # more digits than a float has
         ([[1]], ["[1]"]),
         ([{"a": 1}], ["{'a': 1}"]),
     ],
