@@ -225,6 +225,6 @@ def test_chosen_columns_of_a_folder_exclude_the_tables_that_are_made_from_it(
     beside = {second: tmp_path / "second.csv"}
     check_outputs(chosen._replace(table=tmp_path / "table.csv", **beside), [clip], [clip])
     check_outputs(chosen._replace(heads=(), **beside), [clip], [clip])
-    with pytest.raises(FerVitError, match="--outputs"):
+    with pytest.raises(FerVitError, match="`outputs`"):
         check_outputs(chosen._replace(**beside), [clip], [clip])
     assert [*tmp_path.iterdir()] == []
