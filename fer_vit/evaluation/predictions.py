@@ -78,6 +78,7 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
 
     # what was assumed and left out
     notes += _describe_rows(path, columns, probabilities, typed.labels)
+    notes += _describe_copies(path, columns, probabilities)
     uncertain = find_uncertain(columns)
     if uncertain.any():
         notes.append(f"{uncertain.sum():,} of {predicted.sum():,} faces are uncertain.")
@@ -290,6 +291,43 @@ def _describe_labels(
             "not the most probable expression. Labels of people need another column."
         )
     return notes
+
+
+def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list[str]:
+    """Returns a line if photos or clips of one file name have equal rows under several paths.
+
+    They are one file twice, such as `a.png` and `/data/a.png` in tables that were joined. Rows are
+    in order. A file without any face is not compared.
+    """
+    predicted = np.isfinite(probabilities[:, 0])
+    if not predicted.any():
+        return []
+    path_of_row = columns[PATH][predicted]
+    starts = np.flatnonzero(path_of_row[1:] != path_of_row[:-1]) + 1  # of all paths but the first
+    paths = path_of_row[[0, *starts]].tolist()
+    file_names = [normal_path(name).rpartition("/")[2].casefold() for name in paths]
+    occurrences = Counter(file_names)
+    values = [columns[name][predicted] for name in BOX if name in columns]
+    cells = np.column_stack([find_moments(columns)[predicted], *values]).astype(float)
+    rows = np.column_stack([probabilities[predicted], cells])
+    rows_of_paths = np.split(rows, starts)
+
+    first: dict[tuple[str, bytes], str] = {}  # the first path of equal rows
+    copies = []
+    for name, file_name, part in zip(paths, file_names, rows_of_paths, strict=True):
+        if occurrences[file_name] == 1:
+            continue
+        original = first.setdefault((file_name, part.tobytes()), name)
+        if original != name:
+            copies.append((original, name))
+    if not copies:
+        return []
+    original, name = copies[0]
+    return [
+        f"{path.name}: {len(copies):,} photos or clips have the same rows as one of the same file "
+        f"name in another folder, for example {printable(short(name))} and "
+        f"{printable(short(original))}. If they are one file, delete its second rows."
+    ]
 
 
 def cut_face(table: Columns, row: int) -> Image:

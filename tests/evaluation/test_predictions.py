@@ -441,6 +441,26 @@ def test_frames_of_videos_are_known_by_their_seconds_as_well(tmp_path: Path) -> 
         read_predictions(table)
 
 
+@pytest.mark.parametrize("spell", ["/data/{}", "D:\\Data\\{}", "V/{}"])
+def test_equal_rows_of_a_file_under_two_paths_are_counted(spell: str, tmp_path: Path) -> None:
+    rows = rows_of()
+    copies = [row | {"path": spell.format(row["path"])} for row in rows]
+    (note,) = read_predictions(write(tmp_path / "t.csv", rows + copies), videos=True).notes
+    assert "2 photos or clips have the same rows" in note
+
+    # files without any face
+    empty = dict.fromkeys(("frame", "seconds", "track", "face", "confidence"))
+    empty |= {name: None for name in rows[0] if name.startswith(("p_", "smoothed_", "label"))}
+    faceless = [rows[0] | empty, copies[0] | empty]
+    (note,) = read_predictions(write(tmp_path / "t.csv", faceless)).notes
+    assert "2 of 2 rows have no face" in note
+
+    # another file of the same name
+    copies[0] |= {"p_neutral": 0.8, "p_happiness": 0.13}
+    copies[-1] |= {"frame": 9, "seconds": 9 / 5}
+    assert read_predictions(write(tmp_path / "t.csv", rows + copies), videos=True).notes == ()
+
+
 def test_faces_without_a_label_are_counted(tmp_path: Path) -> None:
     rows = [photo(f"{index}.png", label=label) for index, label in enumerate(["happiness", "NA"])]
     (note,) = read_predictions(write(tmp_path / "t.csv", rows)).notes
