@@ -354,10 +354,13 @@ def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
 _PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
 
 _ZERO_FRACTION = re.compile("[.,]0+")
+_DASHES = re.compile("[\u2010-\u2015\u2212]")
+_QUOTES = re.compile("[\u2018-\u201f]")
 
 
 def _skeleton(name: str) -> tuple[str, ...]:
     letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
+    letters = _QUOTES.sub("'", _DASHES.sub("-", letters))
     parts = []
     for part in _PARTS.findall(letters.casefold()):
         if _ZERO_FRACTION.fullmatch(part):
