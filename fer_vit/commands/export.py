@@ -64,7 +64,7 @@ def export(
         fer-vit export model.pt2 --checkpoint a.ckpt --checkpoint b.ckpt --checkpoint c.ckpt
 
     Args:
-        output: The path to write; its name selects the format. {FORMATS}.
+        output: The path to write. Its name selects one of these formats: {FORMATS}.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Default: the model that `fer-vit models` marks.
             Repeated: the weights are averaged, for models of one configuration and the same initial
