@@ -438,6 +438,7 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
 
 
 def _check_names(column: str, names: Collection[str]) -> None:
+    """Raises FerVitError for a name that is too long, or a number that lost its last digits."""
     last_digits = [match[1] for match in map(LONG_NUMBER.fullmatch, names) if match]
     all_zeros = not "".join(last_digits).strip("0")
     for name in names:
@@ -446,9 +447,13 @@ def _check_names(column: str, names: Collection[str]) -> None:
                 f"Expected names of at most {MAX_NAME_LENGTH} characters in `{column}`, but got "
                 f"{len(name):,}: {printable(short(name))}. Is it the right column?"
             )
-        is_rounded = all_zeros and LONG_NUMBER.fullmatch(name)
-        if SHORTENED.fullmatch(name) or is_rounded:
+        shortened = (
+            f"Expected names in `{column}`, but got {name}, a number that a spreadsheet or R "
+            "has shortened. Make the column text, enter the names again and save it."
+        )
+        if SHORTENED.fullmatch(name):
+            raise FerVitError(shortened)
+        if all_zeros and LONG_NUMBER.fullmatch(name):
             raise FerVitError(
-                f"Expected names in `{column}`, but got {name}, a number that a spreadsheet or R "
-                "has shortened. Make the column text, enter the names again and save it."
+                f"{shortened} If the zeros are right, write a letter before the names."
             )
