@@ -351,6 +351,31 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def browser_process() -> Iterator[Any]:
+    """Chromium, which all files of a process share, and Playwright's event loop."""
+    import asyncio
+
+    from tests.helpers.browser import chromium, running
+
+    with chromium() as browser:
+        loop = asyncio.get_running_loop()
+        with running(None):
+            yield browser, loop
+
+
+@pytest.fixture(scope="module")
+def tab(browser_process: Any) -> Iterator[Any]:
+    """A tab of a real browser, which has seen no page of another file."""
+    from tests.helpers.browser import Tab, running
+
+    browser, loop = browser_process
+    with running(loop):
+        tab = Tab(browser)
+        yield tab
+        tab.page.context.close()
+
+
 @pytest.fixture
 def printed() -> Iterator[None]:
     """Prints what functions log, as commands do."""

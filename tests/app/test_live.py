@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
 from fer_vit.predict.live import ClassifiedFrame
-from tests.helpers.browser import chromium
+from tests.helpers.browser import Tab
 from tests.helpers.faces import make_faces
 
 PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
@@ -86,30 +86,29 @@ def test_a_viewer_stops_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_live_in_a_browser() -> None:
+def test_the_page_of_live_in_a_browser(tab: Tab) -> None:
     page = LivePage("live.csv")
     sock, address = listen(["127.0.0.1"], 0)
-    with chromium() as tab:
-        with sock, serving(create_app(page), sock):
-            viewer, wrong = tab.open(address)
-            assert viewer.inner_text("p").startswith("Waiting")
-            page.show(seen(50, 2))
-            viewer.get_by_text("0.0 frames/s").wait_for()
-            viewer.get_by_text("Recording to live.csv").wait_for()
-            texts = viewer.locator("tr").all_inner_texts()
-            assert [text.split() for text in texts] == [
-                ["<b>happiness</b>", "90%"],
-                ["neutral", "10%"],
-            ] * 2
-            assert viewer.locator("caption").all_inner_texts() == ["Person 1", "Person 2"]
-            for bar in viewer.locator("td i").all():
-                assert bar.evaluate("bar => bar.offsetWidth * bar.offsetHeight") > 0
-                assert "gradient" in bar.evaluate("bar => getComputedStyle(bar).backgroundImage")
-            assert wrong == []
-            viewer.get_by_role("button", name="Stop").click()
-            viewer.get_by_text("Stopped.").wait_for()
-            assert page.stopped
-            assert requests.get(f"{address}/live/newest").json()["stopped"]
-            again, _ = tab.open(address)
-            again.get_by_text("Stopped.").wait_for()
-        assert again.get_by_text("Stopped.").is_visible()  # also when the server has ended
+    with sock, serving(create_app(page), sock):
+        viewer, wrong = tab.open(address)
+        assert viewer.inner_text("p").startswith("Waiting")
+        page.show(seen(50, 2))
+        viewer.get_by_text("0.0 frames/s").wait_for()
+        viewer.get_by_text("Recording to live.csv").wait_for()
+        texts = viewer.locator("tr").all_inner_texts()
+        assert [text.split() for text in texts] == [
+            ["<b>happiness</b>", "90%"],
+            ["neutral", "10%"],
+        ] * 2
+        assert viewer.locator("caption").all_inner_texts() == ["Person 1", "Person 2"]
+        for bar in viewer.locator("td i").all():
+            assert bar.evaluate("bar => bar.offsetWidth * bar.offsetHeight") > 0
+            assert "gradient" in bar.evaluate("bar => getComputedStyle(bar).backgroundImage")
+        assert wrong == []
+        viewer.get_by_role("button", name="Stop").click()
+        viewer.get_by_text("Stopped.").wait_for()
+        assert page.stopped
+        assert requests.get(f"{address}/live/newest").json()["stopped"]
+        again, _ = tab.open(address)
+        again.get_by_text("Stopped.").wait_for()
+    assert again.get_by_text("Stopped.").is_visible()  # also when the server has ended

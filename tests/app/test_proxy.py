@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 from fer_vit.app.guard import public_address
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import create_app, listen, serving
-from tests.helpers.browser import chromium
+from tests.helpers.browser import Tab
 from tests.helpers.processes import PATIENCE
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
@@ -78,16 +78,15 @@ def test_the_api_below_a_path(public: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_below_a_path(public: str) -> None:
-    with chromium() as tab:
-        page, wrong = tab.open(public)
-        assert page.evaluate("getComputedStyle(document.querySelector('.drop')).borderRadius") == (
-            "12px"
-        )
-        expect(page.locator("select[name=model] option")).to_have_count(2)
-        page.locator("input[type=file]").set_input_files(
-            {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
-        )
-        page.get_by_role("button", name="Show expressions").click()
-        expect(page.frame_locator("iframe").get_by_text("Report")).to_be_visible()
-        assert wrong == []
+def test_the_page_below_a_path(public: str, tab: Tab) -> None:
+    page, wrong = tab.open(public)
+    assert page.evaluate("getComputedStyle(document.querySelector('.drop')).borderRadius") == (
+        "12px"
+    )
+    expect(page.locator("select[name=model] option")).to_have_count(2)
+    page.locator("input[type=file]").set_input_files(
+        {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"x"}
+    )
+    page.get_by_role("button", name="Show expressions").click()
+    expect(page.frame_locator("iframe").get_by_text("Report")).to_be_visible()
+    assert wrong == []

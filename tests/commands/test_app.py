@@ -19,10 +19,11 @@ from skimage.data import astronaut
 
 from fer_vit.app.tasks import REMEDIES
 from fer_vit.face.image import UNREADABLE
-from tests.helpers.browser import chromium
+from tests.helpers.browser import Tab, chromium
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
 
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 BROWSER_PATIENCE = 1000 * PATIENCE  # milliseconds
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -87,8 +88,8 @@ def test_the_clients_of_the_documentation(
 @pytest.mark.slow
 def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
     Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
-    with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as tab:
-        page, wrong = tab.open(server.address)
+    with chromium(*CAMERA) as browser:
+        page, wrong = Tab(browser).open(server.address)
         page.on(
             "request",
             lambda request: (

@@ -18,7 +18,6 @@ from tests.helpers.browser import (
     Scheme,
     Tab,
     assert_accessible,
-    chromium,
     loaded,
 )
 
@@ -81,12 +80,6 @@ def write(
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("page"), CONFUSION, LABELS, cards=CARDS, left_out=1234)
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    with chromium() as tab:
-        yield tab
 
 
 @pytest.fixture

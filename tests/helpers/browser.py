@@ -1,5 +1,6 @@
 """A real browser, and pages that must not go wrong in it."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,8 +73,20 @@ class Tab:
 
 
 @contextmanager
-def chromium(*args: str) -> Iterator[Tab]:
-    """Yields a tab of Chromium, or skips the test where there is none."""
+def running(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+    """Marks an event loop as the one that runs, or none.
+
+    Playwright marks its own as long as a browser is open: nobody else could run one.
+    """
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(loop)
+    yield
+    asyncio._set_running_loop(before)
+
+
+@contextmanager
+def chromium(*args: str) -> Iterator[Browser]:
+    """Starts Chromium, or skips the test where there is none."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         pytest.skip("no browser is here: install chromium")
@@ -82,7 +95,7 @@ def chromium(*args: str) -> Iterator[Tab]:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", *args], timeout=1000 * PATIENCE
         )
-        yield Tab(browser)
+        yield browser
         browser.close()
 
 
