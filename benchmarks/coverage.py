@@ -31,7 +31,8 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import MOVEMENTS
 from fer_vit.measures import measure
-from fer_vit.report.table import Interval, markdown
+from fer_vit.report.estimate import Estimate
+from fer_vit.report.table import markdown
 
 ALPHA = 0.05
 LABELS = ("neutral", "happiness", "sadness", "fear")
@@ -44,11 +45,10 @@ Outcomes = dict[str, list[bool]]
 """By interval or test, whether each study's interval has the truth, or its p is below `ALPHA`."""
 
 
-def append_hit(outcomes: list[bool], result: Interval, truth: float) -> None:
+def append_hit(outcomes: list[bool], result: Estimate, truth: float) -> None:
     """Appends whether an interval contains the truth; nothing for a result without an interval."""
-    low, high = result["low"], result["high"]
-    if low is not None and high is not None:
-        outcomes.append(low <= truth <= high)
+    if result.low is not None and result.high is not None:
+        outcomes.append(result.low <= truth <= result.high)
 
 
 # ------------------------------------------------------------------------- expressions
@@ -286,7 +286,7 @@ def synchronies(persons: int, studies: int) -> Outcomes:
         truth = 0.0
         if name != "independent":
             many = draw_series(2000, draw(2000, rng), stimulus, rng)
-            truth = float(synchrony(pair_correlations(many))["mean"] or 0)
+            truth = float(synchrony(pair_correlations(many)).mean or 0)
         for _ in range(studies):
             series = draw_series(persons, draw(persons, rng), stimulus, rng)
             append_hit(outcomes[name], synchrony(pair_correlations(series)), truth)

@@ -88,7 +88,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
 Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored \
 temperature of {temperature:.3f}, \
 {crossed:.3f} with temperatures fitted on the other half of the images. \
-Cross-entropy {scores["cross-entropy"]["mean"]:.3f}.
+Cross-entropy {scores["cross-entropy"].mean:.3f}.
 
 {markdown(class_table(scores, confusion, model.labels))}
 By votes for the label:
@@ -99,7 +99,7 @@ Altered images, with faces and landmarks detected again (`fer-vit evaluate --rob
 {markdown(score_table("images", altered))}
 One face on one CPU core: {spread([1000 * value for value in times], 1)} ms, network only, float32.
 """
-    return text, {score: float(scores[score]["mean"] or 0) for score in SCORES}
+    return text, {score: float(scores[score].mean or 0) for score in SCORES}
 
 
 def write_card(path: Path, text: str, figures: dict[str, float]) -> None:

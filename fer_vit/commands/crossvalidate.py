@@ -20,6 +20,7 @@ from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_runs
+from fer_vit.report.estimate import plain_estimates
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -105,7 +106,7 @@ def crossvalidate(
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
     page = output / "evaluation"
     LOGGER.info(write_results(page, facts, results, labelled, overwrite=overwrite))
-    return results
+    return plain_estimates(results)
 
 
 def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:

@@ -35,6 +35,7 @@ from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
+from fer_vit.report.estimate import plain_estimates
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -161,4 +162,4 @@ def evaluate(
             other_altered = conditions.alter(second_opened.model, chosen)
         results |= score_altered(measured, altered, other_altered)
     LOGGER.info(write_results(output, facts, results, faces, other_probabilities, overwrite))
-    return results
+    return plain_estimates(results)

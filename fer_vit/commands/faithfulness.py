@@ -17,6 +17,7 @@ from fer_vit.errors import FerVitError, check_whole
 from fer_vit.evaluation.evaluated import name_units
 from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
@@ -27,12 +28,13 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.table import Interval, faithfulness_table, interval_text, markdown
+from fer_vit.report.estimate import estimate_text, plain_estimates
+from fer_vit.report.table import faithfulness_table, markdown
 from fer_vit.store.hub import DEFAULT
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
-MethodTable: TypeAlias = dict[str, dict[str, Interval]]
+MethodTable: TypeAlias = dict[str, dict[str, FaceEstimate]]
 HeadTerms: TypeAlias = dict[str, dict[str, Any]]
 """The scores of the terms of a head, by how a region is hidden: intervals by name of `TERMS`, and
 the means of each output, `outputs`.
@@ -119,16 +121,16 @@ def faithfulness(
         )
     results = {
         "model": checkpoint or DEFAULT,
-        "methods": table,
-        "differences": differences,
-        "shuffled": shuffled,
-        "terms": terms,
+        "methods": plain_estimates(table),
+        "differences": plain_estimates(differences),
+        "shuffled": plain_estimates(shuffled),
+        "terms": plain_estimates(terms),
     }
     text = faithfulness_table(table, differences, BETTER)
     few = [
-        f"{name}: {counted(result['faces'], 'face')}"
+        f"{name}: {counted(result.faces, 'face')}"
         for name, result in table["random"].items()
-        if result["low"] is None
+        if result.low is None
     ]
     if few:
         text += (
@@ -263,8 +265,8 @@ def terms_table(terms: Mapping[str, HeadTerms]) -> str:
     rows = [["terms of regions", "faces", *TERMS]]
     for head, scores in terms.items():
         for hidden, row in scores.items():
-            cells = [f"{head}, {hidden}", f"{row[TERMS[0]]['faces']:,}"]
-            cells += [interval_text(row[name], ".2f") for name in TERMS]
+            cells = [f"{head}, {hidden}", f"{row[TERMS[0]].faces:,}"]
+            cells += [estimate_text(row[name], ".2f") for name in TERMS]
             rows.append(cells)
     return markdown(rows)
 

@@ -22,7 +22,7 @@ from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
 from fer_vit.exporting.formats import find_format
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.predict.recognizer import load
-from fer_vit.report.table import interval_text
+from fer_vit.report.estimate import estimate_text
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
@@ -213,8 +213,8 @@ def complete_card(card: Path, labels: Sequence[str], results: dict[str, Any], ph
         "",
     ]
     for name, scores in models.items():
-        accuracy = interval_text(scores["accuracy"], ".1%")
-        recall = interval_text(scores["UAR"], ".1%")
+        accuracy = estimate_text(scores["accuracy"], ".1%")
+        recall = estimate_text(scores["UAR"], ".1%")
         lines.append(f"- {name}: accuracy {accuracy}, UAR {recall}")
     lines.append("")
     lines.append("To be filled in: who is in the photos, who labelled them, prohibited uses.")

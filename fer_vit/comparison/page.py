@@ -28,9 +28,9 @@ from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
 from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, write_files
 from fer_vit.geometry import Array
+from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text, is_share_difference
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
-from fer_vit.report.table import NO_RESULT, Interval, interval_text, is_share_difference
 from fer_vit.wording import counted
 
 MEASURES_FILE = "measures.csv"
@@ -120,10 +120,10 @@ def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list
     return parts
 
 
-def _has_means(rows: Mapping[str, Mapping[str, Interval]]) -> bool:
+def _has_means(rows: Mapping[str, Mapping[str, Estimate]]) -> bool:
     """Returns whether any result of any row has a mean."""
     results = chain.from_iterable(row.values() for row in rows.values())
-    return any(result["mean"] is not None for result in results)
+    return any(result.mean is not None for result in results)
 
 
 def counts_table(study: Study) -> list[list[str]]:
@@ -181,8 +181,8 @@ def clearness(comparison: Comparison) -> float:
     if isinstance(test, Missing):
         return 0.0
     difference = test["difference"]
-    width = difference["high"] - difference["low"]
-    return abs(difference["mean"]) / width if width else math.inf
+    width = difference.high - difference.low
+    return abs(difference.mean) / width if width else math.inf
 
 
 def fold_table(section: Section) -> Section:
@@ -191,13 +191,19 @@ def fold_table(section: Section) -> Section:
     return section._replace(rows=(), more=[table])
 
 
-def means_section(title: str, means: Means, form: str, unit: str, text: str = "") -> Section:
+def means_section(
+    title: str,
+    means: Mapping[str, Mapping[str, Estimate]],
+    form: str,
+    unit: str,
+    text: str = "",
+) -> Section:
     """Returns the table and the chart of some results; `unit` is what the numbers are."""
     conditions = next(iter(means.values()))
     rows = [["", *conditions]]
-    groups: dict[str, dict[str, Interval]] = {}
+    groups: dict[str, dict[str, Estimate]] = {}
     for name, row in means.items():
-        rows.append([name, *(interval_text(mean, form) for mean in row.values())])
+        rows.append([name, *(estimate_text(mean, form) for mean in row.values())])
         groups[printable(name)] = {printable(condition): mean for condition, mean in row.items()}
     return Section(title, text, rows, intervals=grouped_chart(groups, form, unit))
 
@@ -214,8 +220,8 @@ def deviations_section(means: Means, kind: Kind) -> Section:
     for name, row in means.items():
         cells = [name]
         for mean in row.values():
-            deviation = mean["sd"]
-            cells.append(interval_text(mean, form))
+            deviation = mean.sd
+            cells.append(estimate_text(mean, form))
             cells.append(NO_RESULT if deviation is None else f"{deviation:{plain}}")
         rows.append(cells)
     return section._replace(rows=rows)
@@ -254,7 +260,7 @@ def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> S
             differences[name] = test["difference"]
             if test["p corrected"] >= ALPHA:
                 unclear.append(name)
-            cells = [interval_text(test["difference"], _signed(form))]
+            cells = [estimate_text(test["difference"], _signed(form))]
             for column in columns:
                 number = test[column]
                 cells.append(p_text(number) if column.startswith("p") else f"{number:.2f}")

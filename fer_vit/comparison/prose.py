@@ -10,7 +10,7 @@ from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.report.table import difference_text
+from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
@@ -74,13 +74,13 @@ def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
     a name that is written from right to left does not move the number.
     """
     difference = test["difference"]
-    if difference["mean"] > 0:
+    if difference.mean > 0:
         direction = "higher"
-        size, low, high = difference["mean"], difference["low"], difference["high"]
+        size, low, high = difference.mean, difference.low, difference.high
         g = test["g"]
     else:
         direction = "lower"
-        size, low, high = -difference["mean"], -difference["high"], -difference["low"]
+        size, low, high = -difference.mean, -difference.high, -difference.low
         g = -test["g"]
     persons = _persons(study, comparison, test)
     return (
@@ -264,7 +264,7 @@ def _repeated_lines(results: Results) -> list[str]:
     conditions = next(iter(results.repeated.values()))
     lines = []
     for condition in conditions:
-        if all(row[condition]["mean"] is None for row in results.repeated.values()):
+        if all(row[condition].mean is None for row in results.repeated.values()):
             lines.append(
                 f"No ICC(1) in {condition}: under {LEAST_PERSONS} persons have several photos or "
                 "clips, or these are equal."

@@ -1,7 +1,7 @@
 """The results of a study: means, tests of pairs of conditions, repeated measures and series."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from fer_vit.comparison.series import (
 from fer_vit.comparison.statistics import (
     LEAST_PERSONS,
     Missing,
+    PersonEstimate,
+    PersonMean,
     Test,
     compare_pair,
     finite_or_none,
@@ -30,9 +32,10 @@ from fer_vit.comparison.study import Study
 from fer_vit.evaluation.inference import holm
 from fer_vit.evaluation.page import PageTable
 from fer_vit.geometry import Array
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import plain_estimates
 
-Means = dict[str, dict[str, Interval]]  # results by measure and condition
+Estimates = dict[str, dict[str, PersonEstimate]]  # results by measure and condition
+Means = dict[str, dict[str, PersonMean]]  # by measure and condition
 
 
 class Comparison(NamedTuple):
@@ -80,7 +83,7 @@ class Courses:
     persons: dict[str, Array]  # by condition: (P, T, C), NaN for a person without values
     several: dict[str, int]  # by condition: persons with several clips, whose series are averaged
     correlations: dict[str, Array]  # by condition: (P, C), leave-one-out; empty if not requested
-    synchrony: Means  # of each expression by condition; empty if not requested
+    synchrony: Estimates  # of each expression by condition; empty if not requested
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ class Results:
     """All results of a study."""
 
     outcomes: list[Outcome]
-    repeated: Means  # ICC(1) of each expression by condition
+    repeated: Estimates  # ICC(1) of each expression by condition
     mixed: list[Comparison] | None  # None: statsmodels is not installed
     courses: Courses | None
 
@@ -108,9 +111,9 @@ def compute_results(study: Study, grid: float | None = None, sync: bool = False)
     )
 
 
-def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Means:
+def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Estimates:
     """Returns the ICC(1) of measures (O,) by condition."""
-    results: Means = {}
+    results: Estimates = {}
     for measure, values in measures.items():
         results[measure] = {}
         for condition, rows in study.conditions.items():
@@ -143,9 +146,9 @@ def limit_interval(test: Test | Missing, kind: Kind) -> Test | Missing:
         return test
     most = kind.most - kind.least
     difference = test["difference"]
-    low = max(difference["low"], -most)
-    high = min(difference["high"], most)
-    return test | {"difference": difference | {"low": low, "high": high}}
+    low = max(difference.low, -most)
+    high = min(difference.high, most)
+    return test | {"difference": replace(difference, low=low, high=high)}
 
 
 def mixed_tests(study: Study, kind: Kind) -> list[Comparison]:
@@ -191,7 +194,7 @@ def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
         several[name] = int((np.bincount(owner) > 1).sum())
 
     correlations: dict[str, Array] = {}
-    means: Means = {}
+    means: Estimates = {}
     if sync:
         for name, cells in persons.items():
             columns = [leave_one_out(cells[:, :, index]) for index in range(len(study.labels))]
@@ -232,7 +235,7 @@ def as_json(study: Study, results: Results) -> dict[str, Any]:
         tables["without rest"] = [*study.without_rest]
     if results.courses and results.courses.synchrony:
         tables["synchrony"] = results.courses.synchrony
-    return tables
+    return plain_estimates(tables)
 
 
 def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:

@@ -8,10 +8,14 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.averages import average
-from fer_vit.comparison.statistics import LEAST_PERSONS, ROUNDING_ERROR, interval
+from fer_vit.comparison.statistics import (
+    LEAST_PERSONS,
+    ROUNDING_ERROR,
+    PersonEstimate,
+    interval,
+)
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.report.table import Interval
 
 BIN_TOLERANCE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
@@ -205,7 +209,7 @@ def pair_correlations(series: Array) -> Array:
     return correlations.clip(-1, 1)
 
 
-def synchrony(correlations: Array) -> Interval:
+def synchrony(correlations: Array) -> PersonEstimate:
     """Returns the mean of the correlations of pairs of persons (P, P), with its interval.
 
     Pairs of one person are dependent, also where persons are not: the interval is by the jackknife

@@ -5,13 +5,14 @@ A test that is impossible is a `Missing` with its reason, never NaN.
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from fer_vit.geometry import Array, IntArray
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate
 
 LEAST_PERSONS = 6
 """Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
@@ -24,16 +25,30 @@ DIGITS = 12
 Test = dict[str, Any]  # results by name, such as `t`, `df` and `p`
 
 
+@dataclass(frozen=True)
+class PersonEstimate(Estimate):
+    """A result over persons with its 95% interval."""
+
+    persons: int  # number of persons with a value
+
+
+@dataclass(frozen=True)
+class PersonMean(PersonEstimate):
+    """The mean of a measure over persons."""
+
+    sd: float | None  # standard deviation of the persons; None: it needs two of them
+
+
 class Missing(NamedTuple):
     """A test that is impossible."""
 
     reason: str
 
 
-def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
-    """Returns a result with its low and high bound (NaN: none); it counts persons, not faces."""
+def interval(mean: float | None, bounds: Any, persons: int) -> PersonEstimate:
+    """Returns a result with its low and high bound (NaN: none)."""
     low, high = bounds
-    return Interval(mean=mean, low=finite_or_none(low), high=finite_or_none(high), persons=persons)
+    return PersonEstimate(mean, finite_or_none(low), finite_or_none(high), persons)
 
 
 def finite_or_none(value: float | np.floating[Any]) -> float | None:
@@ -41,21 +56,21 @@ def finite_or_none(value: float | np.floating[Any]) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> Interval:
-    """Returns the mean over persons (P,) of a measure, without NaN, its t interval and its `sd`.
+def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> PersonMean:
+    """Returns the mean over persons (P,) of a measure, without NaN, and its t interval.
 
-    The standard deviation of persons, `sd`, needs two of them. No value of the measure is below
-    `least` or above `most`.
+    No value of the measure is below `least` or above `most`.
     """
     known = values[np.isfinite(values)]
     if not len(known):
-        return interval(None, (np.nan, np.nan), 0) | {"sd": None}
+        return PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
     mean = float(known.mean())
     deviation = float(known.std(ddof=1)) if len(known) > 1 else None
     if len(known) < LEAST_PERSONS or np.ptp(known) <= ROUNDING_ERROR:
-        return interval(mean, (np.nan, np.nan), len(known)) | {"sd": deviation}
+        return PersonMean(mean, low=None, high=None, persons=len(known), sd=deviation)
     bounds = stats.ttest_1samp(known, 0).confidence_interval()
-    return interval(mean, np.clip(bounds, least, most), len(known)) | {"sd": deviation}
+    low, high = np.clip(bounds, least, most).tolist()
+    return PersonMean(mean, low, high, len(known), deviation)
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
@@ -115,7 +130,7 @@ def _too_few(sizes: IntArray, paired: bool) -> str:
     )
 
 
-def intraclass_correlation(values: Array, person: IntArray) -> Interval:
+def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     """Returns ICC(1) of values (O,) of persons (O,): the share of the variance between persons.
 
     Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer

@@ -138,7 +138,7 @@ def summarize_robustness(
 
     results: dict[str, dict[str, Any]] = {}
     for name, mean, difference in zip(values, means, differences, strict=True):
-        results[name] = {"faces": mean["faces"], measure: mean}
+        results[name] = {"faces": mean.faces, measure: mean}
         if name not in (UNALTERED, MOST_TURNED):
             results[name]["difference"] = difference
     if others is None:

@@ -23,9 +23,9 @@ from fer_vit.evaluation.inference import (
     standard_error,
     t_p,
 )
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.evaluation.scores import have_votes, score_faces
 from fer_vit.geometry import Array, IntArray
-from fer_vit.report.table import Interval
 
 # groups of fewer faces, or persons where these are known, are counted but not compared
 MIN_GROUP = 30
@@ -35,7 +35,7 @@ MOST_VOTES = 10  # the row of faces with this many votes, or more
 VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
 
 
-def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, Interval]:
+def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, FaceEstimate]:
     """Returns how many faces were found or are ambiguous, and scores.
 
     Without labels: confidence and the share of each expression instead of scores. `votes`: as for
@@ -67,7 +67,7 @@ def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[s
     return results | dict(zip(known.labels, shares, strict=True))
 
 
-def _mean(values: Array, units: IntArray, scale: Scale = "number") -> Interval:
+def _mean(values: Array, units: IntArray, scale: Scale = "number") -> FaceEstimate:
     """Returns the mean of one column (N,), without NaN, with its interval."""
     return mean_intervals(values[:, None], units, scale)[0]
 
@@ -89,8 +89,8 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
     accuracies = mean_intervals(hits, faces.units, scale="share")
     for number, accuracy in zip(numbers, accuracies, strict=True):
         name = VOTES_NAMES.get(number, str(number))
-        if accuracy["faces"]:
-            results[name] = {"faces": accuracy["faces"], "accuracy": accuracy}
+        if accuracy.faces:
+            results[name] = {"faces": accuracy.faces, "accuracy": accuracy}
     return results
 
 
@@ -157,18 +157,18 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
         group["difference"] = difference
         group["p"] = p
 
-    accuracy = {name: group["accuracy"]["mean"] for name, group in groups.items()}
+    accuracy = {name: group["accuracy"].mean for name, group in groups.items()}
     ranking = sorted(groups, key=accuracy.__getitem__)
     worst = ranking[0]
     best = ranking[-1]
     # No interval: worst and best are chosen by the same data, which biases the gap upwards.
-    gap = Interval(
+    gap = FaceEstimate(
         mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
     )
     return results | {"worst": worst, "best": best, "gap": gap}
 
 
-def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], list[float]]:
+def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate], list[float]]:
     """Returns the difference of each group's accuracy from the rest's, and its p-value.
 
     Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
@@ -205,17 +205,17 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[Interval], l
         difference_error(correct[:, 0], group, faces.units) for group in member.T
     ]
     for index, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
-        if inside["mean"] in (0, 1) or outside["mean"] in (0, 1):
+        if inside.mean in (0, 1) or outside.mean in (0, 1):
             intervals[index] = hybrid_difference(inside, outside)
             errors[index] = half_width_error(intervals[index], number)
 
     p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
     if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
         for index, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
-            if interval["mean"] is None or error is None:
+            if interval.mean is None or error is None:
                 p_values[index] = 1.0  # the error over persons is unknown
             else:
-                p_values[index] = max(p_values[index], t_p(interval["mean"], error, number))
+                p_values[index] = max(p_values[index], t_p(interval.mean, error, number))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:
         p_values = holm(p_values)

@@ -11,14 +11,14 @@ from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, chart, score_table
 from fer_vit.heads import HEADS, output_titles
 from fer_vit.measures import MEANINGS
+from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import interval_chart
-from fer_vit.report.table import NO_RESULT, interval_text
 
 
 def has_targets(head: str, measured: Measured) -> bool:
     """Returns whether any face has a target of an output of a head."""
     first = HEADS[head].figures[0]
-    return any(row[first]["faces"] for row in measured.values())
+    return any(row[first].faces for row in measured.values())
 
 
 def head_sections(results: Mapping[str, Any], head: str) -> list[Section]:
@@ -47,12 +47,12 @@ def head_section(head: str, measured: Measured) -> Section:
     titles = output_titles(measured)
     for output, row in measured.items():
         first = row[names[0]]
-        cells = [titles[output], f"{first['faces']:,}"]
+        cells = [titles[output], f"{first.faces:,}"]
         for name in shown:
-            cells.append(interval_text(row[name], ".3f"))
+            cells.append(estimate_text(row[name], ".3f"))
         table.append(cells)
         chart_rows[printable(titles[output])] = first
-        faces[printable(titles[output])] = first["faces"]
+        faces[printable(titles[output])] = first.faces
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
@@ -68,7 +68,7 @@ def head_section(head: str, measured: Measured) -> Section:
 
 def _is_measured(measured: Measured, name: str) -> bool:
     """Returns whether any output has a value of a measure."""
-    return any(row[name]["mean"] is not None for row in measured.values())
+    return any(row[name].mean is not None for row in measured.values())
 
 
 def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:
@@ -82,7 +82,7 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
         cells = [title]
         for measured in groups.values():
             for figure in (first, second):
-                mean = measured[output][figure]["mean"]
+                mean = measured[output][figure].mean
                 cells.append(NO_RESULT if mean is None else f"{mean:.3f}")
         table.append(cells)
     text = (
@@ -98,9 +98,9 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
     titles = output_titles(compared)
     for output, row in compared.items():
         cells = [titles[output], f"{row['faces']:,}"]
-        cells.append(interval_text(row["error"], ".3f"))
-        cells.append(interval_text(row["other"], ".3f"))
-        cells.append(interval_text(row["difference"], "+.3f"))
+        cells.append(estimate_text(row["error"], ".3f"))
+        cells.append(estimate_text(row["other"], ".3f"))
+        cells.append(estimate_text(row["difference"], "+.3f"))
         cells.append(f"{row['p']:.2g}")
         table.append(cells)
     text = (
@@ -139,7 +139,7 @@ def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[li
     for output, title in titles.items():
         cells = [title]
         for measured in outputs.values():
-            mean = measured[output][name]["mean"]
+            mean = measured[output][name].mean
             cells.append(NO_RESULT if mean is None else f"{mean:.3f}")
         table.append(cells)
     return table

@@ -15,8 +15,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.stats import norm, t as student
 
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate
 
 RESAMPLES = 2000  # bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
@@ -41,7 +42,7 @@ def score_intervals(
     score: Callable[[Sums], Mapping[str, Array]],
     units: IntArray | None,
     members: Mapping[str, Mask] | None = None,
-) -> dict[str, Interval]:
+) -> dict[str, FaceEstimate]:
     """Returns results that are functions of sums over N faces, with their intervals.
 
     Args:
@@ -65,15 +66,15 @@ def score_intervals(
 
     results = {}
     for name, value in score(unpack(packed.sum(0))).items():
-        interval = Interval(mean=None, low=None, high=None, faces=len(packed))
+        mean = None
+        low = None
+        high = None
         if np.isfinite(value):
-            interval["mean"] = float(value)
+            mean = float(value)
             count = count_units((members or {}).get(name, every), units)
             if drawn is not None and count > 1:
-                low, high = np.nanpercentile(drawn[name], percentiles(count))
-                interval["low"] = float(low)
-                interval["high"] = float(high)
-        results[name] = interval
+                low, high = np.nanpercentile(drawn[name], percentiles(count)).tolist()
+        results[name] = FaceEstimate(mean, low, high, faces=len(packed))
     return results
 
 
@@ -118,7 +119,7 @@ def draw_units(count: int) -> Iterator[IntArray]:
 
 def mean_intervals(
     values: Array, units: IntArray | None = None, scale: Scale = "number"
-) -> list[Interval]:
+) -> list[FaceEstimate]:
     """Returns the means of values (N, M), without NaN, over N faces with intervals."""
     present = ~np.isnan(values)  # (N, M)
 
@@ -137,7 +138,7 @@ def mean_intervals(
     return bounded
 
 
-def bound(interval: Interval, member: Mask, units: IntArray | None, scale: Scale) -> Interval:
+def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale) -> FaceEstimate:
     """Returns a result of the faces in `member` (N,) with the interval that their number allows.
 
     Where all units agree, the bounds are by Clopper and Pearson for the share of units that may
@@ -146,26 +147,27 @@ def bound(interval: Interval, member: Mask, units: IntArray | None, scale: Scale
     """
     faces = int(member.sum())
     count = count_units(member, units)
-    mean = interval["mean"]
-    low = interval["low"]
-    high = interval["high"]
-    unbounded = Interval(mean=mean, low=None, high=None, faces=faces)
+    mean = estimate.mean
+    low = estimate.low
+    high = estimate.high
+    unbounded = FaceEstimate(mean, low=None, high=None, faces=faces)
     if count < 2 or mean is None or low is None or high is None:
         return unbounded
-    if scale != "number" and has_no_width(interval):
+    if scale != "number" and has_no_width(estimate):
         disagree = 1 - TAIL ** (1 / count)
         least = -1.0 if scale == "difference" else 0.0
         low = max(mean - disagree, least)
         high = min(mean + disagree, 1.0)
     elif count < LEAST_UNITS:
         return unbounded
-    return Interval(mean=mean, low=low, high=high, faces=faces)
+    return FaceEstimate(mean, low, high, faces)
 
 
-def has_no_width(interval: Interval) -> bool:
+def has_no_width(estimate: Estimate) -> bool:
     """Returns whether all resamples have the same result."""
-    low, high = interval["low"], interval["high"]
-    return low is not None and high is not None and high - low < ROUNDING_ERROR
+    if estimate.low is None or estimate.high is None:
+        return False
+    return estimate.high - estimate.low < ROUNDING_ERROR
 
 
 def t_p(estimate: float, error: float, units: int) -> float:
@@ -189,13 +191,11 @@ def standard_error(influences: Array, units: IntArray) -> float:
     return float(np.sqrt((totals**2).sum() * count / (count - 1)))
 
 
-def half_width_error(interval: Interval, units: int) -> float | None:
+def half_width_error(estimate: Estimate, units: int) -> float | None:
     """Returns the standard error for which a t interval over U units is as wide, else None."""
-    low = interval["low"]
-    high = interval["high"]
-    if low is None or high is None:
+    if estimate.low is None or estimate.high is None:
         return None
-    return float((high - low) / (2 * student.isf(TAIL, units - 1)))
+    return float((estimate.high - estimate.low) / (2 * student.isf(TAIL, units - 1)))
 
 
 def paired_p(values: Array, units: IntArray | None = None) -> float:
@@ -226,26 +226,25 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
     return max(t_p(mean, error, len(names)), 2.0 ** (1 - differing))
 
 
-def hybrid_difference(first: Interval, second: Interval) -> Interval:
+def hybrid_difference(first: FaceEstimate, second: FaceEstimate) -> FaceEstimate:
     """Returns the difference of two independent shares, with an interval from their intervals.
 
     Newcombe, "Interval estimation for the difference between independent proportions", 1998, method
     10: where one share is 0 or 1, the bootstrap of the difference would take it for certain.
     """
-    faces = first.get("faces", 0) + second.get("faces", 0)
-    interval = Interval(mean=None, low=None, high=None, faces=faces)
-    if first["mean"] is None or second["mean"] is None:
-        return interval
-    interval["mean"] = first["mean"] - second["mean"]
-    if first["low"] is None or first["high"] is None:
-        return interval
-    if second["low"] is None or second["high"] is None:
-        return interval
-    below = np.hypot(first["mean"] - first["low"], second["high"] - second["mean"])
-    above = np.hypot(first["high"] - first["mean"], second["mean"] - second["low"])
-    interval["low"] = float(interval["mean"] - below)
-    interval["high"] = float(interval["mean"] + above)
-    return interval
+    faces = first.faces + second.faces
+    if first.mean is None or second.mean is None:
+        return FaceEstimate(mean=None, low=None, high=None, faces=faces)
+
+    mean = first.mean - second.mean
+    unbounded = FaceEstimate(mean, low=None, high=None, faces=faces)
+    if first.low is None or first.high is None:
+        return unbounded
+    if second.low is None or second.high is None:
+        return unbounded
+    below = np.hypot(first.mean - first.low, second.high - second.mean)
+    above = np.hypot(first.high - first.mean, second.mean - second.low)
+    return FaceEstimate(mean, float(mean - below), float(mean + above), faces)
 
 
 def holm(p: Sequence[float]) -> list[float]:

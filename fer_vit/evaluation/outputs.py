@@ -19,12 +19,12 @@ from fer_vit.evaluation.inference import (
     percentiles,
 )
 from fer_vit.evaluation.join import align_outputs
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
-from fer_vit.report.table import Interval
 
-Measured: TypeAlias = dict[str, dict[str, Interval]]
+Measured: TypeAlias = dict[str, dict[str, FaceEstimate]]
 """The measures of a head by output and name."""
 
 
@@ -77,7 +77,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     names = HEADS[head].figures
     first = variants[0]
     known = np.isfinite(first.targets) & np.isfinite(first.values)
-    estimates = _measure_mean(names, variants, np.ones((1, len(units))))  # (1, K, measures)
+    means = _measure_mean(names, variants, np.ones((1, len(units))))[0]  # (K, measures)
     drawn = [_measure_mean(names, variants, weights) for weights in draw_weights(units)]
     resamples = np.concatenate(drawn) if drawn else None  # (R, K, measures)
 
@@ -87,16 +87,15 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
         count = len(np.unique(units[known[:, column]]))  # of persons or photos
         measured[output] = {}
         for index, name in enumerate(names):
-            estimate = estimates[0, column, index]
-            interval = Interval(mean=None, low=None, high=None, faces=faces)
-            if np.isfinite(estimate):
-                interval["mean"] = float(estimate)
+            mean = None
+            low = None
+            high = None
+            if np.isfinite(means[column, index]):
+                mean = float(means[column, index])
                 if resamples is not None and count >= LEAST_UNITS:
-                    levels = percentiles(count)
-                    low, high = np.nanpercentile(resamples[:, column, index], levels)
-                    interval["low"] = float(low)
-                    interval["high"] = float(high)
-            measured[output][name] = interval
+                    drawn_means = resamples[:, column, index]  # (R,)
+                    low, high = np.nanpercentile(drawn_means, percentiles(count)).tolist()
+            measured[output][name] = FaceEstimate(mean, low, high, faces)
     return measured
 
 
@@ -121,9 +120,9 @@ class Compared(TypedDict):
     """The absolute errors of two models for one output, means over the same faces."""
 
     faces: int
-    error: Interval
-    other: Interval
-    difference: Interval  # of the first model from the other
+    error: FaceEstimate
+    other: FaceEstimate
+    difference: FaceEstimate  # of the first model from the other
     p: float
 
 

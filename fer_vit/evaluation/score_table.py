@@ -10,8 +10,8 @@ from fer_vit.evaluation.scores import (
     recall_name,
 )
 from fer_vit.geometry import IntArray
+from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text
 from fer_vit.report.intervals import IntervalChart, interval_chart
-from fer_vit.report.table import NO_RESULT, Interval, interval_text
 
 LOSS_FORM = ".3f"
 MEANINGS_OF_SCORES = {
@@ -71,7 +71,7 @@ def score_table(
     return table
 
 
-def cell(result: Interval | float | str | None, form: str = ".1%", signed: bool = False) -> str:
+def cell(result: Estimate | float | str | None, form: str = ".1%", signed: bool = False) -> str:
     """Formats a result in a format such as ".1%", or a number, a p-value or text."""
     if result is None or isinstance(result, str):
         return result or NO_RESULT
@@ -79,11 +79,11 @@ def cell(result: Interval | float | str | None, form: str = ".1%", signed: bool 
         return f"{result:,}"
     if isinstance(result, float):
         return f"{result:.2g}"
-    return interval_text(result, f"+{form}" if signed else form)
+    return estimate_text(result, f"+{form}" if signed else form)
 
 
 def class_table(
-    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+    scores: Mapping[str, Estimate], confusion: IntArray, labels: Sequence[str]
 ) -> list[list[str]]:
     """Returns faces, recall and precision of each expression that is a label or a prediction."""
     rows: dict[str, dict[str, Any]] = {}

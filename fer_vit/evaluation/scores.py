@@ -6,12 +6,13 @@ Shapes: N faces, C classes, K columns.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fer_vit.evaluation.inference import Scale, Sums, bound, has_no_width, score_intervals
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray
-from fer_vit.report.table import Interval
 
 CALIBRATION_BINS = 15  # bins of the calibration error
 AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
@@ -120,7 +121,7 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
     votes: bool | None = None,
-) -> dict[str, Interval]:
+) -> dict[str, FaceEstimate]:
     """Returns the scores of N faces with intervals, or their differences from a second model's.
 
     Args:
@@ -165,12 +166,12 @@ def score_faces(
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
     for name in ("macro F1", "UAR"):
         limiting = rarest if has_no_width(intervals[name]) else every
-        intervals[name] = bound(intervals[name], limiting, units, scale)
-        intervals[name]["faces"] = len(targets)
+        bounded = bound(intervals[name], limiting, units, scale)
+        intervals[name] = replace(bounded, faces=len(targets))
 
     # Resamples add noise to each bin, whose absolute values only add up: no bootstrap covers it.
     error = intervals["calibration error"]
-    intervals["calibration error"] = error | {"low": None, "high": None}
+    intervals["calibration error"] = replace(error, low=None, high=None)
     return intervals
 
 

@@ -20,9 +20,9 @@ from fer_vit.evaluation.score_table import (
 )
 from fer_vit.evaluation.scores import occurring, recall_name
 from fer_vit.geometry import IntArray
+from fer_vit.report.estimate import Estimate, estimate_text
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
-from fer_vit.report.table import Interval, interval_text
 from fer_vit.wording import counted
 
 MOST_RARE = 3  # labels of a kind that a sentence names
@@ -76,7 +76,7 @@ def result_lines(
     sizes = confusion.sum(1)  # (C,)
     frequent = labels[sizes.argmax()]
     share = sizes.max() / sizes.sum()
-    accuracy = interval_text(scores["accuracy"], ".1%", named=True)
+    accuracy = estimate_text(scores["accuracy"], ".1%", named=True)
     lines = [
         f"The prediction equals the label for {accuracy} of {sizes.sum():,} faces. Predicting "
         f"{frequent} for every face has an accuracy of {share:.1%}."
@@ -93,7 +93,7 @@ def result_lines(
     comparison = results.get("comparison")
     if comparison:
         test = comparison["McNemar"]
-        difference = interval_text(comparison["difference"]["accuracy"], "+.1%", named=True)
+        difference = estimate_text(comparison["difference"]["accuracy"], "+.1%", named=True)
         lines.append(
             f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
             f"{difference}. Only the model is correct on {test['first']:,}, only the other on "
@@ -103,7 +103,7 @@ def result_lines(
     return lines
 
 
-def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> list[str]:
+def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> list[str]:
     """Returns which labels are found least often, up to the first one with many faces.
 
     That one is only named if another label is found more often.
@@ -115,7 +115,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
         recalls: By label.
         faces: The number of faces with each label.
     """
-    shares = {label: recall["mean"] for label, recall in recalls.items()}
+    shares = {label: recall.mean for label, recall in recalls.items()}
     if len({*shares.values()}) == 1:  # none is found less often than the others
         return []
 
@@ -130,7 +130,7 @@ def worst_lines(recalls: Mapping[str, Interval], faces: Mapping[str, int]) -> li
 
     named = []
     for label in [*rare[:MOST_RARE], *as_often[:MOST_RARE]]:
-        share = interval_text(recalls[label], ".1%", named=True)
+        share = estimate_text(recalls[label], ".1%", named=True)
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
     if len(rare) > MOST_RARE:
@@ -198,7 +198,7 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
 
 
 def class_section(
-    scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]
+    scores: Mapping[str, Estimate], confusion: IntArray, labels: Sequence[str]
 ) -> Section:
     """Returns the table of `class_table`, and a chart of the recalls."""
     recalls = {}
@@ -240,7 +240,7 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if "gap" in results:
         sentences.append(
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
-            f"{100 * results['gap']['mean']:.1f} points (larger than 0 also by chance, since these "
+            f"{100 * results['gap'].mean:.1f} points (larger than 0 also by chance, since these "
             "faces choose best and worst)."
         )
         tests = (

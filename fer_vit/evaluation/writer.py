@@ -12,6 +12,7 @@ from fer_vit.evaluation.page import ResultsPage, write_files
 from fer_vit.evaluation.scores import suspect_labels
 from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array
+from fer_vit.report.estimate import plain_estimates
 
 LABELS_NOTE = (
     "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
@@ -61,7 +62,7 @@ def write_results(
 
     content: dict[str, Any] = dict(facts)
     content.update(counts)
-    content.update(results)
+    content.update(plain_estimates(results))
     text, written = write_files(folder, page, content, overwrite=overwrite)
     return f"{text}\n{written}"
 

@@ -24,7 +24,7 @@ from fer_vit.report.draw import (
     ranked,
     zoom,
 )
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate
 
 FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
 WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels
@@ -153,7 +153,7 @@ def average_data(
     view: FaceView,
     evidence: Evidence,
     regions: Sequence[str],
-    intervals: Sequence[Interval],
+    intervals: Sequence[Estimate],
 ) -> dict[str, Any]:
     """Returns what `page.js` draws the mean of `faces` faces from.
 
@@ -161,10 +161,10 @@ def average_data(
     """
     bounds: list[list[Any] | None] = []
     for interval in intervals:
-        if interval["low"] is None:
+        if interval.low is None:
             bounds.append(None)
         else:
-            bounds.append(_rounded(np.array([interval["low"], interval["high"]])))
+            bounds.append(_rounded(np.array([interval.low, interval.high])))
     label, _ = ranked(view.face.probabilities)[0]
     return face_data(view, evidence, regions) | {
         "label": printable(label),

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from fer_vit.report.estimate import Estimate, estimate_text
 from fer_vit.report.plots import Axis, make_axis
-from fer_vit.report.table import Interval, interval_text
 from fer_vit.wording import counted
 
 
@@ -22,7 +22,7 @@ class Named(NamedTuple):
     """A result with its name."""
 
     name: str
-    result: Interval
+    result: Estimate
     group: str = ""  # above several results, such as the measure of which these are the conditions
 
 
@@ -56,7 +56,7 @@ class IntervalChart(NamedTuple):
 
 
 def interval_chart(
-    results: Mapping[str, Interval],
+    results: Mapping[str, Estimate],
     form: str,
     title: str,
     faces: Mapping[str, int] | None = None,
@@ -79,7 +79,7 @@ def interval_chart(
 
 
 def grouped_chart(
-    results: Mapping[str, Mapping[str, Interval]], form: str, title: str
+    results: Mapping[str, Mapping[str, Estimate]], form: str, title: str
 ) -> IntervalChart | None:
     """Returns a chart of results by group and name, such as measure and condition.
 
@@ -93,7 +93,7 @@ def grouped_chart(
 
 
 def difference_chart(
-    differences: Mapping[str, Interval],
+    differences: Mapping[str, Estimate],
     form: str,
     title: str,
     unclear: Collection[str],
@@ -121,7 +121,7 @@ def _chart(
     direction: Direction | None = None,
 ) -> IntervalChart | None:
     """Returns a chart of results; None without any. With a `direction`, these are tests."""
-    known = [item for item in named if item.result["mean"] is not None]
+    known = [item for item in named if item.result.mean is not None]
     bounds: list[float] = []
     for item in known:
         bounds += _numbers(item.result)
@@ -133,7 +133,7 @@ def _chart(
     rows = []
     for name, result, group in known:
         low, mean, high = (axis.place(value) for value in _numbers(result))
-        if result["low"] is None:
+        if result.low is None:
             mark = Mark.NONE
         elif direction is None:
             mark = Mark.ESTIMATE
@@ -146,7 +146,7 @@ def _chart(
             low=low,
             mean=mean,
             high=high,
-            text=interval_text(result, form),
+            text=estimate_text(result, form),
             mark=mark,
         )
         rows.append(row)
@@ -154,9 +154,9 @@ def _chart(
     return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None, direction)
 
 
-def _numbers(result: Interval) -> tuple[float, float, float]:
+def _numbers(result: Estimate) -> tuple[float, float, float]:
     """Returns the low bound, the mean and the high bound; the mean where there is no interval."""
-    mean = result["mean"] or 0.0
-    low = mean if result["low"] is None else result["low"]
-    high = mean if result["high"] is None else result["high"]
+    mean = result.mean or 0.0
+    low = mean if result.low is None else result.low
+    high = mean if result.high is None else result.high
     return low, mean, high

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TextIO, TypedDict
+from typing import Any, Protocol, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +18,10 @@ import pyarrow.parquet as pq
 from fer_vit.errors import TableError, printable
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
+from fer_vit.report.estimate import Estimate, estimate_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
-ROUNDING_ERROR = 1e-12  # a difference below this is 0
-NO_RESULT = "-"  # cell of a missing result
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
 SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
@@ -31,68 +29,6 @@ NO_EXCEL = (
     'pip install -c constraints.txt ".[excel]".'
 )
 NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
-
-
-class Interval(TypedDict):
-    """A result over faces or persons with its 95% interval.
-
-    Its numbers are None if too few faces or persons have a value.
-    """
-
-    mean: float | None
-    low: float | None
-    high: float | None
-    faces: NotRequired[int]
-    persons: NotRequired[int]
-    sd: NotRequired[float | None]  # standard deviation of the persons
-
-
-def interval_text(result: Interval, form: str, named: bool = False) -> str:
-    """Returns a result with its interval as text, each number in a format such as ".3f".
-
-    In a sentence the interval is `named`: "0.5 (95% interval 0.4 to 0.6)".
-
-    Numbers with a sign are differences (`difference_text`). Other numbers that are rounded to 0 are
-    never negative.
-    """
-    if result["mean"] is None:
-        return NO_RESULT
-    unit = " points" if is_share_difference(form) else ""
-    write = difference_text if form.startswith("+") else _number_text
-    text = f"{write(result['mean'], form)}{unit}"
-    if result["low"] is None or result["high"] is None:
-        return text
-    low = write(result["low"], form)
-    high = write(result["high"], form)
-    name = "95% interval " if named else ""
-    return f"{text} ({name}{low} to {high})"
-
-
-def is_share_difference(form: str) -> bool:
-    """Returns whether a format such as "+.1%" is of the difference of two shares."""
-    return form.startswith("+") and form.endswith("%")
-
-
-def _number_text(value: float, form: str) -> str:
-    """Returns a number in a format; one that is rounded to 0 is never negative."""
-    return f"{value:z{form}}"
-
-
-def difference_text(value: float, form: str) -> str:
-    """Returns a difference in a format such as "+.3f"; of two shares ("+.1%") in points.
-
-    One that would be rounded to 0 has one significant digit, so that a bound shows on which side of
-    0 it is. Only what is within the error of sums of numbers is 0, without a sign.
-    """
-    if is_share_difference(form):
-        value = 100 * value
-        form = f"{form.removesuffix('%')}f"
-    if abs(value) < ROUNDING_ERROR:
-        return f"{0:{form.removeprefix('+')}}"
-    text = f"{value:{form}}"
-    if float(text) == 0:
-        return f"{Decimal(f'{value:.1g}'):+f}"
-    return text
 
 
 @dataclass(frozen=True)
@@ -443,8 +379,8 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def faithfulness_table(
-    measured: Mapping[str, Mapping[str, Interval]],
-    differences: Mapping[str, Mapping[str, Interval]],
+    measured: Mapping[str, Mapping[str, Estimate]],
+    differences: Mapping[str, Mapping[str, Estimate]],
     better: Mapping[str, int],
 ) -> str:
     """Returns Markdown: a row with the `differences` of each method to `random`, then `random`.
@@ -460,11 +396,11 @@ def faithfulness_table(
     rows = [head]
     for method, results in differences.items():
         row = [method]
-        row += [interval_text(results[name], "+.3f") for name in better]
+        row += [estimate_text(results[name], "+.3f") for name in better]
         rows.append(row)
 
     last = ["`random` itself"]
-    last += [interval_text(measured["random"][name], ".3f") for name in better]
+    last += [estimate_text(measured["random"][name], ".3f") for name in better]
     rows.append(last)
     return markdown(rows)
 

@@ -4,7 +4,7 @@ R regions, C labels, V views of attention, of which L are heads (see `Attention`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.evaluation.inference import mean_intervals
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.face.crop import warp
 from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.report.table import Interval, TableWriter, share_formats
+from fer_vit.report.table import TableWriter, share_formats
 
 PHOTO_SIDE = 144  # side of the mean face in pixels
 POOLED_OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
@@ -103,7 +104,7 @@ class Average:
             distance=self.distance.value(),
         )
 
-    def intervals(self) -> list[Interval]:
+    def intervals(self) -> list[FaceEstimate]:
         """Returns the mean of each value of `rows` with its interval over photos and videos.
 
         All faces of a photo or video are drawn together, since they are similar. Fewer than
@@ -165,12 +166,12 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
     for label, average in averages.items():
         intervals = average.intervals()
         for region, interval in zip(regions, intervals[: len(regions)], strict=True):
-            if interval["faces"]:
-                shares.append({"predicted": label, "region": region} | interval)
+            if interval.faces:
+                shares.append({"predicted": label, "region": region} | asdict(interval))
         for (taker, giver), interval in zip(pairs, intervals[len(regions) :], strict=True):
-            if interval["faces"]:
+            if interval.faces:
                 names = {"predicted": label, "region": taker, "takes_from": giver}
-                relations.append(names | interval)
+                relations.append(names | asdict(interval))
 
     share_columns = {"predicted": str} | INTERVAL_COLUMNS
     relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS

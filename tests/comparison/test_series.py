@@ -20,6 +20,7 @@ from fer_vit.comparison.series import (
     parse_rest,
     synchrony,
 )
+from fer_vit.comparison.statistics import PersonEstimate
 from fer_vit.errors import FerVitError
 
 NAN = np.nan
@@ -206,23 +207,23 @@ def test_the_interval_of_synchrony_equals_the_jackknife_by_loops(rng: np.random.
     result = synchrony(correlations)
     mean, error = jackknife_by_loops(correlations)
     reach = stats.t.ppf(0.975, 8) * error
-    assert result["mean"] == pytest.approx(np.tanh(mean))
-    bounds = [result["low"], result["high"]]
+    assert result.mean == pytest.approx(np.tanh(mean))
+    bounds = [result.low, result.high]
     assert bounds == pytest.approx(np.tanh([mean - reach, mean + reach]))
-    assert result.get("persons") == 9
+    assert result.persons == 9
 
 
 def test_synchrony_without_an_interval(rng: np.random.Generator) -> None:
     series = rng.normal(size=(8, 30))
-    assert synchrony(pair_correlations(series[:5]))["low"] is None  # few persons
+    assert synchrony(pair_correlations(series[:5])).low is None  # few persons
     equal = synchrony(pair_correlations(np.tile(series[0], (8, 1))))
-    assert equal["mean"] == pytest.approx(1)
-    assert equal["low"] is None
+    assert equal.mean == pytest.approx(1)
+    assert equal.low is None
     none = synchrony(np.full((8, 8), NAN))
-    assert none == {"mean": None, "low": None, "high": None, "persons": 0}
+    assert none == PersonEstimate(mean=None, low=None, high=None, persons=0)
     star = np.full((8, 8), NAN)  # all pairs are of one person
     star[0, 1:] = star[1:, 0] = np.linspace(0, 0.6, 7)
-    assert synchrony(star)["low"] is None
+    assert synchrony(star).low is None
 
 
 def independent(persons: int, rng: np.random.Generator) -> np.ndarray:
@@ -239,6 +240,6 @@ def test_independent_series_have_no_synchrony(persons: int) -> None:
     excluded = 0
     for _ in range(studies):
         result = synchrony(pair_correlations(independent(persons, rng)))
-        assert result["low"] is not None
-        excluded += result["low"] > 0 or result["high"] < 0
+        assert result.low is not None
+        excluded += result.low > 0 or result.high < 0
     assert excluded <= 0.05 * studies

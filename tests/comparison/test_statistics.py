@@ -13,6 +13,7 @@ from fer_vit.comparison.statistics import (
     ALL_EQUAL,
     Cells,
     Missing,
+    PersonMean,
     Test,
     compare_pair,
     intraclass_correlation,
@@ -21,24 +22,24 @@ from fer_vit.comparison.statistics import (
     robust_tests,
 )
 from fer_vit.geometry import Array, IntArray
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate
 
 NAN = np.nan
 
 
-def bounds(interval: Interval) -> list[float | None]:
-    return [interval["low"], interval["high"]]
+def bounds(interval: Estimate) -> list[float | None]:
+    return [interval.low, interval.high]
 
 
 def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     values = np.append(rng.uniform(0.2, 0.6, 12), NAN)
     interval = person_mean(values)
-    assert interval["mean"] == pytest.approx(values[:12].mean())
+    assert interval.mean == pytest.approx(values[:12].mean())
     assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
-    assert dict(interval)["persons"] == 12
-    assert interval["sd"] == pytest.approx(pd.Series(values).std())
-    assert person_mean(np.eye(8)[0], 0, 1)["low"] == 0  # no share is lower
-    assert person_mean(1 - np.eye(8)[0], 0, 1)["high"] == 1
+    assert interval.persons == 12
+    assert interval.sd == pytest.approx(pd.Series(values).std())
+    assert person_mean(np.eye(8)[0], 0, 1).low == 0  # no share is lower
+    assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
 
 
 def known(test: Test | Missing) -> Test:
@@ -50,16 +51,11 @@ def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator
     few = rng.uniform(size=5)
     many = rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
-    assert person_mean(np.array([NAN])) == {
-        "mean": None,
-        "low": None,
-        "high": None,
-        "persons": 0,
-        "sd": None,
-    }
-    assert person_mean(np.array([0.5]))["sd"] is None
-    assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2))["mean"] is None
-    assert intraclass_correlation(many, np.arange(9))["mean"] is None
+    none = PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
+    assert person_mean(np.array([NAN])) == none
+    assert person_mean(np.array([0.5])).sd is None
+    assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2)).mean is None
+    assert intraclass_correlation(many, np.arange(9)).mean is None
 
 
 def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
@@ -141,7 +137,7 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
     test_ranks = pg.wilcoxon if paired else pg.mwu
     ranks = test_ranks(second, first).iloc[0]
-    assert comparison["difference"]["mean"] == pytest.approx(second.mean() - first.mean())
+    assert comparison["difference"].mean == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()
     else:
@@ -167,7 +163,7 @@ def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> Non
     correlation = intraclass_correlation(values, person)
     table = pd.DataFrame({"person": person, "time": np.tile(np.arange(4), 12), "value": values})
     expected = pg.intraclass_corr(table, "person", "time", "value").iloc[0]
-    assert correlation["mean"] == pytest.approx(expected["ICC"], abs=1e-6)
+    assert correlation.mean == pytest.approx(expected["ICC"], abs=1e-6)
     low_high = next(value for name, value in expected.items() if name.upper().startswith("CI95"))
     assert bounds(correlation) == pytest.approx(low_high, abs=0.0051)
 
@@ -177,7 +173,7 @@ def test_intraclass_correlation_of_unequal_numbers(rng: np.random.Generator) -> 
     person = np.repeat(np.arange(20), np.tile([2, 3, 4, 9], 5))
     studies = [rng.normal(size=20)[person] + rng.normal(0, 1.5, len(person)) for _ in range(300)]
     correlations = np.array(
-        [intraclass_correlation(values, person)["mean"] for values in studies], float
+        [intraclass_correlation(values, person).mean for values in studies], float
     )
     assert correlations.mean() == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
 
@@ -198,7 +194,7 @@ def test_mixed_model_equals_statsmodels_with_t_of_persons(
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
     mean = expected.params["condition"]
     error = expected.bse["condition"]
-    assert effect["difference"]["mean"] == pytest.approx(mean, abs=1e-6)
+    assert effect["difference"].mean == pytest.approx(mean, abs=1e-6)
     assert effect["df"] == pytest.approx(14)
     limits = stats.t.interval(0.95, 14, mean, error)
     assert bounds(effect["difference"]) == pytest.approx(limits, abs=1e-6)
@@ -236,7 +232,7 @@ def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator
     model = mixedlm("value ~ condition", table, groups="person", re_formula="condition")
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
     difference = known(mixed_model(values, person, condition)[0])["difference"]
-    assert difference["mean"] == pytest.approx(expected.params["condition"], abs=1e-5)
+    assert difference.mean == pytest.approx(expected.params["condition"], abs=1e-5)
 
 
 def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Generator) -> None:
@@ -277,7 +273,7 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
         error = np.sqrt(((weights @ residual @ y) ** 2).sum())
         gram = weights @ residual @ weights.T
         assert np.trace(gram) == pytest.approx(bread[effect, effect])  # without bias
-        assert test["difference"]["mean"] == pytest.approx((bread @ x.T @ y)[effect])
+        assert test["difference"].mean == pytest.approx((bread @ x.T @ y)[effect])
         assert test["t"] == pytest.approx((bread @ x.T @ y)[effect] / error)
         assert test["df"] == pytest.approx(np.trace(gram) ** 2 / np.trace(gram @ gram))
 
@@ -299,7 +295,7 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
         )
         truth = [(person_mean(first), 1 / 3), (paired["difference"], 2 / 5 - 1 / 3)]
         truth += [(apart["difference"], 2 / 5 - 1 / 3), (correlation, 0.5)]
-        hits.append([interval["low"] <= true <= interval["high"] for interval, true in truth])
+        hits.append([interval.low <= true <= interval.high for interval, true in truth])
     coverage = np.mean(hits, axis=0)
     print(coverage)
     assert (coverage >= 0.93).all(), coverage
@@ -319,6 +315,6 @@ def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.
         values = rng.normal(size=persons)[person] + rng.normal(size=len(person)) + 0.3 * condition
         values += 0.5 * rng.normal(size=(persons, 2))[person, condition]
         difference = known(mixed_model(values, person, condition)[0])["difference"]
-        hits.append(difference["low"] <= 0.3 <= difference["high"])
+        hits.append(difference.low <= 0.3 <= difference.high)
     print(np.mean(hits))
     assert 0.93 <= np.mean(hits) <= 0.97

@@ -20,7 +20,7 @@ from fer_vit.comparison.study import Study, choose_design, make_study
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -111,8 +111,8 @@ def test_measures_of_photos_have_the_means_that_are_compared(
         for measure, row in outcome.means.items():
             for condition, mean in row.items():
                 persons = means.loc[condition, prefix + measure]
-                assert mean["mean"] == pytest.approx(persons.mean())
-                assert mean["sd"] == pytest.approx(persons.std())
+                assert mean.mean == pytest.approx(persons.mean())
+                assert mean.sd == pytest.approx(persons.std())
 
 
 @pytest.mark.parametrize(("rest", "missing"), [(None, 3), (Rest(0, 1), 1)])
@@ -354,8 +354,8 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     for label, sign in (("happy", 1), ("calm", -1)):
         test = tests[label]
         assert not isinstance(test, Missing)
-        assert test["difference"]["mean"] == pytest.approx(sign * 6 / 7)
-        bounds = sorted(abs(test["difference"][name]) for name in ("low", "high"))
+        assert test["difference"].mean == pytest.approx(sign * 6 / 7)
+        bounds = sorted([abs(test["difference"].low), abs(test["difference"].high)])
         assert bounds == pytest.approx([0.5075, 1], abs=1e-3)
 
 
@@ -388,7 +388,7 @@ def test_angles_are_averaged_as_directions(
     (comparison,) = compare_kind(compared, kind).comparisons
     difference = expected["film"] - expected["rest"]
     assert not isinstance(comparison.test, Missing)
-    assert comparison.test["difference"]["mean"] == pytest.approx(difference.mean(), abs=1e-4)
+    assert comparison.test["difference"].mean == pytest.approx(difference.mean(), abs=1e-4)
     cells = compared.cells(kind.values["roll"])
     for condition, means in cells.items():
         away = means - turn - expected[condition].to_numpy()
@@ -529,7 +529,7 @@ def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
     sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
     comparisons = []
     for name, (mean, low, high) in sizes.items():
-        test = {"difference": Interval(mean=mean, low=low, high=high)}
+        test = {"difference": Estimate(mean=mean, low=low, high=high)}
         comparisons.append(Comparison(name, "rest", "film", cast(Test, test)))
     assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
 

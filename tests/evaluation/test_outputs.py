@@ -68,14 +68,14 @@ def test_measures_have_intervals_over_persons() -> None:
     measured = score_head("movements", HeadOutputs("movements", ["a", "b"], value, target), units)
     for column, name in enumerate("ab"):
         r = measured[name]["r"]
-        assert r["mean"] == pytest.approx(measure("r", value[:, column], target[:, column]))
-        assert r["low"] < r["mean"] < r["high"]
-        assert r["faces"] == 90 - 10 * (name == "a")
-        assert measured[name]["AUROC"]["mean"] is None
+        assert r.mean == pytest.approx(measure("r", value[:, column], target[:, column]))
+        assert r.low < r.mean < r.high
+        assert r.faces == 90 - 10 * (name == "a")
+        assert measured[name]["AUROC"].mean is None
     single = score_head(
         "movements", HeadOutputs("movements", ["a", "b"], value, target), np.zeros(90, int)
     )
-    assert single["a"]["r"]["low"] is None
+    assert single["a"]["r"].low is None
 
 
 def test_the_targets_of_one_person_have_no_interval() -> None:
@@ -88,12 +88,12 @@ def test_the_targets_of_one_person_have_no_interval() -> None:
     units = np.repeat(np.arange(6), 5)
     outputs = HeadOutputs("affect", ["a", "b", "c"], value, target)
     measured = score_head("affect", outputs, units)
-    assert measured["a"]["CCC"]["mean"] is not None
-    assert measured["a"]["CCC"]["faces"] == 5
-    assert (measured["a"]["CCC"]["low"], measured["a"]["CCC"]["high"]) == (None, None)
-    assert measured["b"]["CCC"]["low"] < measured["b"]["CCC"]["high"]
-    assert measured["c"]["CCC"]["faces"] == 25
-    assert (measured["c"]["CCC"]["low"], measured["c"]["CCC"]["high"]) == (None, None)
+    assert measured["a"]["CCC"].mean is not None
+    assert measured["a"]["CCC"].faces == 5
+    assert (measured["a"]["CCC"].low, measured["a"]["CCC"].high) == (None, None)
+    assert measured["b"]["CCC"].low < measured["b"]["CCC"].high
+    assert measured["c"]["CCC"].faces == 25
+    assert (measured["c"]["CCC"].low, measured["c"]["CCC"].high) == (None, None)
 
 
 @pytest.mark.parametrize("agree", [True, False])
@@ -107,7 +107,7 @@ def test_measures_of_a_roll_do_not_depend_on_the_camera(agree: bool) -> None:
         heads = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})
         measured = score_head("pose", heads["pose"], np.arange(60))["roll"]
         for name in ("r", "MAE"):
-            assert measured[name]["mean"] == pytest.approx(measure(name, value, target))
+            assert measured[name].mean == pytest.approx(measure(name, value, target))
 
 
 def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
@@ -355,9 +355,9 @@ def test_altered_faces_have_the_mean_correlation_of_both_variants(
             measure("r", variant[:, column], altered.target[:, column])
             for variant in altered.turned
         ]
-        assert outputs["turned"][name]["r"]["mean"] == pytest.approx(np.mean(r))
-    assert [outputs["turned"][name]["r"]["faces"] for name in "ab"] == [60, 40]
-    assert [outputs[MOST_TURNED][name]["r"]["faces"] for name in "ab"] == [7, 0]
+        assert outputs["turned"][name]["r"].mean == pytest.approx(np.mean(r))
+    assert [outputs["turned"][name]["r"].faces for name in "ab"] == [60, 40]
+    assert [outputs[MOST_TURNED][name]["r"].faces for name in "ab"] == [7, 0]
 
 
 def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
@@ -367,9 +367,9 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
     before = altered.errors(altered.clean)
     row = altered.scored["errors"]["turned"]
     assert row["faces"] == 60
-    assert row["error"]["mean"] == pytest.approx(error.mean())
-    assert row["difference"]["mean"] == pytest.approx((error - before).mean())
-    assert row["difference"]["low"] < row["difference"]["mean"] < row["difference"]["high"]
+    assert row["error"].mean == pytest.approx(error.mean())
+    assert row["difference"].mean == pytest.approx((error - before).mean())
+    assert row["difference"].low < row["difference"].mean < row["difference"].high
     assert altered.scored["errors"][MOST_TURNED]["faces"] == 7
 
 
@@ -377,8 +377,8 @@ def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutput
     error = altered.errors(altered.turned)
     of_second = altered.errors(altered.clean)  # whose outputs are the unaltered ones
     row = altered.scored["errors"]["turned"]
-    assert row["the other model"]["mean"] == pytest.approx(of_second.mean())
-    assert row["difference from it"]["mean"] == pytest.approx((error - of_second).mean())
+    assert row["the other model"].mean == pytest.approx(of_second.mean())
+    assert row["difference from it"].mean == pytest.approx((error - of_second).mean())
     assert row["p"] < 0.01
     assert altered.scored["errors"][UNALTERED]["p"] == 1
 

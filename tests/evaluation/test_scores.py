@@ -1,7 +1,7 @@
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from fer_vit.evaluation.inference import (
     t_p,
 )
 from fer_vit.evaluation.outputs import score_head
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.evaluation.scores import (
     AGREEMENTS,
     confusion_matrix,
@@ -53,7 +54,7 @@ from fer_vit.evaluation.scores import (
 from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
-from fer_vit.report.table import Interval
+from fer_vit.report.estimate import Estimate, plain_estimates
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -81,8 +82,7 @@ def test_scores_are_scikit_learns(classes: tuple[int, ...]) -> None:
     truth = shares.argmax(1)
     guess = probabilities.argmax(1)
     means = {
-        name: interval["mean"]
-        for name, interval in score_faces(probabilities, shares, LABELS).items()
+        name: interval.mean for name, interval in score_faces(probabilities, shares, LABELS).items()
     }
     assert {name: means[name] for name in REFERENCE} == pytest.approx(
         {name: score(truth, guess) for name, score in REFERENCE.items()}
@@ -102,7 +102,7 @@ def test_calibration_error_equals_torchmetrics() -> None:
     probabilities, shares = drawn()
     given = torch.from_numpy(probabilities), torch.from_numpy(shares.argmax(1))
     expected = multiclass_calibration_error(*given, num_classes=4, n_bins=15).item()
-    assert score_faces(probabilities, shares, LABELS)["calibration error"]["mean"] == pytest.approx(
+    assert score_faces(probabilities, shares, LABELS)["calibration error"].mean == pytest.approx(
         expected, abs=1e-6
     )
 
@@ -118,12 +118,12 @@ def test_the_calibration_error_has_no_interval() -> None:
     drawn_errors = np.abs(sums).sum(1) / 300
     estimate = score_faces(probabilities, targets, LABELS)["calibration error"]
     assert np.percentile(drawn_errors, 2.5) > 0.02  # a bootstrap interval would exclude 0
-    assert drawn_errors.mean() > 1.2 * estimate["mean"]
+    assert drawn_errors.mean() > 1.2 * estimate.mean
     second = np.roll(probabilities, 1, 1)
     difference = score_faces(probabilities, targets, LABELS, minus=second)["calibration error"]
     for result in (estimate, difference):
-        assert result["mean"] is not None
-        assert (result["low"], result["high"]) == (None, None)
+        assert result.mean is not None
+        assert (result.low, result.high) == (None, None)
 
 
 def test_annotators_are_drawn_by_the_votes() -> None:
@@ -134,24 +134,24 @@ def test_annotators_are_drawn_by_the_votes() -> None:
     annotators = np.array([rng.choice(4, 2000, p=share) for share in shares])
     agree = (annotators == probabilities.argmax(1)[:, None]).mean()
     among = (annotators[:, ::2] == annotators[:, 1::2]).mean()
-    assert scores["agreement with an annotator"]["mean"] == pytest.approx(agree, abs=0.005)
-    assert scores["agreement of two annotators"]["mean"] == pytest.approx(among, abs=0.005)
+    assert scores["agreement with an annotator"].mean == pytest.approx(agree, abs=0.005)
+    assert scores["agreement of two annotators"].mean == pytest.approx(among, abs=0.005)
     entropy = -(shares * np.log(probabilities)).sum(1).mean()
-    assert scores["cross-entropy"]["mean"] == pytest.approx(entropy)
+    assert scores["cross-entropy"].mean == pytest.approx(entropy)
     labelled = score_faces(probabilities, np.eye(4)[shares.argmax(1)], LABELS)
-    assert labelled["agreement with an annotator"]["mean"] is None
+    assert labelled["agreement with an annotator"].mean is None
 
 
 def test_a_group_of_unanimous_votes_has_votes() -> None:
     probabilities, shares = drawn(60)
     shares[30:] = 0.5 * shares[30:] + 0.5 * np.eye(4)[0]
     votes = score_faces(probabilities[:30], shares[:30], LABELS, votes=True)
-    assert votes["agreement of two annotators"]["mean"] == 1
+    assert votes["agreement of two annotators"].mean == 1
     made = faces(np.ones(60, bool), half=["a"] * 30 + ["b"] * 30)
     made.targets[30:] = [0.75, 0.25]
     groups = evaluate_faces(made, by=["half"])["by"]["half"]["groups"]
-    assert groups["a"]["agreement of two annotators"]["mean"] == 1
-    assert groups["b"]["agreement of two annotators"]["mean"] < 1
+    assert groups["a"]["agreement of two annotators"].mean == 1
+    assert groups["b"]["agreement of two annotators"].mean < 1
 
 
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
@@ -164,8 +164,8 @@ def test_intervals_are_those_of_a_slow_bootstrap() -> None:
     for name, slow in REFERENCE.items():
         values = [slow(truth[draw], guess[draw]) for draw in draws[:250]]
         low, high = np.quantile(values, (0.025, 0.975))
-        assert scores[name]["low"] == pytest.approx(low, abs=0.02)
-        assert scores[name]["high"] == pytest.approx(high, abs=0.02)
+        assert scores[name].low == pytest.approx(low, abs=0.02)
+        assert scores[name].high == pytest.approx(high, abs=0.02)
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -176,11 +176,11 @@ def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool)
     scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
-        assert of_rarest["faces"] == 2
-        assert (scores[name]["low"], scores[name]["high"]) == (of_rarest["low"], of_rarest["high"])
-        assert scores[name]["faces"] == 502
-    width = scores["accuracy"]["high"] - scores["accuracy"]["low"]
-    assert width < 0.01 < scores["UAR"]["high"] - scores["UAR"]["low"]
+        assert of_rarest.faces == 2
+        assert (scores[name].low, scores[name].high) == (of_rarest.low, of_rarest.high)
+        assert scores[name].faces == 502
+    width = scores["accuracy"].high - scores["accuracy"].low
+    assert width < 0.01 < scores["UAR"].high - scores["UAR"].low
 
 
 def test_faces_of_one_person_are_drawn_together() -> None:
@@ -195,12 +195,12 @@ def test_faces_of_one_person_are_drawn_together() -> None:
         "UAR",
         "cross-entropy",
     ):
-        assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
-        assert (apart[name]["low"], apart[name]["high"]) == pytest.approx(
-            (whole[name]["low"], whole[name]["high"])
+        assert apart[name].mean == pytest.approx(whole[name].mean)
+        assert (apart[name].low, apart[name].high) == pytest.approx(
+            (whole[name].low, whole[name].high)
         )
     assert (
-        score_faces(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"]["low"]
+        score_faces(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"].low
         is None
     )
 
@@ -213,25 +213,24 @@ def test_the_difference_of_two_models_is_paired() -> None:
     right = first.argmax(1) == shares.argmax(1)
     also = second.argmax(1) == shares.argmax(1)
     gain = right.astype(float) - also
-    assert differences["accuracy"]["mean"] == pytest.approx(gain.mean())
+    assert differences["accuracy"].mean == pytest.approx(gain.mean())
     rng = np.random.default_rng(0)
     means = [gain[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
     low, high = np.quantile(means, (0.025, 0.975))
-    assert (differences["accuracy"]["low"], differences["accuracy"]["high"]) == pytest.approx(
+    assert (differences["accuracy"].low, differences["accuracy"].high) == pytest.approx(
         (low, high), abs=0.004
     )
     same = score_faces(first, shares, LABELS, minus=first)
     fewest = int(shares.sum(0).min())  # of a class
     unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
-    assert same["UAR"]["mean"] == 0
-    assert same["UAR"]["faces"] == 400
-    assert same["UAR"]["high"] == pytest.approx(unseen)
-    assert same["UAR"]["low"] == pytest.approx(-unseen)
+    assert same["UAR"].mean == 0
+    assert same["UAR"].faces == 400
+    assert same["UAR"].high == pytest.approx(unseen)
+    assert same["UAR"].low == pytest.approx(-unseen)
     of_first, of_second = (
-        score_faces(probabilities, shares, LABELS)["UAR"]["mean"]
-        for probabilities in (first, second)
+        score_faces(probabilities, shares, LABELS)["UAR"].mean for probabilities in (first, second)
     )
-    assert differences["UAR"]["mean"] == pytest.approx(of_first - of_second)
+    assert differences["UAR"].mean == pytest.approx(of_first - of_second)
 
 
 def test_suspected_is_the_confident_joint_of_the_paper() -> None:
@@ -257,13 +256,13 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
     scores = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
-    assert [scores[f"recall of {label}"]["faces"] for label in "ab"] == [6, 10]
-    assert scores["recall of a"]["low"] == pytest.approx(
+    assert [scores[f"recall of {label}"].faces for label in "ab"] == [6, 10]
+    assert scores["recall of a"].low == pytest.approx(
         binomtest(6, 6).proportion_ci(method="exact").low
     )
     perfect = score_faces(shares, shares, ("a", "b"))
     of_all, of_rarest = (binomtest(n, n).proportion_ci(method="exact").low for n in (16, 6))
-    lows = [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")]
+    lows = [perfect[name].low for name in ("accuracy", "macro F1", "UAR")]
     assert lows == pytest.approx([of_all, of_rarest, of_rarest])
 
 
@@ -274,18 +273,18 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
     scores = score_faces(guess, shares, ("calm", "bored"), persons)
     apart = score_faces(guess, shares, ("calm", "bored"), persons, minus=np.full_like(guess, 0.5))
     for result, of_calm in ((scores, 0.75), (apart, -0.25)):
-        assert result["recall of calm"]["mean"] == of_calm
-        assert None not in result["recall of calm"].values()
-    assert scores["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
-    assert apart["recall of bored"]["mean"] == 0.75
-    assert apart["recall of bored"]["low"] is None
+        assert result["recall of calm"].mean == of_calm
+        assert result["recall of calm"].low is not None
+    assert scores["recall of bored"] == FaceEstimate(0.75, None, None, faces=8)
+    assert apart["recall of bored"].mean == 0.75
+    assert apart["recall of bored"].low is None
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
-    assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [
+    assert [perfect[f"recall of {label}"].low is None for label in ("calm", "bored")] == [
         False,
         True,
     ]
     (seen,) = mean_intervals(np.where(shares[:, 1:] > 0, guess[:, 1:], np.nan), persons)
-    assert seen["low"] is None
+    assert seen.low is None
 
 
 def test_means_and_intervals_are_those_of_scipy() -> None:
@@ -304,10 +303,10 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
             rng=0,
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
-        assert interval["faces"] == len(column)
-        assert interval["mean"] == pytest.approx(column.mean())
-        assert interval["low"] == pytest.approx(expected.low, abs=0.1 * error)
-        assert interval["high"] == pytest.approx(expected.high, abs=0.1 * error)
+        assert interval.faces == len(column)
+        assert interval.mean == pytest.approx(column.mean())
+        assert interval.low == pytest.approx(expected.low, abs=0.1 * error)
+        assert interval.high == pytest.approx(expected.high, abs=0.1 * error)
 
 
 @pytest.mark.parametrize("persons", [6, 12, 40])
@@ -317,10 +316,10 @@ def test_intervals_of_few_persons_contain_the_truth(persons: int) -> None:
     values = rng.normal(size=(persons, 300))  # as many studies
     hits = 0
     for column, result in zip(values.T, mean_intervals(values), strict=True):
-        hits += result["low"] <= 0 <= result["high"]
+        hits += result.low <= 0 <= result.high
         expected = ttest_1samp(column, 0).confidence_interval()
         width = expected.high - expected.low
-        assert result["high"] - result["low"] == pytest.approx(width, rel=0.2)
+        assert result.high - result.low == pytest.approx(width, rel=0.2)
     assert 0.88 * 300 < hits < 0.98 * 300
 
 
@@ -333,7 +332,7 @@ def test_few_persons_with_a_value_among_many_have_as_wide_intervals(persons: int
     ratios = []
     for column, result in zip(values.T, mean_intervals(values), strict=True):
         expected = ttest_1samp(column[:persons], 0).confidence_interval()
-        ratios.append((result["high"] - result["low"]) / (expected.high - expected.low))
+        ratios.append((result.high - result.low) / (expected.high - expected.low))
     # about 0.85 with the percentiles of 200 persons; resamples also differ in how many of the few
     # they have
     assert 1.0 < np.mean(ratios) < 1.3
@@ -347,7 +346,7 @@ def test_errors_of_outputs_have_one_interval_with_and_without_another_model() ->
     units = np.arange(100)
     error = score_head("movements", HeadOutputs("movements", ["a"], values, targets), units)
     (expected,) = mean_intervals(np.abs(values - targets), units)
-    assert error["a"]["MAE"] == pytest.approx(expected)
+    assert asdict(error["a"]["MAE"]) == pytest.approx(asdict(expected))
 
 
 def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
@@ -364,15 +363,11 @@ def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
     single, none = mean_intervals(np.array([[0.25, np.nan]]))
-    assert single == {"mean": 0.25, "low": None, "high": None, "faces": 1}
-    assert none == {"mean": None, "low": None, "high": None, "faces": 0}
-    assert mean_intervals(np.full((6, 1), 0.5))[0] == {
-        "mean": 0.5,
-        "low": 0.5,
-        "high": 0.5,
-        "faces": 6,
-    }
-    assert mean_intervals(np.empty((0, 1)))[0]["mean"] is None
+    assert single == FaceEstimate(0.25, None, None, faces=1)
+    assert none == FaceEstimate(None, None, None, faces=0)
+    (equal,) = mean_intervals(np.full((6, 1), 0.5))
+    assert equal == FaceEstimate(0.5, 0.5, 0.5, faces=6)
+    assert mean_intervals(np.empty((0, 1)))[0].mean is None
 
 
 @pytest.mark.parametrize("units", range(2, 8))
@@ -386,8 +381,8 @@ def test_fewer_than_6_persons_have_no_bootstrap_interval(
     values = np.append(values, np.full(further, np.nan))
     persons = np.append(np.repeat(np.arange(units), 3), units + np.arange(further))
     (mean,) = mean_intervals(values[:, None], persons, scale)
-    assert mean["mean"] == pytest.approx(np.nanmean(values))
-    assert (mean["low"] is None) == (mean["high"] is None) == (units < LEAST_UNITS)
+    assert mean.mean == pytest.approx(np.nanmean(values))
+    assert (mean.low is None) == (mean.high is None) == (units < LEAST_UNITS)
 
 
 @pytest.mark.parametrize("persons", [2, 5, 6])
@@ -397,8 +392,8 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
     for minus in (None, np.roll(probabilities, 1, 1)):
         results = score_faces(probabilities, shares, LABELS, unit, minus, votes=True)
         for name in ("accuracy", "macro F1", "UAR", "cross-entropy", *AGREEMENTS):
-            assert results[name]["mean"] is not None
-            assert (results[name]["low"] is None) == (persons < LEAST_UNITS), name
+            assert results[name].mean is not None
+            assert (results[name].low is None) == (persons < LEAST_UNITS), name
 
     # a line states it
     right = np.arange(8 * persons) % 3 > 0
@@ -413,12 +408,12 @@ def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int)
     values = np.append(np.full(6, hits / 6), np.nan)[:, None]
     expected = binomtest(hits, 6).proportion_ci(method="exact")
     (share,) = mean_intervals(values, scale="share")
-    assert (share["low"], share["high"]) == pytest.approx((expected.low, expected.high))
+    assert (share.low, share.high) == pytest.approx((expected.low, expected.high))
     expected = binomtest(hits // 2, 3).proportion_ci(method="exact")
     (of_persons,) = mean_intervals(values, np.array([0, 0, 1, 1, 2, 2, 2]), scale="share")
-    assert (of_persons["low"], of_persons["high"]) == pytest.approx((expected.low, expected.high))
+    assert (of_persons.low, of_persons.high) == pytest.approx((expected.low, expected.high))
     (difference,) = mean_intervals(values)
-    assert (difference["low"], difference["high"]) == (hits / 6, hits / 6)
+    assert (difference.low, difference.high) == (hits / 6, hits / 6)
 
 
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1.0])
@@ -426,9 +421,9 @@ def test_a_difference_without_exceptions_is_not_certain(change: float) -> None:
     """As many faces may differ as there may be misses, if all of 20 are right."""
     misses = 1 - binomtest(20, 20).proportion_ci(method="exact").low
     (interval,) = mean_intervals(np.full((20, 1), change), scale="difference")
-    assert interval["mean"] == change
-    assert interval["low"] == pytest.approx(max(change - misses, -1))
-    assert interval["high"] == pytest.approx(min(change + misses, 1))
+    assert interval.mean == change
+    assert interval.low == pytest.approx(max(change - misses, -1))
+    assert interval.high == pytest.approx(min(change + misses, 1))
 
 
 def test_the_p_of_two_models_is_the_t_tests_of_persons() -> None:
@@ -499,18 +494,18 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     difference = compared["perfect"]["difference"]
     inside = binomtest(30, 30).proportion_ci(method="exact")  # of persons
     (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
-    below = np.hypot(1 - inside.low, outside["high"] - outside["mean"])
-    assert difference["mean"] == pytest.approx(misses / 1000)
-    assert difference["low"] == pytest.approx(misses / 1000 - below, abs=1e-3)
-    assert difference["low"] < 0 < difference["high"]
+    below = np.hypot(1 - inside.low, outside.high - outside.mean)
+    assert difference.mean == pytest.approx(misses / 1000)
+    assert difference.low == pytest.approx(misses / 1000 - below, abs=1e-3)
+    assert difference.low < 0 < difference.high
 
 
 def test_few_persons_have_an_interval_where_all_answers_are_right(tmp_path: Path) -> None:
     made = faces(np.ones(10, bool), person=["a"] * 5 + ["b"] * 5)
     results = evaluate_faces(made, [])
     accuracy = results["all"]["accuracy"]
-    assert accuracy["mean"] == accuracy["high"] == 1
-    assert 0 < accuracy["low"] < 1
+    assert accuracy.mean == accuracy.high == 1
+    assert 0 < accuracy.low < 1
     text = write_results(tmp_path / "out", {}, results, made)
     assert "Here there are 2." in text
     assert "no intervals" not in text
@@ -527,8 +522,8 @@ def test_a_group_without_exceptions_has_no_p_without_an_interval(share: int) -> 
     assert fisher_exact([[20, 0], [10, 10]]).pvalue < 0.001
     assert p_values == [1, 1]
     for difference in differences:
-        assert difference["mean"] is not None
-        assert difference["low"] is None
+        assert difference.mean is not None
+        assert difference.low is None
 
 
 def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
@@ -581,9 +576,9 @@ def test_groups_are_compared_with_all_others() -> None:
     assert comparison["unknown"] == 2
     old = right[:100]
     assert comparison["groups"]["old"]["faces"] == 100
-    assert comparison["groups"]["old"]["accuracy"]["mean"] == pytest.approx(old.mean())
+    assert comparison["groups"]["old"]["accuracy"].mean == pytest.approx(old.mean())
     others = np.append(right[100:447], right[448])
-    assert comparison["groups"]["old"]["difference"]["mean"] == pytest.approx(
+    assert comparison["groups"]["old"]["difference"].mean == pytest.approx(
         old.mean() - others.mean()
     )
     p = []
@@ -596,10 +591,10 @@ def test_groups_are_compared_with_all_others() -> None:
         comparison["groups"][name]["p"] for name in ("middle", "old", "young")
     ] == pytest.approx(holm(p))
     assert comparison["worst"] == "old"
-    means = {name: group["accuracy"]["mean"] for name, group in comparison["groups"].items()}
+    means = {name: group["accuracy"].mean for name, group in comparison["groups"].items()}
     assert comparison["best"] == max(means, key=means.__getitem__)
-    assert comparison["gap"]["mean"] == pytest.approx(max(means.values()) - min(means.values()))
-    assert (comparison["gap"]["low"], comparison["gap"]["high"]) == (None, None)
+    assert comparison["gap"].mean == pytest.approx(max(means.values()) - min(means.values()))
+    assert (comparison["gap"].low, comparison["gap"].high) == (None, None)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -611,9 +606,9 @@ def test_abstentions_by_group(labelled: bool) -> None:
     known = [None, *ambiguous[1:].tolist()]
     groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
-        assert groups[name]["ambiguous"]["mean"] == pytest.approx(ambiguous[part].mean())
+        assert groups[name]["ambiguous"].mean == pytest.approx(ambiguous[part].mean())
         if labelled:
-            assert groups[name]["accuracy where unambiguous"]["mean"] == pytest.approx(
+            assert groups[name]["accuracy where unambiguous"].mean == pytest.approx(
                 right[part][~ambiguous[part]].mean()
             )
         else:
@@ -630,8 +625,8 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
         "old": 38,
         "young": 37,
     }
-    assert comparison["groups"]["old"]["accuracy"]["faces"] == 38
-    assert comparison["groups"]["old"]["face found"]["mean"] == pytest.approx(38 / 40)
+    assert comparison["groups"]["old"]["accuracy"].faces == 38
+    assert comparison["groups"]["old"]["face found"].mean == pytest.approx(38 / 40)
     assert comparison["unknown"] == 1
 
 
@@ -685,11 +680,11 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     unlabelled.probabilities[0] = np.nan
     unlabelled.detected[0] = False
     group = compare_groups(unlabelled, "who")["groups"]["x"]
-    assert group["face found"]["mean"] == pytest.approx(0.98)
-    assert group["a"]["mean"] == 1
-    assert group["b"]["mean"] == 0
-    assert group["confidence"]["mean"] == pytest.approx(0.8)
-    assert group["confidence"]["faces"] == 49
+    assert group["face found"].mean == pytest.approx(0.98)
+    assert group["a"].mean == 1
+    assert group["b"].mean == 0
+    assert group["confidence"].mean == pytest.approx(0.8)
+    assert group["confidence"].faces == 49
     assert "p" not in group
 
 
@@ -700,8 +695,8 @@ def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[obj
     results = evaluate_faces(
         faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
     )
-    assert results["all"]["accuracy"]["mean"] == 0.5
-    assert results["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert results["all"]["accuracy"].mean == 0.5
+    assert results["without near-duplicates"]["accuracy"].mean == pytest.approx(1 / 3)
     assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
 
 
@@ -728,7 +723,7 @@ def test_accuracy_by_votes() -> None:
     assert list(by_votes) == [*parts]
     for name, part in parts.items():
         assert by_votes[name]["faces"] == part.sum()
-        assert by_votes[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
+        assert by_votes[name]["accuracy"].mean == pytest.approx(right[part].mean())
 
 
 def compare_correct(
@@ -776,7 +771,7 @@ def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
     write_results(tmp_path / "page", facts, results, evaluated)
     assert (results, facts) == before
     written = json.loads((tmp_path / "page" / "results.json").read_text())
-    assert {name: written[name] for name in results} == json.loads(json.dumps(results))
+    assert {name: written[name] for name in results} == plain_estimates(results)
 
 
 def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) -> None:
@@ -812,7 +807,7 @@ def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warn
 def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     made = faces(np.ones(9, bool))
     results = evaluate_faces(made)
-    unknown = Interval(mean=None, low=None, high=None, faces=0)
+    unknown = FaceEstimate(mean=None, low=None, high=None, faces=0)
     with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
     sections = evaluation_sections(results, made)
     sections_with_head = evaluation_sections(with_head, made)
@@ -823,9 +818,9 @@ def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     assert "pose" in line
 
 
-def recall(mean: float) -> Interval:
+def recall(mean: float) -> Estimate:
     """A recall without an interval."""
-    return Interval(mean=mean, low=None, high=None)
+    return Estimate(mean=mean, low=None, high=None)
 
 
 def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others() -> None:

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
+from fer_vit.report.estimate import Estimate
 from fer_vit.report.faces import (
     Attributed,
     Evidence,
@@ -22,7 +23,6 @@ from fer_vit.report.faces import (
     interacting_pairs,
     save_face,
 )
-from fer_vit.report.table import Interval
 from fer_vit.visualization.averages import mean_face
 from tests.helpers.browser import LIGHT_IN_DEFAULT, Scheme, Tab, assert_accessible, loaded
 from tests.helpers.faces import make_face
@@ -63,7 +63,7 @@ def write(folder: Path) -> Path:
     records = []
     for number, (view, explained) in enumerate(zip(views, evidence, strict=True)):
         records.append(save_face(folder, number, view, explained, REGIONS))
-    intervals = [Interval(mean=0.2, low=0.1, high=0.3, faces=40)] * (3 + 3 + 9)
+    intervals = [Estimate(mean=0.2, low=0.1, high=0.3)] * (3 + 3 + 9)
     mean = replace(make_view(""), face=mean_face(LABELS[2], 32))
     average = average_data(
         40,

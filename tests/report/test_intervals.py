@@ -1,5 +1,6 @@
 import pytest
 
+from fer_vit.report.estimate import Estimate, estimate_text
 from fer_vit.report.html import name_parts
 from fer_vit.report.intervals import (
     Direction,
@@ -8,7 +9,6 @@ from fer_vit.report.intervals import (
     grouped_chart,
     interval_chart,
 )
-from fer_vit.report.table import Interval, interval_text
 
 SIDES = Direction("lower", "higher")
 
@@ -16,9 +16,9 @@ SIDES = Direction("lower", "higher")
 def test_results_lie_on_one_scale_with_the_place_of_zero() -> None:
     chart = interval_chart(
         {
-            "悲しみ": Interval(mean=0.0, low=-1.0, high=1.0),
-            "b": Interval(mean=2.0, low=None, high=None),
-            "c": Interval(mean=None, low=None, high=None),
+            "悲しみ": Estimate(mean=0.0, low=-1.0, high=1.0),
+            "b": Estimate(mean=2.0, low=None, high=None),
+            "c": Estimate(mean=None, low=None, high=None),
         },
         "+.1f",
         "height",
@@ -36,17 +36,17 @@ def test_results_lie_on_one_scale_with_the_place_of_zero() -> None:
 
 
 def test_zero_is_absent_where_the_scale_does_not_reach_it() -> None:
-    chart = interval_chart({"a": Interval(mean=2.0, low=1.0, high=3.0)}, ".1f", "height")
+    chart = interval_chart({"a": Estimate(mean=2.0, low=1.0, high=3.0)}, ".1f", "height")
     assert chart is not None
     assert chart.zero is None
-    nothing = {"a": Interval(mean=None, low=None, high=None)}
+    nothing = {"a": Estimate(mean=None, low=None, high=None)}
     assert interval_chart(nothing, ".1f", "height") is None
 
 
 def test_differences_are_drawn_with_zero_and_unclear_ones_are_circles() -> None:
     results = {
-        "a": Interval(mean=2.0, low=1.0, high=4.0),
-        "b": Interval(mean=1.0, low=0.5, high=2.0),
+        "a": Estimate(mean=2.0, low=1.0, high=4.0),
+        "b": Estimate(mean=1.0, low=0.5, high=2.0),
     }
     chart = difference_chart(results, "+.1f", "a - b", ["b"], SIDES)
     assert chart is not None
@@ -59,7 +59,7 @@ def test_differences_are_drawn_with_zero_and_unclear_ones_are_circles() -> None:
 
 
 def test_numbers_of_faces_are_shown_where_they_differ() -> None:
-    results = {name: Interval(mean=0.5, low=0.0, high=1.0) for name in ("joy", "fear")}
+    results = {name: Estimate(mean=0.5, low=0.0, high=1.0) for name in ("joy", "fear")}
     for counts, shown in (
         ({"joy": 30, "fear": 1}, ["30 faces", "1 face"]),
         ({"joy": 30, "fear": 30}, ["", ""]),
@@ -71,7 +71,7 @@ def test_numbers_of_faces_are_shown_where_they_differ() -> None:
 
 
 def test_the_conditions_of_a_measure_are_neighbours() -> None:
-    mean = Interval(mean=0.5, low=0.0, high=1.0)
+    mean = Estimate(mean=0.5, low=0.0, high=1.0)
     measures = {"joy": {"rest": mean, "joke": mean}, "fear": {"rest": mean, "joke": mean}}
     chart = grouped_chart(measures, ".1f", "mean")
     assert chart is not None
@@ -80,21 +80,21 @@ def test_the_conditions_of_a_measure_are_neighbours() -> None:
 
 
 def test_a_number_that_is_rounded_to_0_is_not_negative() -> None:
-    result = Interval(mean=-0.0001, low=-0.0004, high=0.0001)
-    assert interval_text(result, ".3f") == "0.000 (0.000 to 0.000)"
+    result = Estimate(mean=-0.0001, low=-0.0004, high=0.0001)
+    assert estimate_text(result, ".3f") == "0.000 (0.000 to 0.000)"
 
 
 def test_a_bound_of_a_difference_shows_its_side_of_0() -> None:
-    result = Interval(mean=0.0003, low=-0.0002, high=0.0008)
-    assert interval_text(result, "+.3f") == "+0.0003 (-0.0002 to +0.001)"
-    result = Interval(mean=0.0, low=-0.00002, high=0.00002)
-    assert interval_text(result, "+.3f") == "0.000 (-0.00002 to +0.00002)"
+    result = Estimate(mean=0.0003, low=-0.0002, high=0.0008)
+    assert estimate_text(result, "+.3f") == "+0.0003 (-0.0002 to +0.001)"
+    result = Estimate(mean=0.0, low=-0.00002, high=0.00002)
+    assert estimate_text(result, "+.3f") == "0.000 (-0.00002 to +0.00002)"
 
 
 def test_differences_of_shares_are_in_points() -> None:
-    result = Interval(mean=-0.292, low=-0.504, high=-0.0791)
-    assert interval_text(result, "+.1%") == "-29.2 points (-50.4 to -7.9)"
-    assert interval_text(result, ".1%") == "-29.2% (-50.4% to -7.9%)"
+    result = Estimate(mean=-0.292, low=-0.504, high=-0.0791)
+    assert estimate_text(result, "+.1%") == "-29.2 points (-50.4 to -7.9)"
+    assert estimate_text(result, ".1%") == "-29.2% (-50.4% to -7.9%)"
     chart = difference_chart({"joy": result}, "+.1%", "points", [], SIDES)
     assert chart is not None
     assert [tick.text for tick in chart.axis.ticks] == ["-40", "-20", "0"]

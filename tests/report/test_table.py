@@ -13,9 +13,9 @@ from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
+from fer_vit.report.estimate import Estimate
 from fer_vit.report.table import (
     SUFFIXES,
-    Interval,
     TableWriter,
     csv_text,
     csv_value,
@@ -205,8 +205,8 @@ def test_markdown_keeps_cells_apart() -> None:
 
 
 def test_the_table_says_which_way_is_better() -> None:
-    interval = Interval(mean=0.5, low=0.25, high=0.75, faces=6)
-    none = Interval(mean=None, low=None, high=None, faces=0)
+    interval = Estimate(mean=0.5, low=0.25, high=0.75)
+    none = Estimate(mean=None, low=None, high=None)
     results = {
         method: {"deletion": interval, "insertion": none} for method in ("relevance", "random")
     }

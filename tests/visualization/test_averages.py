@@ -72,9 +72,10 @@ def test_the_frames_of_a_video_are_no_independent_faces(
             frames.add(view, evidence)
         single.add(replace(view, name="clip.mp4"), evidence)
     for of_photos, of_frames in zip(average.intervals(), frames.intervals(), strict=True):
-        for name in ("mean", "low", "high"):
-            assert of_frames[name] == pytest.approx(of_photos[name], abs=1e-6)
-    assert {interval["low"] for interval in single.intervals()} == {None}
+        result = [of_frames.mean, of_frames.low, of_frames.high]
+        expected = [of_photos.mean, of_photos.low, of_photos.high]
+        assert result == pytest.approx(expected, abs=1e-6)
+    assert {interval.low for interval in single.intervals()} == {None}
 
 
 def rounded(value: float) -> float:

@@ -1,0 +1,82 @@
+"""A result with its 95% interval, and both as text."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any
+
+NO_RESULT = "-"  # cell of a missing result
+ROUNDING_ERROR = 1e-12  # a difference below this is 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A result over faces or persons with its 95% interval, in the unit of what is estimated.
+
+    A share is from 0 to 1. Without a mean there is no interval.
+    """
+
+    mean: float | None  # None: no face or person has a value
+    low: float | None  # None: there is no interval, as of few persons
+    high: float | None
+
+
+def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested results for JSON: each estimate as a dictionary of its fields."""
+    plain: dict[str, Any] = {}
+    for name, result in results.items():
+        if isinstance(result, Estimate):
+            plain[name] = asdict(result)
+        elif isinstance(result, Mapping):
+            plain[name] = plain_estimates(result)
+        else:
+            plain[name] = result
+    return plain
+
+
+def estimate_text(result: Estimate, form: str, named: bool = False) -> str:
+    """Returns a result with its interval as text, each number in a format such as ".3f".
+
+    In a sentence the interval is `named`: "0.5 (95% interval 0.4 to 0.6)".
+
+    Numbers with a sign are differences (`difference_text`). Other numbers that are rounded to 0 are
+    never negative.
+    """
+    if result.mean is None:
+        return NO_RESULT
+    unit = " points" if is_share_difference(form) else ""
+    write = difference_text if form.startswith("+") else _number_text
+    text = f"{write(result.mean, form)}{unit}"
+    if result.low is None or result.high is None:
+        return text
+    low = write(result.low, form)
+    high = write(result.high, form)
+    name = "95% interval " if named else ""
+    return f"{text} ({name}{low} to {high})"
+
+
+def is_share_difference(form: str) -> bool:
+    """Returns whether a format such as "+.1%" is of the difference of two shares."""
+    return form.startswith("+") and form.endswith("%")
+
+
+def _number_text(value: float, form: str) -> str:
+    """Returns a number in a format; one that is rounded to 0 is never negative."""
+    return f"{value:z{form}}"
+
+
+def difference_text(value: float, form: str) -> str:
+    """Returns a difference in a format such as "+.3f"; of two shares ("+.1%") in points.
+
+    One that would be rounded to 0 has one significant digit, so that a bound shows on which side of
+    0 it is. Only what is within the error of sums of numbers is 0, without a sign.
+    """
+    if is_share_difference(form):
+        value = 100 * value
+        form = f"{form.removesuffix('%')}f"
+    if abs(value) < ROUNDING_ERROR:
+        return f"{0:{form.removeprefix('+')}}"
+    text = f"{value:{form}}"
+    if float(text) == 0:
+        return f"{Decimal(f'{value:.1g}'):+f}"
+    return text
