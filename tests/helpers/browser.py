@@ -76,7 +76,7 @@ class Tab:
 def running(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
     """Marks an event loop as the one that runs, or none.
 
-    Playwright marks its own as long as a browser is open: nobody else could run one.
+    Playwright marks its own as long as a browser is open: no test could run another.
     """
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(loop)
