@@ -136,7 +136,7 @@ def main(
     scratch = output / "scratch.yaml"
     model = {
         "init": None,
-        "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"]))),
+        "network": json.loads(json.dumps(asdict(read_model(start).config))),
     }
     average = [{"class_path": "fer_vit.callbacks.EMA", "init_args": {"decay": 0.99}}]
     # The average is the only callback: training stops at its end.

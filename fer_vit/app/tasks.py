@@ -119,8 +119,7 @@ def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:
     """Returns the outputs of each model that can be chosen; the first model is loaded."""
     outputs = {models[0]: load_cached(models[0]).heads}
     for name in models[1:]:
-        settings, _ = read_model(name)
-        outputs[name] = list_outputs(settings["outputs"])
+        outputs[name] = list_outputs(read_model(name).settings.outputs)
     return outputs
 
 

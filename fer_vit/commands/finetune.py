@@ -84,12 +84,12 @@ def finetune(
     model_files = find_format(model).files
     if overwrite:  # other files beside a model end this now, not after the training
         check_output(model, overwrite, model_files)
-    settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
+    settings = read_model(start, pretraining=True).settings  # fails before minutes of work
 
-    align = settings.get("align")
+    align = settings.align
     manifest = find_manifest(photos, output / "faces.parquet", align, duplicates, overwrite)
     rows = Manifest.read(manifest)
-    warn_of_untrained(rows, start, settings.get("outputs", {}))
+    warn_of_untrained(rows, start, settings.outputs)
     counts = count_photos(rows)
     can_calibrate = counts["val"] >= MIN_CALIBRATION_FACES
 

@@ -1,20 +1,16 @@
 """The configuration of a RegionViT, as plain values."""
 
-from argparse import ArgumentError
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import timm
-from jsonargparse import ArgumentParser
 
 from fer_vit.conformal import Thresholds
-from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.geometry import Align
 from fer_vit.model.attention import POOLS
 from fer_vit.wording import describe_entries, fill_docstring, join_names
 
-Settings = TypeVar("Settings")
 ARCHITECTURE_RANGES = {
     "img_size": (1, 2048),
     "patch_size": (1, 2048),
@@ -134,26 +130,6 @@ class ModelSettings:
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
     # The names of the K outputs of each further head of `heads.HEADS`, in their order.
     outputs: dict[str, list[str]] = field(default_factory=dict)
-
-
-def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
-    """Converts the plain values of the file `name`; raises FerVitError for a wrong type."""
-    parser = _settings_parser(kind)  # type: ignore[arg-type] # mypy takes a class as not hashable
-    try:
-        return kind(**parser.parse_object(values).as_dict())
-    except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
-        reason = short(" ".join(str(error).split()))
-        raise FerVitError(
-            f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit."
-        ) from error
-
-
-@cache
-def _settings_parser(kind: type) -> ArgumentParser:
-    """Returns a parser of the fields of a class; jsonargparse takes long to build it."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
-    return parser
 
 
 def check_config(c: RegionViTConfig) -> None:

@@ -321,7 +321,7 @@ def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
 def build_model(
     config: RegionViTConfig, labels: Sequence[str], *, initialize: bool = True, **settings: Any
 ) -> RegionViT:
-    """Builds a RegionViT from its parts.
+    """Builds a RegionViT.
 
     Args:
         config: The architecture.
@@ -332,8 +332,18 @@ def build_model(
     Raises:
         FerVitError: As for `create_backbone`.
     """
-    model_settings = ModelSettings(list(labels), **settings)
-    vit = create_backbone(config, len(labels), initialize)
+    return build_from_parts(config, ModelSettings(list(labels), **settings), initialize)
+
+
+def build_from_parts(
+    config: RegionViTConfig, settings: ModelSettings, initialize: bool = True
+) -> RegionViT:
+    """Builds the parts of a RegionViT, and the network of them; arguments as for `build_model`.
+
+    The network keeps `settings`, and changes them, for example in `adjust`.
+    """
+    num_classes = len(settings.labels)
+    vit = create_backbone(config, num_classes, initialize)
     normalize = Normalize(
         mean=vit.pretrained_cfg["mean"],
         std=vit.pretrained_cfg["std"],
@@ -354,16 +364,16 @@ def build_model(
     layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
 
     pool: nn.Module = nn.Identity()
-    if labels:
+    if num_classes:
         pool = POOLS[config.pool](
             num_prefix=vit.num_prefix_tokens,
             dim=vit.embed_dim,
-            num_classes=len(labels),
+            num_classes=num_classes,
             num_heads=config.num_heads,
             causal=config.causal,
         )
     heads = nn.ModuleDict()
-    for head, outputs in model_settings.outputs.items():
+    for head, outputs in settings.outputs.items():
         heads[head] = AdditiveHead(len(outputs), regions, layout, vit.embed_dim)
     parts = Parts(
         vit=vit,
@@ -374,4 +384,4 @@ def build_model(
         layout=layout,
         patch_size=patch_size,
     )
-    return RegionViT(config, model_settings, parts)
+    return RegionViT(config, settings, parts)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fer_vit.errors import ModelError
 from fer_vit.files import check_permission
 from fer_vit.pickles import UnsafeError, load_tensors
-from fer_vit.store.settings import EXTRA_KEYS, network_arguments
+from fer_vit.store.stored_model import SETTINGS_KEYS, StoredModel, read_stored_model
 
 MAX_CONFIG = 1_000_000
 """Largest settings in characters of JSON; the included models have 2,000."""
@@ -148,24 +148,22 @@ def _is_inside(name: object, folder: object) -> bool:
     return isinstance(folder, str) and str(name).startswith(folder + os.sep)
 
 
-def unpack_checkpoint(
-    checkpoint: dict[str, Any], name: str | Path
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns the result of `read_model` for a checkpoint in memory, called `name` in messages."""
+def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredModel:
+    """Returns the model of a checkpoint in memory, called `name` in messages."""
     hyper = checkpoint["hyper_parameters"]
-    settings = {key: hyper[key] for key in EXTRA_KEYS if key in hyper}
-    settings["config"] = hyper["network"]
-    settings["evened"] = _evened(checkpoint)
+    plain = {key: hyper[key] for key in SETTINGS_KEYS if key in hyper}
+    plain["config"] = hyper["network"]
+    plain["evened"] = _evened(checkpoint)
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper):
-        return network_arguments(settings, name), state
+        return read_stored_model(plain, state, name)
 
     # the parts that reconstruct the masked tokens are no longer needed
     decoder = [key for key in state if key.partition(".")[0] in ("mask_token", "decoder")]
     for key in decoder:
         del state[key]
-    settings["labels"] = []
-    return network_arguments(settings, name, pretraining=True), state
+    plain["labels"] = []
+    return read_stored_model(plain, state, name, pretraining=True)
 
 
 def _evened(checkpoint: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from torch import Tensor
 from fer_vit.errors import ModelError, short
 from fer_vit.files import check_permission, json_text
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.region_vit import RegionViT, build_from_parts
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_model_folder, find_folder
-from fer_vit.store.settings import network_arguments
+from fer_vit.store.stored_model import StoredModel, read_stored_model
 
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."
@@ -49,33 +50,31 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 
     Arguments and errors as for `read_model`.
     """
-    settings, state = read_model(name, **hub)
-    return build_network(settings, state, name or DEFAULT)
+    return build_network(read_model(name, **hub))
 
 
-def build_network(
-    settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
-) -> RegionViT:
-    """Builds a network from arguments of `build_model`, ready to predict.
+def build_network(model: StoredModel) -> RegionViT:
+    """Builds the network of a stored model, ready to predict.
 
     Raises:
         FerVitError: The state dict is of another network, or some weights are not finite.
     """
+    settings = deepcopy(model.settings)  # a network may change its settings
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            described = build_model(**settings, initialize=False).state_dict()
-        for key, expected, actual in differing(described, state):
+            described = build_from_parts(model.config, settings, initialize=False).state_dict()
+        for key, expected, actual in differing(described, model.state):
             raise ValueError(
                 f"weights `{short(key)}`: {actual}, but its settings require {expected}"
             )
-        check_finite(state, name)
-        net = build_model(**settings, initialize=False)
-        net.load_state_dict(state)  # from any precision, to float32
+        check_finite(model.state, model.name)
+        net = build_from_parts(model.config, settings, initialize=False)
+        net.load_state_dict(model.state)  # from any precision, to float32
     # settings of a file can be anything
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
-            f"{name} is of another version of fer-vit, or damaged ({reason})."
+            f"{model.name} is of another version of fer-vit, or damaged ({reason})."
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
@@ -120,8 +119,8 @@ def no_expressions(name: str | Path) -> ModelError:
 
 def read_model(
     name: str | Path | None = None, *, pretraining: bool = False, **hub: Any
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Reads the arguments of `build_model`, and its state dict.
+) -> StoredModel:
+    """Reads the settings and weights of a model.
 
     Args:
         name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
@@ -135,16 +134,17 @@ def read_model(
     name = DEFAULT if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         checkpoint = load_checkpoint(Path(name))
-        settings, state = unpack_checkpoint(checkpoint, name)
+        model = unpack_checkpoint(checkpoint, name)
         task_class = checkpoint.get("task_class")
         if task_class:
             LOGGER.warning(
                 f"{name} was trained by {short(task_class)}, but its network is read as one of "
                 f"fer-vit. If the class changes it, add `--model {short(task_class)}`."
             )
-        if not (settings["labels"] or pretraining):
+        if not (model.settings.labels or pretraining):
             raise no_expressions(name)
-        return settings, state
+        return model
+
     folder = find_folder(name, **hub)
     check_model_folder(folder, name)
     try:
@@ -152,14 +152,14 @@ def read_model(
             raise ModelError(
                 f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger."
             )
-        settings = json.loads((folder / CONFIG).read_text("utf-8"))
+        plain = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         check_permission(folder, error)
         raise ModelError(
             f"The model {name} cannot be read ({error}). Download or export it again."
         ) from error
-    return network_arguments(settings, name), state
+    return read_stored_model(plain, state, name)
 
 
 def differing(

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from fer_vit.errors import FerVitError, ModelError, short, suggest
-from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.region_vit import RegionViT, build_from_parts
 from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
 from fer_vit.store.folder import check_finite, no_expressions
+from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
@@ -74,10 +75,10 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     task_class = import_task(name)
     path = Path(checkpoint)
     content = load_checkpoint(path)
-    settings, _ = unpack_checkpoint(content, path)
-    if not settings["labels"]:
+    model = unpack_checkpoint(content, path)
+    if not model.settings.labels:
         raise no_expressions(path)
-    check_network_size(settings, content["state_dict"], path)
+    check_network_size(model)
     try:
         task = task_class(**init_arguments(content["hyper_parameters"]))
         if isinstance(task.net, RegionViT):
@@ -110,16 +111,14 @@ def init_arguments(hyper: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def check_network_size(
-    settings: dict[str, Any], state: dict[str, torch.Tensor], path: Path
-) -> None:
+def check_network_size(model: StoredModel) -> None:
     """Raises FerVitError when a file describes a far larger network than it contains."""
     with torch.device("meta"):  # uses no memory
-        net = build_model(**settings)
+        net = build_from_parts(model.config, model.settings)
     described = sum(value.numel() for value in net.state_dict().values())
-    stored = sum(value.numel() for value in state.values())
+    stored = sum(value.numel() for value in model.state.values())
     if described > max(stored, MAX_WEIGHTS):
         raise ModelError(
-            f"{path} describes {described:,} weights, but contains {stored:,}. "
+            f"{model.name} describes {described:,} weights, but contains {stored:,}. "
             "Choose a checkpoint that `fer-vit fit` wrote."
         )

@@ -23,7 +23,7 @@ from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
-from fer_vit.train.starting import model_settings
+from fer_vit.train.starting import find_crop
 from fer_vit.train.task import FERTask
 
 Task = Literal["classification", "pretraining"]
@@ -160,9 +160,10 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
         init = self.config.model.get("init")
         if init:
-            settings, _ = read_model(init, pretraining=True)
-            taken = model_settings(settings)
-            self.config = parser.parse_args(args, as_options(taken, taken["network"]))
+            source = read_model(init, pretraining=True)
+            crop = find_crop(source)
+            settings = {"align": crop.align, "template": crop.template}
+            self.config = parser.parse_args(args, as_options(settings, source.config))
         if self.verb != "fit" and not self.config.ckpt_path:
             raise FerVitError(
                 f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint."
@@ -262,16 +263,16 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
         FerVitError: They do not fit the weights; not checked for a `custom` task, which may have
             changed the network.
     """
-    settings, state = unpack_checkpoint(checkpoint, path)
+    model = unpack_checkpoint(checkpoint, path)
     if not custom:
-        build_network(settings, state, path)
+        build_network(model)
     hyper = {}
     for name, value in checkpoint["hyper_parameters"].items():
         if name not in ("labels", "init", "outputs") and not name.startswith("_"):
             hyper[name] = value
-    if settings["labels"]:
-        hyper["heads"] = settings["outputs"]  # of the data, there may be others
-    return as_options(hyper, settings["config"])
+    if model.settings.labels:
+        hyper["heads"] = model.settings.outputs  # of the data, there may be others
+    return as_options(hyper, model.config)
 
 
 def as_options(settings: dict[str, Any], network: RegionViTConfig) -> Namespace:

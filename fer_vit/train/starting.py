@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from fer_vit.errors import FerVitError, check_number, suggest
-from fer_vit.face.crop import DEFAULT_REGIONS, crop_for
+from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec, crop_for
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.region_vit import RegionViT, build_from_parts, build_model
 from fer_vit.store.folder import differing, read_model
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.stored_model import StoredModel
 from fer_vit.wording import list_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -33,19 +33,14 @@ KERNEL = "patch_embed.proj.weight"
 """The end of the names of kernels (D, C, P, P) that embed patches or regions."""
 
 
-def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of another model that are defaults of `FERTask`."""
-    config = settings["config"]
-    spec = crop_for(
-        config.img_size, config.regions, settings.get("align"), settings.get("template")
-    )
-    return {"network": config, "align": spec.align, "template": spec.template}
+def find_crop(model: StoredModel) -> CropSpec:
+    """Returns how faces are cropped for a stored model."""
+    config = model.config
+    return crop_for(config.img_size, config.regions, model.settings.align, model.settings.template)
 
 
 @torch.no_grad()
-def take_weights(
-    net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path
-) -> str:
+def take_weights(net: RegionViT, source: StoredModel) -> str:
     """Copies the tensors of another network that fit, and the head's rows for labels of both.
 
     Learned positions and patch kernels are resampled for another image or patch size. Computed
@@ -53,9 +48,7 @@ def take_weights(
 
     Args:
         net: The network to change.
-        settings: Config and labels of the other network, which without labels has no head.
-        state: Its state dict.
-        name: Its name in messages.
+        source: The other network, which without labels has no head.
 
     Returns:
         A line for the user: copied, resampled and other tensors, different settings.
@@ -63,30 +56,31 @@ def take_weights(
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    state, resampled = fit_sizes(net, settings["config"], state)
-    match = _compare_encoders(net, settings, state)
+    state, resampled = fit_sizes(net, source.config, source.state)
+    match = _compare_encoders(net, source.config, state)
     if len(match.fitting) < 0.9 * match.total:
         raise FerVitError(
-            f"Expected nine tenths of the encoder to fit {name}, but only {len(match.fitting)} of "
-            f"{match.total} tensors do{match.differences}. "
+            f"Expected nine tenths of the encoder to fit {source.name}, but only "
+            f"{len(match.fitting)} of {match.total} tensors do{match.differences}. "
             "Leave out the options of the network, or choose another model."
         )
 
-    rows = _common_rows(net, settings)
+    rows = _common_rows(net, source)
     copied = list(match.fitting)
     if rows:
         copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
-    _check_finite(copied, state, name)
+    _check_finite(copied, state, source.name)
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
-        _copy_outputs(net.heads[head], head, outputs, settings, state)
+        known = source.settings.outputs.get(head, [])
+        _copy_outputs(net.heads[head], head, outputs, known, state)
 
     classes = _describe_classes(net.settings.labels, rows)
     kept = f"; {classes}" if classes else ""
     encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
     sizes = f"; resampled: {', '.join(resampled)}" if resampled else ""
-    return f"Started from {name}: {encoder}{kept}{sizes}{match.differences}."
+    return f"Started from {source.name}: {encoder}{kept}{sizes}{match.differences}."
 
 
 def fit_sizes(
@@ -154,8 +148,8 @@ def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, 
     return {key: value for key, value in state.items() if key not in computed}
 
 
-def _compare_encoders(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor]) -> Match:
-    """Compares the encoders of a network and another one of `settings` and `state`."""
+def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]) -> Match:
+    """Compares the encoders of a network and another one of `config` and `state`."""
     target = _without_computed(net, net.state_dict())
     source = _without_computed(net, state)
 
@@ -164,23 +158,24 @@ def _compare_encoders(net: RegionViT, settings: dict[str, Any], state: dict[str,
         if in_encoder(key):
             misfits[key] = f"{key} ({actual} there, {expected} here)"
     encoder = [key for key in target if in_encoder(key)]
-    before = asdict(settings["config"])
     return Match(
         target=target,
         total=len(encoder),
         fitting=[key for key in encoder if key not in misfits],
-        differences=_describe_differences(list(misfits.values()), before, asdict(net.config)),
+        differences=_describe_differences(
+            list(misfits.values()), asdict(config), asdict(net.config)
+        ),
     )
 
 
-def _common_rows(net: RegionViT, settings: dict[str, Any]) -> dict[int, int]:
+def _common_rows(net: RegionViT, source: StoredModel) -> dict[int, int]:
     """Returns the rows of the head for labels of both networks: from this row to the other's.
 
     None are common if the heads are of different kinds.
     """
-    if settings["config"].pool != net.config.pool:
+    if source.config.pool != net.config.pool:
         return {}
-    known = list(settings["labels"])
+    known = source.settings.labels
     rows = {}
     for row, label in enumerate(net.settings.labels):
         if label in known:
@@ -232,11 +227,13 @@ def _copy_outputs(
     layer: Module,
     head: str,
     outputs: Sequence[str],
-    settings: dict[str, Any],
+    known: Sequence[str],
     state: dict[str, Tensor],
 ) -> None:
-    """Copies the outputs of a head that another network has, if its regions and width are equal."""
-    known = settings.get("outputs", {}).get(head, [])
+    """Copies the outputs of a head that another network has, if its regions and width are equal.
+
+    `outputs` are the head's, `known` the other network's.
+    """
     kept = [name for name in outputs if name in known]
     if not kept:
         return
@@ -305,17 +302,22 @@ def create_model(
         labels = class_names(num_classes, EXPRESSIONS)
         return build_model(change_settings(config, settings), labels)
 
-    former, state = read_model(name)
-    arguments = dict(former)  # of `build_model`
-    config = change_settings(arguments.pop("config"), settings)
-    labels = class_names(num_classes, arguments.pop("labels"))
-    if labels != list(former["labels"]):
+    source = read_model(name)
+    config = change_settings(source.config, settings)
+    labels = class_names(num_classes, source.settings.labels)
+    new_settings = source.settings
+    if labels != source.settings.labels:
         # not the temperature, prior and thresholds, which were fitted to the former labels
-        arguments = {key: former[key] for key in ("align", "template", "outputs")}
-    net = build_model(config, labels, **arguments)
+        new_settings = ModelSettings(
+            labels=labels,
+            align=source.settings.align,
+            template=source.settings.template,
+            outputs=source.settings.outputs,
+        )
+    net = build_from_parts(config, new_settings)
     if pretrained:
-        level = logging.WARNING if _new_tensors(net, state) else logging.INFO
-        LOGGER.log(level, take_weights(net, former, state, name or DEFAULT))
+        level = logging.WARNING if _new_tensors(net, source.state) else logging.INFO
+        LOGGER.log(level, take_weights(net, source))
     return net
 
 

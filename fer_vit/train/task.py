@@ -45,7 +45,7 @@ from fer_vit.train.metrics import (
 )
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.outputs import choose_heads, share_outputs
-from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
+from fer_vit.train.starting import Freeze, find_crop, is_frozen, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
 from fer_vit.train.teachers import FormerModel, Teachers, start_from
 
@@ -133,14 +133,12 @@ class FERTask(RegionViTModule):
         freeze: Freeze = "none",
     ) -> None:
         super().__init__()
-        source: dict[str, Any] = {}  # the settings of the model to start from
-        state: dict[str, Tensor] = {}
-        if init:
-            source, state = read_model(init, pretraining=True)
-            defaults = model_settings(source)
-            network = network or defaults["network"]
-            align = align or defaults["align"]
-            template = template or defaults["template"]
+        source = read_model(init, pretraining=True) if init else None
+        if source:
+            crop = find_crop(source)
+            network = network or source.config
+            align = align or crop.align
+            template = template or crop.template
         if isinstance(network, dict):  # from a checkpoint
             network = RegionViTConfig(**network)
         network = network or DEFAULT_NETWORK
@@ -159,7 +157,7 @@ class FERTask(RegionViTModule):
         weights = choose_heads(given, head_weights or {})
         if heads is None:
             trained = {head: given[head] for head in weights}
-            heads = merge_outputs(source.get("outputs", {}), trained)
+            heads = merge_outputs(source.settings.outputs if source else {}, trained)
         self.shared = share_outputs(heads, given)
         self.head_weights = {head: weights[head] for head in weights if head in self.shared}
 
@@ -170,12 +168,12 @@ class FERTask(RegionViTModule):
         self.net = build_model(network, labels, outputs=heads, align=align, template=template)
         self.teachers = Teachers(teachers or [], self.net)
         # a classifier, no pretrained encoder
-        self.starts_from = init if source.get("labels") else None
+        self.starts_from = init if source and source.settings.labels else None
         self.former: FormerModel | None = None
-        if init:
-            log_once(take_weights(self.net, source, state, init))
+        if source:
+            log_once(take_weights(self.net, source))
             with_targets = {head: self.shared[head].names for head in self.head_weights}
-            self.former = start_from(self.net, source, state, init, with_targets)
+            self.former = start_from(self.net, source, with_targets)
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()

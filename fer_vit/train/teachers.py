@@ -4,7 +4,7 @@ B images, C classes, K outputs of a head.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import build_network, load_network
+from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.log import log_once
 
 
@@ -163,30 +164,24 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def start_from(
-    net: RegionViT,
-    settings: dict[str, Any],
-    state: dict[str, Tensor],
-    name: str,
-    trained: Mapping[str, Sequence[str]],
+    net: RegionViT, source: StoredModel, trained: Mapping[str, Sequence[str]]
 ) -> FormerModel | None:
     """Returns the model that a training starts from, if it teaches outputs of further heads.
 
     Args:
         net: The network that is trained.
-        settings: The former model's, as of `read_model`.
-        state: Its state dict.
-        name: Its name in messages.
+        source: The former model.
         trained: The outputs by head that the data train.
     """
-    if not settings.get("outputs"):
+    if not source.settings.outputs:
         return None
-    former = FormerModel(build_network(settings, state, name), net, trained)
+    former = FormerModel(build_network(source), net, trained)
     if former.sources:
-        log_once(f"{name} teaches the heads without targets: {', '.join(former.sources)}.")
+        log_once(f"{source.name} teaches the heads without targets: {', '.join(former.sources)}.")
         return former
     if former.difference and set(net.settings.outputs) - set(trained):
         log_once(
-            f"{name} does not teach the heads without targets: its {former.difference.name} is "
-            "another. Their values drift."
+            f"{source.name} does not teach the heads without targets: its "
+            f"{former.difference.name} is another. Their values drift."
         )
     return None

@@ -401,14 +401,14 @@ MUTATIONS = [
     ),
     Mutation(
         "settings in a model name no other weights",
-        "fer_vit/store/settings.py",
+        "fer_vit/store/stored_model.py",
         'config = config | {"pretrained": False}',
         "config = config",
         "tests/store/test_folder.py::test_a_folder_cannot_ask_for_other_weights",
     ),
     Mutation(
         "settings in a model and a checkpoint have the types of the code",
-        "fer_vit/store/settings.py",
+        "fer_vit/store/stored_model.py",
         "read_settings(RegionViTConfig, config, name)",
         "RegionViTConfig(**config)",
         "tests/store/test_folder.py::test_invalid_settings",

@@ -18,7 +18,7 @@ from fer_vit.evaluation import inference, outputs as scores_of_outputs
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.report import score_figures
-from fer_vit.store import checkpoint, settings
+from fer_vit.store import checkpoint, stored_model
 from fer_vit.train import run, tables, task
 from fer_vit.train.options import TrainCLI
 
@@ -79,7 +79,7 @@ def reuse_command_parsers(patch: pytest.MonkeyPatch) -> None:
 
 def reuse_settings(patch: pytest.MonkeyPatch) -> None:
     """Converts equal settings of models once."""
-    convert = settings.read_settings
+    convert = stored_model.read_settings
     converted: dict[tuple[type, str], Any] = {}
 
     def convert_once(kind: type, values: dict[str, Any], name: object) -> Any:
@@ -88,7 +88,7 @@ def reuse_settings(patch: pytest.MonkeyPatch) -> None:
             converted[key] = convert(kind, values, name)
         return deepcopy(converted[key])
 
-    patch.setattr(settings, "read_settings", convert_once)
+    patch.setattr(stored_model, "read_settings", convert_once)
 
 
 def reuse_pictures(patch: pytest.MonkeyPatch) -> None:

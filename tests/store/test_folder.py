@@ -23,7 +23,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.average import average_networks
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.configs import find_config, shipped_configs
-from fer_vit.store.folder import load_network, read_model, save_network
+from fer_vit.store.folder import build_network, load_network, read_model, save_network
 from fer_vit.store.hub import DEFAULT, push
 
 NETWORK = RegionViTConfig(
@@ -66,6 +66,22 @@ def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) ->
     assert again.settings == net.settings
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
+
+
+def test_a_stored_model_has_typed_settings_that_its_networks_do_not_change(
+    net: RegionViT, tmp_path: Path
+) -> None:
+    save_network(net, tmp_path / "model")
+    stored = read_model(tmp_path / "model")
+    assert stored.name == tmp_path / "model"
+    assert stored.config == NETWORK
+    assert stored.settings == net.settings
+    assert stored.state.keys() == net.state_dict().keys()
+
+    built = build_network(stored)
+    built.adjust([0.2, 0.3, 0.5], 1.0)
+    built.settings.labels.reverse()
+    assert stored.settings == net.settings
 
 
 def test_a_folder_brings_every_head_back(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import load_network, save_network
+from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
@@ -29,9 +30,12 @@ def build(labels: str = "abc", **change: object) -> RegionViT:
 def start(net: RegionViT, started_from: RegionViT) -> str:
     return take_weights(
         net,
-        {"config": started_from.config, "labels": started_from.settings.labels},
-        started_from.state_dict(),
-        "other",
+        StoredModel(
+            name="other",
+            config=started_from.config,
+            settings=started_from.settings,
+            state=started_from.state_dict(),
+        ),
     )
 
 

@@ -1,0 +1,134 @@
+"""A model as its file has it, and the conversion of its settings from plain values."""
+
+import math
+from argparse import ArgumentError
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jsonargparse import ArgumentParser
+from torch import Tensor
+
+from fer_vit.conformal import COVERAGES
+from fer_vit.errors import FerVitError, ModelError, short
+from fer_vit.heads import check_outputs
+from fer_vit.labels import check_labels
+from fer_vit.model.config import ModelSettings, RegionViTConfig
+
+Settings = TypeVar("Settings")
+LEVELS = {*map(str, COVERAGES)}
+SETTINGS_KEYS = tuple(field.name for field in fields(ModelSettings))
+"""Names of what prediction needs besides the network."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model in a folder or checkpoint: its settings are checked, its weights are not.
+
+    `store.folder.build_network` compares the weights with the settings.
+    """
+
+    name: str | Path  # in messages: the path, or the name of an included model or on the hub
+    config: RegionViTConfig  # the architecture
+    settings: ModelSettings  # what prediction needs besides the network
+    state: dict[str, Tensor]  # the state dict of the network
+
+
+def read_stored_model(
+    plain: Any, state: dict[str, Tensor], name: str | Path, *, pretraining: bool = False
+) -> StoredModel:
+    """Converts the plain settings of a file, and checks them.
+
+    Args:
+        plain: The dictionary in config.json, or its like from the hyper-parameters of a checkpoint:
+            the fields of `ModelSettings`, and `config` with the fields of `RegionViTConfig`.
+        state: The state dict in the file.
+        name: The name of the model in messages.
+        pretraining: Whether it is an encoder of masked pretraining, without labels.
+
+    Raises:
+        FerVitError: Settings are missing or wrong.
+    """
+    config = plain.get("config") if isinstance(plain, dict) else None
+    if not isinstance(config, dict) or not isinstance(plain.get("labels"), list | tuple):
+        raise ModelError(
+            f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
+        )
+    if not pretraining:
+        check_labels(plain["labels"], name)
+    values = {}
+    for key in SETTINGS_KEYS:
+        if plain.get(key) is not None:
+            values[key] = plain[key]
+
+    settings = read_settings(ModelSettings, values, name)
+    check_outputs(settings.outputs, name)
+    check_ranges(settings, name)
+    config = config | {"pretrained": False}  # the file has the weights
+    return StoredModel(
+        name=name,
+        config=read_settings(RegionViTConfig, config, name),
+        settings=settings,
+        state=state,
+    )
+
+
+def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
+    """Converts the plain values of the file `name`; raises FerVitError for a wrong type."""
+    parser = _settings_parser(kind)  # type: ignore[arg-type] # mypy takes a class as not hashable
+    try:
+        return kind(**parser.parse_object(values).as_dict())
+    except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+        reason = short(" ".join(str(error).split()))
+        raise FerVitError(
+            f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit."
+        ) from error
+
+
+@cache
+def _settings_parser(kind: type) -> ArgumentParser:
+    """Returns a parser of the fields of a class; jsonargparse takes long to build it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    return parser
+
+
+def check_ranges(settings: ModelSettings, name: str | Path) -> None:
+    """Raises FerVitError when settings have too many or too few numbers, or some out of range."""
+    classes = len(settings.labels)
+
+    def expect(key: str, fits: bool, expected: str) -> None:
+        if not fits:
+            actual = short(getattr(settings, key))
+            raise ModelError(f"{name}: expected {key} to be {expected}, but got {actual}.")
+
+    coordinates = chain(*settings.template)
+    has_points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)
+    expect("template", has_points, "five points (x, y)")
+
+    expect("temperature", _within(1e-3, [settings.temperature], 1e3), "from 0.001 to 1000")
+
+    has_levels = not settings.thresholds or settings.thresholds.keys() == LEVELS
+    for row in settings.thresholds.values():  # for all faces, then for each label
+        is_complete = len(row) == 1 + classes and row[0] is not None
+        has_levels = has_levels and is_complete and _within(0, row, 1)
+    expect("thresholds", has_levels, "from 0 to 1, all and each label, by level")
+
+    has_prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
+    expect("prior", has_prior, "empty or one share per label")
+
+    expect("evened", 0 <= settings.evened < math.inf, "at least 0")
+    most = 1 if settings.prior else 0
+    expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
+
+    for gain in settings.faithfulness.values():
+        is_gain = len(gain) in (1, 3) and _within(-9, gain, 9)
+        expect("faithfulness", is_gain, "one number or three for each method")
+
+
+def _within(low: float, numbers: Iterable[float | None], high: float) -> bool:
+    """Returns whether numbers lie between two bounds; None is not checked."""
+    return all(low <= number <= high for number in numbers if number is not None)
