@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fer_vit.commands import accept_text
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.formats import (
@@ -13,8 +14,9 @@ from fer_vit.exporting.formats import (
     ExportOptions,
     calibration_batches,
     find_format,
+    write_model,
 )
-from fer_vit.files import atomic_write, check_output, user_text
+from fer_vit.files import check_output, user_text
 from fer_vit.heads import HEADS
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
@@ -113,14 +115,10 @@ def export(
         options = replace(options, batches=calibration_batches(model, quantize))
 
     if calibrate is not None:
-        LOGGER.info(calibrate_model(model, calibrate, logit_adjust))
+        rows = Manifest.read(calibrate, ["train", "val"])
+        LOGGER.info(calibrate_model(model, rows, logit_adjust))
 
-    with atomic_write(output, overwrite=overwrite) as new:
-        file_format.write(model, new, options)
-
-    files = sorted(output.iterdir()) if output.is_dir() else [output]
-    for file in files:
-        LOGGER.info(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+    write_model(model, options, overwrite)
     return output
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.commands import accept_text
-from fer_vit.commands.export import export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
@@ -18,8 +17,8 @@ from fer_vit.evaluation.join import align_probabilities
 from fer_vit.evaluation.outputs import score_outputs
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
-from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES
-from fer_vit.exporting.formats import find_format
+from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
+from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.estimate import estimate_text
@@ -106,12 +105,14 @@ def finetune(
     if overwrite or not model.exists():
         options = {"data.manifest": str(manifest), "model.init": start}
         best = recipe.fit(output, logs, options, resume=not overwrite)
-        calibrate = manifest if can_calibrate else None
-        export(model, checkpoint=[best], calibrate=calibrate, overwrite=overwrite)
+        trained = load(best, "cpu")
+        if can_calibrate:
+            LOGGER.info(calibrate_model(trained, rows, strength=0.0))
+        write_model(trained, ExportOptions(models=[best], output=model), overwrite)
         exported.write_text(key, "utf-8")
 
     split: Split = "test" if counts["test"] else "val"
-    evaluate_model(model, manifest, split, page)
+    evaluate_model(model, rows.split(split), split, page)
     if not counts["test"]:
         LOGGER.warning(
             "Too few photos for a test split: the report uses the validation photos, "
@@ -175,17 +176,16 @@ def count_photos(rows: Manifest) -> Counter[str]:
     return counts
 
 
-def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
-    """Evaluates a model on a split, beside the included model where it has all classes.
+def evaluate_model(model: Path, rows: Manifest, split: Split, page: Path) -> None:
+    """Evaluates a model on the faces of a split, beside the included model if it has all classes.
 
     The results also complete the model card.
     """
-    rows = Manifest.read(manifest, [split]).split(split)
     everything = predict_manifest(load(model), rows, split)
     faces = everything.with_label()
     if faces.notes:
         LOGGER.warning("\n".join(faces.notes))
-    facts = {"data": str(manifest), "model": str(model), "split": split}
+    facts = {"data": str(rows.path), "model": str(model), "split": split}
 
     against = None
     if set(faces.labels) <= set(load().labels):

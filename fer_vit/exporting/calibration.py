@@ -1,7 +1,6 @@
 """What is fitted to a trained model: prior, temperature and thresholds."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from fer_vit.train.task import log_prior
 MIN_CALIBRATION_FACES = 100
 
 
-def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
+def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
     """Stores training prior, logit adjustment, temperature and thresholds in a model.
 
     One half of the val faces fits the temperature, the other half the thresholds, which need faces
@@ -33,7 +32,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
 
     Args:
         model: Its network's settings are changed.
-        manifest: A manifest whose val split calibrates, and whose training faces give the prior.
+        rows: Faces of which the val split calibrates, and the training faces give the prior.
         strength: The strength of the logit adjustment, from 0 to 1.
 
     Returns:
@@ -41,7 +40,6 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
     """
     net = model.net
     net.adjust((), 0)
-    rows = Manifest.read(manifest, ["train", "val"])
     batches, target = labelled_batches(model, rows)  # target: (N, C)
     first, second = calibration_halves(labelled_rows(rows, "val"))
     logits = predict_logits(model, batches)  # (N, C)

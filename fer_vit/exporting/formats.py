@@ -4,6 +4,7 @@ A new format is one entry of `FORMATS` and its functions.
 """
 
 import io
+import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
-from fer_vit.files import json_text
+from fer_vit.files import atomic_write, check_output, json_text
 from fer_vit.heads import HEADS, target_column
 from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
@@ -31,6 +32,7 @@ from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
 from fer_vit.wording import describe_entries, join_names
 
+LOGGER = logging.getLogger("fer_vit")
 NOTICE = landmarks.FILE.with_name("NOTICE")
 CALIBRATION_FACES = 512  # faces that calibrate the 8-bit scales
 
@@ -103,6 +105,23 @@ def find_format(output: Path) -> Format:
         return FORMATS[""]
     names = join_names([entry.name for entry in FORMATS.values()])
     raise FerVitError(f"Expected {names}, but got {output}.")
+
+
+def write_model(model: Recognizer, options: ExportOptions, overwrite: bool) -> None:
+    """Writes a model to `options.output` in the format of its name; reports the sizes of its files.
+
+    Raises:
+        FerVitError: The output exists, or another file came into its folder since it was checked.
+    """
+    output = options.output
+    file_format = find_format(output)
+    check_output(output, overwrite, file_format.files)
+    with atomic_write(output, overwrite=overwrite) as new:
+        file_format.write(model, new, options)
+
+    files = sorted(output.iterdir()) if output.is_dir() else [output]
+    for file in files:
+        LOGGER.info(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
 # A folder: weights, settings and model card, with the networks that find faces and landmarks

@@ -418,7 +418,7 @@ def test_a_manifest_that_calibrates_is_read_once(
     rows = Manifest.read(drawn / "faces.parquet")
     twice = pa.concat_tables([rows.table, rows.table.take([0])])
     Manifest(rows.path, twice, rows.names).write(tmp_path / "faces.parquet")
-    report = calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
+    report = calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
     (_,) = [record for record in caplog.records if "further row" in record.getMessage()]
     first, second = calibration_halves(Manifest.read(tmp_path / "faces.parquet").split("val"))
     assert len(first) + len(second) < 200
@@ -433,7 +433,7 @@ def test_val_faces_of_one_person_are_refused_before_they_are_classified(
     Manifest(rows.path, table, rows.names).write(tmp_path / "faces.parquet")
     monkeypatch.setattr(calibration, "predict_logits", None)  # is not called
     with pytest.raises(FerVitError, match="two or more persons"):
-        calibrate_model(load(checkpoint, "cpu"), tmp_path / "faces.parquet", 0)
+        calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_a_prior_is_what_training_left(
     torch.save(checkpoint, tmp_path / "a.ckpt")
     model = load(tmp_path / "a.ckpt", "cpu")
     assert model.net.settings.evened == evened
-    calibrate_model(model, tmp_path / "faces.parquet", 0)
+    calibrate_model(model, Manifest.read(tmp_path / "faces.parquet"), 0)
 
     shares = faces.split("train").targets().sum(0)
     expected = shares ** (1 - evened)
