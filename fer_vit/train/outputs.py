@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, merge_outputs
 
 MOST_WEIGHT = 1e6
 """Largest weight of the loss of a head."""
@@ -49,3 +49,40 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
             )
     chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
     return {head: weight for head, weight in chosen.items() if weight}
+
+
+class HeadPlan(NamedTuple):
+    """The further heads of a model, and which of their outputs are trained."""
+
+    outputs: dict[str, list[str]]  # of the model by head
+    shared: dict[str, Shared]  # the ones that the data has, too
+    weights: dict[str, float]  # of the loss of each head that is trained
+
+
+def plan_heads(
+    outputs: Mapping[str, Sequence[str]] | None,
+    data: Mapping[str, Sequence[str]],
+    former: Mapping[str, Sequence[str]],
+    weights: Mapping[str, float],
+) -> HeadPlan:
+    """Returns the heads of a model in training.
+
+    Args:
+        outputs: The model's outputs by head. None: the ones of `former`, and of the heads that are
+            trained.
+        data: The outputs by head whose targets the data has.
+        former: The outputs by head of the model that the training starts from.
+        weights: The weight of the loss of heads; by default as in `HEADS`, 0 leaves a head out.
+
+    Raises:
+        FerVitError: A weight is out of range, or the data has no targets for it.
+    """
+    trained = choose_heads(data, weights)
+    if outputs is None:
+        outputs = merge_outputs(former, {head: data[head] for head in trained})
+    shared = share_outputs(outputs, data)
+    return HeadPlan(
+        outputs={head: list(names) for head, names in outputs.items()},
+        shared=shared,
+        weights={head: weight for head, weight in trained.items() if head in shared},
+    )

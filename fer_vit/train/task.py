@@ -19,22 +19,16 @@ from torchmetrics import MeanMetric
 
 from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import crop_for
+from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align, rotation
-from fer_vit.heads import (
-    EXPRESSION,
-    HEADS,
-    in_picture,
-    merge_outputs,
-    nearest_to,
-    stay,
-)
+from fer_vit.heads import EXPRESSION, HEADS, in_picture, nearest_to, stay
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.score_figures import draw_confusion
 from fer_vit.store.folder import read_model
+from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.checks import check_learnable, check_monitored
 from fer_vit.train.log import log_once
 from fer_vit.train.metrics import (
@@ -44,10 +38,10 @@ from fer_vit.train.metrics import (
     output_metrics,
 )
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
-from fer_vit.train.outputs import choose_heads, share_outputs
+from fer_vit.train.outputs import plan_heads
 from fer_vit.train.starting import Freeze, find_crop, is_frozen, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
-from fer_vit.train.teachers import FormerModel, Teachers, start_from
+from fer_vit.train.teachers import FormerModel, Teachers, create_former_model
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -59,6 +53,48 @@ def log_prior(counts: Tensor) -> Tensor:
     """Returns the log shares (C,) of classes by their counts (C,); counts below 1 are 1."""
     counts = counts.clamp(min=1).float()
     return (counts / counts.sum()).log()
+
+
+def choose_network(
+    network: RegionViTConfig | dict[str, Any] | None, source: StoredModel | None
+) -> RegionViTConfig:
+    """Returns the network of a task: as given, else as in `source`, else the default.
+
+    A dictionary has the settings of a checkpoint.
+    """
+    if isinstance(network, dict):
+        return RegionViTConfig(**network)
+    if network is not None:
+        return network
+    if source is not None:
+        return source.config
+    return DEFAULT_NETWORK
+
+
+def add_missing_regions(network: RegionViTConfig) -> RegionViTConfig:
+    """Returns a network with the default regions if its tokens need regions and it has none.
+
+    A LightningCLI over FERTask fills single settings with the defaults of RegionViTConfig.
+    """
+    if network.tokens == "patch" or network.regions:
+        return network
+    network = replace(network, regions=DEFAULT_NETWORK.regions)
+    log_once(f"The network has no regions: {', '.join(network.regions)} are used.")
+    return network
+
+
+def choose_crop(
+    network: RegionViTConfig,
+    align: Align | None,
+    template: tuple[tuple[float, float], ...] | None,
+    source: StoredModel | None,
+) -> CropSpec:
+    """Returns how faces are cropped: as given, else as for `source`, else by default."""
+    if source is not None:
+        former = find_crop(source)
+        align = align or former.align
+        template = template or former.template
+    return crop_for(network.img_size, network.regions, align, template)
 
 
 class FERTask(RegionViTModule):
@@ -133,56 +169,59 @@ class FERTask(RegionViTModule):
         freeze: Freeze = "none",
     ) -> None:
         super().__init__()
-        source = read_model(init, pretraining=True) if init else None
-        if source:
-            crop = find_crop(source)
-            network = network or source.config
-            align = align or crop.align
-            template = template or crop.template
-        if isinstance(network, dict):  # from a checkpoint
-            network = RegionViTConfig(**network)
-        network = network or DEFAULT_NETWORK
-        if network.tokens != "patch" and not network.regions:
-            # a LightningCLI over FERTask fills single settings with the defaults of RegionViTConfig
-            network = replace(network, regions=DEFAULT_NETWORK.regions)
-            log_once(f"The network has no regions: {', '.join(network.regions)} are used.")
-        spec = crop_for(network.img_size, network.regions, align, template)
-        align = spec.align
-        template = spec.template
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
 
-        # further heads: which the model has, and which are trained
-        given = outputs or {}
-        weights = choose_heads(given, head_weights or {})
-        if heads is None:
-            trained = {head: given[head] for head in weights}
-            heads = merge_outputs(source.settings.outputs if source else {}, trained)
-        self.shared = share_outputs(heads, given)
-        self.head_weights = {head: weights[head] for head in weights if head in self.shared}
+        # the model to start from
+        source = read_model(init, pretraining=True) if init else None
 
+        # the network, and how faces are cropped for it
+        network = add_missing_regions(choose_network(network, source))
+        crop = choose_crop(network, align, template, source)
+
+        # the further heads, and which of their outputs are trained
+        former_outputs = source.settings.outputs if source else {}
+        plan = plan_heads(heads, outputs or {}, former_outputs, head_weights or {})
+        self.shared = plan.shared
+        self.head_weights = plan.weights
+
+        # the settings in a checkpoint: the arguments, some replaced by what was chosen
         self.save_hyperparameters()
         self.store_settings(
-            network, align=align, template=template, init=None, outputs=heads, heads=None
+            network,
+            align=crop.align,
+            template=crop.template,
+            init=None,
+            outputs=plan.outputs,
+            heads=None,
         )
-        self.net = build_model(network, labels, outputs=heads, align=align, template=template)
+
+        # the net, and the models that teach it
+        self.net = build_model(
+            network, labels, align=crop.align, template=crop.template, outputs=plan.outputs
+        )
         self.teachers = Teachers(teachers or [], self.net)
-        # a classifier, no pretrained encoder
-        self.starts_from = init if source and source.settings.labels else None
         self.former: FormerModel | None = None
         if source:
             log_once(take_weights(self.net, source))
             with_targets = {head: self.shared[head].names for head in self.head_weights}
-            self.former = start_from(self.net, source, with_targets)
+            self.former = create_former_model(self.net, source, with_targets)
+        # a classifier, no pretrained encoder
+        self.starts_from = init if source and source.settings.labels else None
+
+        # the frozen parts
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
 
+        # the measures
         self.labels = labels
         self.metrics = expression_metrics(len(labels))
         self.mean_loss = MeanMetric()
         self.head_metrics = output_metrics(self.shared, self.head_weights)
         self.without_near_duplicates = MeanMetric()
+
+        # what a run computes
         # (M,) images of the split with one in train; None: no image has one
         self.near_duplicate: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training

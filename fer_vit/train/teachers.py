@@ -163,7 +163,7 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return image, batch.boxes * (size / given), batch.valid
 
 
-def start_from(
+def create_former_model(
     net: RegionViT, source: StoredModel, trained: Mapping[str, Sequence[str]]
 ) -> FormerModel | None:
     """Returns the model that a training starts from, if it teaches outputs of further heads.
