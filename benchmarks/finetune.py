@@ -43,7 +43,7 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
     """
     labels = np.array(faces.column("label"))
     rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
-    for label in faces.names:
+    for label in faces.labels:
         mine = (
             np.random.default_rng(seed)
             .permutation(np.flatnonzero(labels == label))[:count]
@@ -52,7 +52,7 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
         splits = ["train"] * len(mine)
         splits[9::10] = ["val"] * len(splits[9::10])
         rows += as_rows(faces, mine, splits)
-    return Reading(tuple(f"my {name}" for name in faces.names), rows)
+    return Reading(tuple(f"my {name}" for name in faces.labels), rows)
 
 
 def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> Iterator[Row]:

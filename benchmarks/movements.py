@@ -81,12 +81,12 @@ def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manife
         for name, column in zip(outputs[head], values.T, strict=True):
             cells = pa.array(column, pa.float32(), from_pandas=True)  # NaN becomes null
             table = table.append_column(target_column(head, name), cells)
-    meta = {"labels": faces.names, "landmarks": LANDMARKS, "outputs": outputs}
+    meta = {"labels": faces.labels, "landmarks": LANDMARKS, "outputs": outputs}
     table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
     has_landmarks = np.isfinite(faces.landmarks()).all((1, 2))
     has_score = np.array(faces.column("score"), float) != 0
     chosen = has_landmarks & has_score & ~targets.held_out  # (M,)
-    learned = Manifest(faces.path, table, faces.names).select(chosen)
+    learned = Manifest(faces.path, table, faces.labels).select(chosen)
     if added:
         learned = learned.append(added)
     learned.write(output)

@@ -90,7 +90,7 @@ def distill(
     faces = train
     added = None
     if unlabelled is not None:
-        added = read_unlabelled(unlabelled, rows.names)
+        added = read_unlabelled(unlabelled, rows.labels)
         added.check_copy(output)
         faces = train.with_faces(added)
 
@@ -149,7 +149,7 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
             "folds."
         )
 
-    total = np.zeros((len(faces), len(faces.names)))  # (M, C)
+    total = np.zeros((len(faces), len(faces.labels)))  # (M, C)
     for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
         model = load(str(teacher))
         model.net.offset = None  # rare classes would gain in each generation
@@ -214,7 +214,7 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
     labels = votes.argmax(1)  # (M,)
     order = np.random.default_rng(0).permutation(len(votes))
     kept = np.zeros(len(votes), bool)
-    for label, name in enumerate(faces.names):
+    for label, name in enumerate(faces.labels):
         rows = order[labels[order] == label]
         kept[rows[:per_class]] = True
         line = f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces"
@@ -223,5 +223,5 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
         LOGGER.info(line)
 
     voted = faces.with_votes("train", votes)
-    voted = voted.with_column("label", [faces.names[label] for label in labels])
+    voted = voted.with_column("label", [faces.labels[label] for label in labels])
     return voted.select(kept)

@@ -163,7 +163,7 @@ def count_photos(rows: Manifest) -> Counter[str]:
     """
     counts = Counter(rows.column("split"))
     learned = Counter(rows.split("train").column("label"))
-    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < MIN_PHOTOS]
+    few = [f"{learned[name]} of {name}" for name in rows.labels if learned[name] < MIN_PHOTOS]
     if few:
         expected = f"at least {MIN_PHOTOS} training photos of each class, besides held-out ones"
         raise FerVitError(

@@ -96,11 +96,11 @@ def prepare(
         reading = SOURCES[source](base, **options)
 
         # what can be wrong, before every image is read
-        check_labels(reading.names, root)
+        check_labels(reading.labels, root)
         added = [Manifest.read(manifest) for manifest in add]
         for manifest in added:
             manifest.check_copy(out)
-            manifest.check_labels(reading.names)
+            manifest.check_labels(reading.labels)
         if shards:
             schema.check_shards(reading, shards)
         else:
@@ -300,7 +300,7 @@ def count_table(reading: Reading) -> str:
     table = [_count_row("", [*splits, "total"])]
     labels: list[str | None] = []
     if reading.has_labels:
-        labels += reading.names
+        labels += reading.labels
     if by_label[None]:
         labels.append(None)
     for label in labels:

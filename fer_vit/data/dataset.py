@@ -56,17 +56,17 @@ class Batch(NamedTuple):
     def split(self, size: int) -> Iterator["Batch"]:
         """Yields the batch in chunks of at most `size` faces."""
         for start in range(0, len(self.path), size):
-            rows = slice(start, start + size)
-            target = None if self.target is None else self.target[rows]
+            chunk = slice(start, start + size)
+            target = None if self.target is None else self.target[chunk]
             yield Batch(
-                image=self.image[rows],
-                boxes=self.boxes[rows],
-                valid=self.valid[rows],
+                image=self.image[chunk],
+                boxes=self.boxes[chunk],
+                valid=self.valid[chunk],
                 target=target,
-                row=self.row[rows],
-                path=self.path[rows],
-                to_crop=self.to_crop[rows],
-                targets={head: values[rows] for head, values in self.targets.items()},
+                row=self.row[chunk],
+                path=self.path[chunk],
+                to_crop=self.to_crop[chunk],
+                targets={head: values[chunk] for head, values in self.targets.items()},
             )
 
     def ready(self, device: torch.device) -> "Batch":
@@ -184,19 +184,19 @@ class ShardDataset(Dataset[Sample]):
     A process reads its shards one after the other, prefetching the next one, and passes their rows,
     images still encoded, to its workers: each row is read once, and at most three shards are in
     memory. `partial` is as for `FaceDataset`. Raises FerVitError when there are none, one cannot be
-    read, one has other labels than `names`, or they are from different runs of `prepare`.
+    read, one has other labels than `labels`, or they are from different runs of `prepare`.
     """
 
     def __init__(
         self,
         path: str | Path,
-        names: tuple[str, ...],
+        labels: tuple[str, ...],
         spec: CropSpec,
         augment: Cropping | None,
         unlabelled: bool,
         partial: bool = False,
     ) -> None:
-        self.names = names
+        self.labels = labels
         self.spec = spec
         self.augment = augment
         self.unlabelled = unlabelled
@@ -226,8 +226,8 @@ class ShardDataset(Dataset[Sample]):
     def read(self, index: int) -> FaceDataset:
         """Reads a shard; raises FerVitError if it is invalid, has changed or lacks labels."""
         shard = self.shards[index]
-        rows = Manifest.read_shard(shard, self.names)
-        faces = FaceDataset(rows, self.spec, partial=self.partial)
+        manifest = Manifest.read_shard(shard, self.labels)
+        faces = FaceDataset(manifest, self.spec, partial=self.partial)
         if len(faces) != self.sizes[index]:
             raise FerVitError(
                 f"{shard.location} has changed. Resume when nothing writes to the shards."
@@ -278,13 +278,13 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
     )
 
 
-def targets_in_crop(head: str, names: Sequence[str], values: Array, cropped: Cropped) -> Array:
+def targets_in_crop(head: str, outputs: Sequence[str], values: Array, cropped: Cropped) -> Array:
     """Returns targets of a head (K,) for a crop, rotated and mirrored with the face."""
     degrees = np.array([rotation(cropped.to_crop)])
-    values = HEADS[head].rotate(values[None], names, degrees)[0]
+    values = HEADS[head].rotate(values[None], outputs, degrees)[0]
     if not cropped.mirrored:
         return values
-    source, sign = HEADS[head].mirror(names)
+    source, sign = HEADS[head].mirror(outputs)
     return np.asarray(values[source] * sign)
 
 
@@ -299,10 +299,10 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 
 
 def face_batches(
-    dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device
+    dataset: FaceDataset, rows: Sequence[int], size: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Yields the chosen rows in batches that are ready for a model on the device."""
-    loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
+    """Yields rows in batches that are ready for a model on the device."""
+    loader = DataLoader(Subset(dataset, rows), size, collate_fn=collate)
     for batch in tqdm(loader, unit=" batches", disable=None, leave=False):
         yield batch.ready(device)
 
@@ -347,18 +347,18 @@ class TrainSampler(DistributedSampler[Draw]):
         return self.start.done if self.epoch == self.start.epoch else 0
 
     def __iter__(self) -> Iterator[Draw]:
-        rows = len(self.dataset)  # type: ignore[arg-type]
+        num_rows = len(self.dataset)  # type: ignore[arg-type]
         rng = np.random.default_rng((self.seed, self.epoch))
         if self.weights is None:
-            order = rng.permutation(rows)
+            order = rng.permutation(num_rows)
         else:
-            order = rng.choice(rows, rows, p=self.weights)
-        seeds = rng.integers(2**31, size=rows)
+            order = rng.choice(num_rows, num_rows, p=self.weights)
+        seeds = rng.integers(2**31, size=num_rows)
 
         # this process takes every `num_replicas`-th row, and begins again if there are too few
         first = self.done + self.rank
         stop = self.num_samples * self.num_replicas
-        indices = np.arange(first, stop, self.num_replicas) % rows
+        indices = np.arange(first, stop, self.num_replicas) % num_rows
         return (Draw(int(order[index]), int(seeds[index])) for index in indices)
 
 
@@ -366,12 +366,12 @@ class EvalSampler(DistributedSampler[Draw]):
     """Splits rows between processes in order; rows that pad the last round are repeats."""
 
     def __iter__(self) -> Iterator[Draw]:
-        rows = len(self.dataset)  # type: ignore[arg-type]
+        num_rows = len(self.dataset)  # type: ignore[arg-type]
         indices = range(self.rank, self.total_size, self.num_replicas)
-        return (Draw(index % rows, repeat=index >= rows) for index in indices)
+        return (Draw(index % num_rows, repeat=index >= num_rows) for index in indices)
 
 
-class Stretch(NamedTuple):
+class ShardRange(NamedTuple):
     """The part of a shard's shuffled rows that one process reads."""
 
     shard: int
@@ -394,20 +394,20 @@ class ShardSampler(TrainSampler):
     dataset: ShardDataset
 
     def __iter__(self) -> Iterator[Draw]:
-        stretches = self._stretches()
+        ranges = self._shard_ranges()
         sizes = self.dataset.sizes  # (K,)
         first_rows = sizes.cumsum() - sizes  # (K,)
-        shards = self.dataset.read_ahead(stretch.shard for stretch in stretches)
-        for stretch, faces in zip(stretches, shards, strict=True):
+        shards = self.dataset.read_ahead(shard_range.shard for shard_range in ranges)
+        for shard_range, faces in zip(ranges, shards, strict=True):
             # + 1: 0 would repeat the random numbers of the order of the shards
-            rng = np.random.default_rng((self.seed, self.epoch, stretch.shard + 1))
+            rng = np.random.default_rng((self.seed, self.epoch, shard_range.shard + 1))
             order = rng.permutation(len(faces))
             seeds = rng.integers(2**31, size=len(faces))
-            for row in order[stretch.start : stretch.stop].tolist():
-                row_of_all = int(first_rows[stretch.shard]) + row
+            for row in order[shard_range.start : shard_range.stop].tolist():
+                row_of_all = int(first_rows[shard_range.shard]) + row
                 yield Draw(row_of_all, int(seeds[row]), face=faces.read_row(row))
 
-    def _stretches(self) -> list[Stretch]:
+    def _shard_ranges(self) -> list[ShardRange]:
         """Returns what this process reads of every shard in this epoch, in order."""
         sizes = self.dataset.sizes
         rng = np.random.default_rng((self.seed, self.epoch))
@@ -415,11 +415,11 @@ class ShardSampler(TrainSampler):
         # positions in the row of all shuffled shards, one after the other
         stop = (self.rank + 1) * self.num_samples
         start = stop - self.num_samples + self.done // self.num_replicas
-        stretches = []
+        ranges = []
         first = 0  # of the shard
         for shard in rng.permutation(len(sizes)).tolist():
             end = first + int(sizes[shard])
             if first < stop and start < end:
-                stretches.append(Stretch(shard, max(start - first, 0), stop - first))
+                ranges.append(ShardRange(shard, max(start - first, 0), stop - first))
             first = end
-        return stretches
+        return ranges

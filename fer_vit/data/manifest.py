@@ -48,27 +48,32 @@ class Manifest:
 
     path: str | Path  # the Parquet file, or the folder or URL of shards
     table: pa.Table
-    names: tuple[str, ...]  # the labels in order
+    labels: tuple[str, ...]  # in order
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels, by their name in 0.1."""
+        return self.labels
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
         """Reads and checks a file, or these splits of a folder or URL; see `check_table`."""
         shards = find_shards(path)
         head = shards[0].read([])
-        names = read_labels(shards[0].location, head)
+        labels = read_labels(shards[0].location, head)
 
         tables = [SCHEMA.with_metadata(head.schema.metadata).empty_table()]
         wanted = (None, *splits)  # a manifest in one file has no split
         for shard in shards:
             if shard.split in wanted:
-                tables.append(cls.read_shard(shard, names).table)
+                tables.append(cls.read_shard(shard, labels).table)
         try:
             table = pa.concat_tables(tables, promote_options="default")
         except pa.ArrowException as error:
             raise FerVitError(
                 f"{path}: the shards have different columns. Prepare it again."
             ) from error
-        manifest = cls(path, table, names)
+        manifest = cls(path, table, labels)
         manifest._warn_of_unnamed_targets()
         manifest._warn_of_repeated_rows()
         return manifest
@@ -92,11 +97,11 @@ class Manifest:
         """
         paths = pc.struct_field(self.table["image"], "path").to_pylist()
         keys = list(zip(paths, self.column("source"), self.column("face"), strict=True))
-        numbers = Counter(keys)
+        counts = Counter(keys)
         splits = self.column("split")
         copies: dict[Any, list[int]] = defaultdict(list)  # the rows of each face
         for row, key in enumerate(keys):
-            if numbers[key] > 1:
+            if counts[key] > 1:
                 copies[*key, self._content_hash(row)].append(row)
 
         repeated = [rows for rows in copies.values() if len(rows) > 1]
@@ -117,12 +122,12 @@ class Manifest:
         return None if content is None else sha256(content).digest()
 
     @classmethod
-    def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
+    def read_shard(cls, shard: Shard, labels: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
         table = shard.read()
-        labels = check_table(shard.location, table, allow_paths=shard.split is None)
-        manifest = cls(shard.location, table, labels)
-        manifest.check_labels(names)
+        actual = check_table(shard.location, table, allow_paths=shard.split is None)
+        manifest = cls(shard.location, table, actual)
+        manifest.check_labels(labels)
         return manifest
 
     def __len__(self) -> int:
@@ -142,9 +147,9 @@ class Manifest:
             splits[row] = "val"
         return self.with_column("split", splits)
 
-    def select(self, rows: Mask | pa.ChunkedArray) -> "Manifest":
+    def select(self, mask: Mask | pa.ChunkedArray) -> "Manifest":
         """Returns the rows where a mask (M,) is true."""
-        return Manifest(self.path, self.table.filter(rows), self.names)
+        return Manifest(self.path, self.table.filter(mask), self.labels)
 
     def name(self, row: int) -> str:
         """Returns the name of a row's image: its path in the manifest."""
@@ -177,11 +182,11 @@ class Manifest:
         unlabelled = self.table["label"].is_null().to_numpy()
         if unlabelled.any() and not partial:
             return None
-        indices = pc.index_in(self.table["label"], pa.array(self.names))
+        indices = pc.index_in(self.table["label"], pa.array(self.labels))
         positions = pc.fill_null(indices, 0).to_numpy()
-        targets: Array = np.eye(len(self.names))[positions]  # (M, C)
+        targets: Array = np.eye(len(self.labels))[positions]  # (M, C)
 
-        votes = read_lists(self.table["votes"].combine_chunks(), len(self.names))
+        votes = read_lists(self.table["votes"].combine_chunks(), len(self.labels))
         shares = votes / votes.sum(1, keepdims=True)
         voted = self.table["votes"].is_valid().to_numpy()
         targets[voted] = shares[voted]
@@ -210,8 +215,8 @@ class Manifest:
         """Returns the targets (M, K) of other heads, in the order of `outputs`; NaN: unknown."""
         values = self.target_values()
         targets = {}
-        for head, names in self.outputs.items():
-            columns = [values[target_column(head, name)] for name in names]
+        for head, outputs in self.outputs.items():
+            columns = [values[target_column(head, output)] for output in outputs]
             targets[head] = np.stack(columns, axis=1)
         return targets
 
@@ -224,9 +229,9 @@ class Manifest:
         if targets is None or not np.isfinite(targets).any():
             return None
         ordered = np.zeros((len(self), len(labels)))
-        for name, column in zip(self.names, targets.T, strict=True):
+        for label, column in zip(self.labels, targets.T, strict=True):
             if np.nansum(column):
-                ordered[:, find_label(name, labels, self.path)] = column
+                ordered[:, find_label(label, labels, self.path)] = column
         ordered[np.isnan(targets).any(1)] = np.nan
         return ordered
 
@@ -253,9 +258,9 @@ class Manifest:
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""
-        chosen = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
+        in_split = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
         column = self.column("votes")
-        for row, values in zip(np.flatnonzero(chosen), votes.tolist(), strict=True):
+        for row, values in zip(np.flatnonzero(in_split), votes.tolist(), strict=True):
             column[row] = values
         return self.with_column("votes", column)
 
@@ -265,30 +270,30 @@ class Manifest:
         A face whose votes are all for labels that are left out keeps only its label. Raises as
         `merge_names`.
         """
-        names, matrix = merge_names(self.names, merge)
+        new_labels, matrix = merge_names(self.labels, merge)
 
-        labels = []
-        kept = np.ones(len(self), bool)
+        column = []
+        keep = np.ones(len(self), bool)
         for row, label in enumerate(self.column("label")):
             merged = None if label is None else merge.get(label, label)
-            labels.append(merged)
-            kept[row] = label is None or merged is not None
+            column.append(merged)
+            keep[row] = label is None or merged is not None
 
-        summed = read_lists(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
+        summed = read_lists(self.table["votes"].combine_chunks(), len(self.labels)) @ matrix
         votes = []
         for values in summed:
             voted = values.any() and not np.isnan(values).any()
             votes.append(values.tolist() if voted else None)
 
-        manifest = self.with_column("label", labels).with_column("votes", votes)
-        return manifest._with_metadata(labels=names).select(kept)
+        manifest = self.with_column("label", column).with_column("votes", votes)
+        return manifest._with_metadata(labels=new_labels).select(keep)
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
         field = SCHEMA.field(name)
         index = self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
-        return Manifest(self.path, table, self.names)
+        return Manifest(self.path, table, self.labels)
 
     def with_faces(self, more: "Manifest") -> "Manifest":
         """Returns the manifest with the faces of another one, which has the same labels.
@@ -307,7 +312,7 @@ class Manifest:
 
         table = pa.concat_tables([self.table, more.table], promote_options="default")
         outputs = merge_outputs(self.outputs, more.outputs)
-        return Manifest(path, table, self.names)._with_metadata(outputs=outputs)
+        return Manifest(path, table, self.labels)._with_metadata(outputs=outputs)
 
     def _with_metadata(self, **changes: object) -> "Manifest":
         meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | changes
@@ -320,10 +325,10 @@ class Manifest:
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises FerVitError when the labels are others, or in another order."""
-        if list(self.names) != list(labels):
+        if list(self.labels) != list(labels):
             raise FerVitError(
                 f"Expected labels {', '.join(labels)} in {self.path}, but got "
-                f"{', '.join(self.names)}."
+                f"{', '.join(self.labels)}."
             )
 
     def check_copy(self, path: Path) -> None:
@@ -345,17 +350,17 @@ class Manifest:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
-def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
+def class_counts(path: str | Path, labels: tuple[str, ...]) -> Array:
     """Counts the training images of every class (C,) in shards, votes by their share.
 
     A shard may lack labels, because others have some. Raises FerVitError when no row has a label.
     """
-    counts = np.zeros(len(names))
+    counts = np.zeros(len(labels))
     for shard in find_shards(path):
         if shard.split != "train":
             continue
         table = shard.read(["label", "votes"])
-        targets = Manifest(shard.location, table, names).targets(partial=True)
+        targets = Manifest(shard.location, table, labels).targets(partial=True)
         assert targets is not None  # as they may be partial
         counts += np.nansum(targets, axis=0)
     if not counts.any():
@@ -365,16 +370,18 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
 
 def have_ties(targets: Array) -> Mask:
     """Returns for which faces several labels have the most votes, by their shares (M, C): (M,)."""
-    most = targets.max(1, keepdims=True)
+    largest = targets.max(1, keepdims=True)
     # the sums of shares that labels merge are rounded
-    return np.asarray(np.isclose(targets, most, rtol=1e-6, atol=0).sum(1) > 1)
+    return np.asarray(np.isclose(targets, largest, rtol=1e-6, atol=0).sum(1) > 1)
 
 
 def find_label(label: str, labels: Sequence[str], path: object) -> int:
     """Returns the index of a label of a file among a model's labels."""
     if label not in labels:
-        known = f"{short(', '.join(labels))}. Leave these faces out, or use another model."
-        raise FerVitError(f"{path} has the label `{short(label)}`, but the model has {known}")
+        raise FerVitError(
+            f"{path} has the label `{short(label)}`, but the model has "
+            f"{short(', '.join(labels))}. Leave these faces out, or use another model."
+        )
     return labels.index(label)
 
 
@@ -385,7 +392,7 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
     )
 
 
-def in_fold(rows: Manifest, fold: str) -> Mask:
+def in_fold(manifest: Manifest, fold: str) -> Mask:
     """Returns a mask (M,) of the training faces in a fold such as "0/3", the first of three.
 
     A model is trained without its fold. The hash of `identity_hash` decides: a person and equal
@@ -400,31 +407,31 @@ def in_fold(rows: Manifest, fold: str) -> Mask:
     index = int(match[1])
     count = int(match[2])
 
-    mask: Mask = rows.table["split"].to_numpy() == "train"
+    mask: Mask = manifest.table["split"].to_numpy() == "train"
     train = np.flatnonzero(mask)
-    mask[train] = identity_hash(rows, train) % count == index
+    mask[train] = identity_hash(manifest, train) % count == index
     return mask
 
 
-def identity_hash(rows: Manifest, chosen: IntArray) -> IntArray:
+def identity_hash(manifest: Manifest, rows: IntArray) -> IntArray:
     """Returns the CRC-32 of the person (column `person`), else of the image's bytes, of rows (K,).
 
     It is equal for faces of a person, and for equal files. Raises FerVitError when an image cannot
     be read.
     """
-    persons = [None] * len(rows)
-    if "person" in rows.table.column_names:
-        persons = rows.column("person")
+    persons = [None] * len(manifest)
+    if "person" in manifest.table.column_names:
+        persons = manifest.column("person")
 
     keys = []
-    progress = tqdm(chosen.tolist(), "folds", unit=" images", disable=None, leave=False, delay=1)
+    progress = tqdm(rows.tolist(), "folds", unit=" images", disable=None, leave=False, delay=1)
     for row in progress:
         person = persons[row]
         if person:
             key = str(person).encode()
         else:
-            with named_in_errors(rows.path, rows.name(row)):
-                key = rows.image_bytes(row)
+            with named_in_errors(manifest.path, manifest.name(row)):
+                key = manifest.image_bytes(row)
         keys.append(crc32(key))
     return np.array(keys, np.int64)
 

@@ -95,9 +95,9 @@ class Row:
 
 @dataclass
 class Reading:
-    """The result of reading a data set."""
+    """What `read` of a data set in `fer_vit.sources` returns, and `write_manifest` writes."""
 
-    names: tuple[str, ...]  # the labels in order
+    labels: tuple[str, ...]  # in order
     rows: list[Row]  # in a fixed order
     dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
     # for the user, for example about a missing split
@@ -108,7 +108,7 @@ class Reading:
 
     @property
     def has_labels(self) -> bool:
-        """Whether any row has a label; without one, `names` are what labels would be."""
+        """Whether any row has a label; without one, `labels` are what labels would be."""
         return any(row.label is not None for row in self.rows)
 
 
@@ -123,10 +123,10 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
         index = table.schema.get_field_index(expected.name)
         if index < 0:
             raise FerVitError(f"{column}: the column is missing or duplicated. {PREPARE_AGAIN}")
-        kind = table.schema.field(index).type
-        if kind != expected.type:
+        dtype = table.schema.field(index).type
+        if dtype != expected.type:
             raise FerVitError(
-                f"{column}: expected type {expected.type}, but got {kind}. {PREPARE_AGAIN}"
+                f"{column}: expected type {expected.type}, but got {dtype}. {PREPARE_AGAIN}"
             )
 
     labels = read_labels(location, table)
@@ -182,17 +182,17 @@ def _is_names(value: object) -> bool:
 def target_columns(outputs: dict[str, list[str]]) -> list[str]:
     """Returns the columns of the targets of other heads."""
     columns = []
-    for head, names in outputs.items():
-        columns += [target_column(head, name) for name in names]
+    for head, of_head in outputs.items():
+        columns += [target_column(head, output) for output in of_head]
     return columns
 
 
 def check_targets(location: str, table: pa.Table) -> None:
     """Raises FerVitError when a column of targets is missing, no float or out of range."""
-    for head, names in read_outputs(location, table).items():
+    for head, outputs in read_outputs(location, table).items():
         low = HEADS[head].low
         high = HEADS[head].high
-        for output in names:
+        for output in outputs:
             name = target_column(head, output)
             where = f"{location}, column `{name}`"
             index = table.schema.get_field_index(name)
@@ -215,10 +215,10 @@ def read_lists(column: pa.Array, *shape: int) -> Array:
     while pa.types.is_list(flat.type):
         flat = pc.list_flatten(flat)
     values = flat.to_numpy(zero_copy_only=False)
-    given = column.is_valid().to_numpy(zero_copy_only=False)  # (M,)
+    present = column.is_valid().to_numpy(zero_copy_only=False)  # (M,)
 
     numbers: Array = np.full((len(column), *shape), np.nan)
-    numbers[given] = values.reshape(-1, *shape)
+    numbers[present] = values.reshape(-1, *shape)
     return numbers
 
 
@@ -288,7 +288,7 @@ def write_manifest(
     manifests whose rows are added.
     """
     meta: dict[str, Any] = {
-        "labels": reading.names,
+        "labels": reading.labels,
         "landmarks": LANDMARKS,
         "version": __version__,
     }

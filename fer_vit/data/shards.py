@@ -23,14 +23,14 @@ class Shard(NamedTuple):
 
     split: str | None  # None for a manifest in one file
     location: str  # path or URL, for messages
-    path: str  # within `files`
-    files: fs.FileSystem
+    path: str  # within `filesystem`
+    filesystem: fs.FileSystem
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """Reads the table, or some of its columns; raises FerVitError when the file is damaged."""
         with self._checked():
             table = pq.read_table(
-                self.path, columns=columns, filesystem=self.files, partitioning=None
+                self.path, columns=columns, filesystem=self.filesystem, partitioning=None
             )
             # text may be invalid Unicode, lists may extend beyond their values
             table.validate(full=True)
@@ -39,7 +39,7 @@ class Shard(NamedTuple):
     def footer(self) -> pq.FileMetaData:
         """Reads the number of rows and the metadata."""
         with self._checked():
-            return pq.read_metadata(self.path, filesystem=self.files)
+            return pq.read_metadata(self.path, filesystem=self.filesystem)
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -102,14 +102,15 @@ def find_shards(location: str | Path) -> list[Shard]:
     if not is_sharded(location):
         return [_single_shard(location)]
 
-    files, entries = _list_folder(location)
+    filesystem, entries = _list_folder(location)
     names: dict[str, ShardName] = {}  # by file name
     shards = []
     for entry in entries:
         name = parse_shard_name(entry.base_name)
         if name is not None:
             names[entry.base_name] = name
-            shards.append(Shard(name.split, f"{location}/{entry.base_name}", entry.path, files))
+            url = f"{location}/{entry.base_name}"
+            shards.append(Shard(name.split, url, entry.path, filesystem))
     if not shards:
         raise FerVitError(
             f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
@@ -125,27 +126,27 @@ def _single_shard(location: str) -> Shard:
         raise FerVitError(
             f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
         )
-    files = fs.LocalFileSystem(use_mmap=True)
-    return Shard(split=None, location=location, path=location, files=files)
+    filesystem = fs.LocalFileSystem(use_mmap=True)
+    return Shard(split=None, location=location, path=location, filesystem=filesystem)
 
 
 def _list_folder(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
-    """Returns the file system of a folder or URL, and its entries by name.
+    """Returns the filesystem of a folder or URL, and its entries by name.
 
     Raises FerVitError if it cannot be listed.
     """
-    files: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
+    filesystem: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
     folder = location
     try:
         if "://" in location:
-            files, folder = fs.FileSystem.from_uri(location)
-        entries = files.get_file_info(fs.FileSelector(folder))
+            filesystem, folder = fs.FileSystem.from_uri(location)
+        entries = filesystem.get_file_info(fs.FileSelector(folder))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(
             f"Cannot list {location} ({reason}). Check its name and your access."
         ) from error
-    return files, sorted(entries, key=lambda entry: entry.base_name)
+    return filesystem, sorted(entries, key=lambda entry: entry.base_name)
 
 
 def _check_complete(location: str, names: Mapping[str, ShardName]) -> None:

@@ -79,8 +79,8 @@ class AugmentConfig:
     cover: float = 0.0
 
 
-# the largest allowed values other than 1
-HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
+# the largest allowed values, if not 1
+MAX_VALUES = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
 # probabilities of changes that have no option for it
 FREQUENT_CHANGE = 0.8  # of brightness, contrast and colour
 RARE_CHANGE = 0.3  # of gamma and quality
@@ -91,8 +91,8 @@ class Augment:
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
-            highest = HIGHEST.get(field.name, 1)
-            check_number(f"data.augment.{field.name}", getattr(config, field.name), 0, highest)
+            max_value = MAX_VALUES.get(field.name, 1)
+            check_number(f"data.augment.{field.name}", getattr(config, field.name), 0, max_value)
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:

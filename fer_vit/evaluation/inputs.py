@@ -92,12 +92,12 @@ class Conditions:
         if self.merge:
             return rows.merge_labels(self.merge)
         if self.classes:
-            if not {*self.classes} & {*rows.names}:
+            if not {*self.classes} & {*rows.labels}:
                 raise FerVitError(
-                    f"Expected `--classes` among {', '.join(rows.names)}, the labels of {path}, "
+                    f"Expected `--classes` among {', '.join(rows.labels)}, the labels of {path}, "
                     f"but got {', '.join(self.classes)}."
                 )
-            kept = {name: name if name in self.classes else None for name in rows.names}
+            kept = {name: name if name in self.classes else None for name in rows.labels}
             return rows.merge_labels(kept)
         return rows
 
@@ -131,7 +131,7 @@ class Conditions:
 
     def merge_for(self, model: Recognizer, rows: Manifest) -> Merge | None:
         """Returns how a model's labels are merged; None if it has the manifest's labels."""
-        if not self.merge or model.labels == list(rows.names):
+        if not self.merge or model.labels == list(rows.labels):
             return None
         return self.merge
 

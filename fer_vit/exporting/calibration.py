@@ -107,13 +107,13 @@ def training_prior(manifest: Manifest, strength: float) -> list[float]:
         FerVitError: A label has no training face, which the adjustment needs.
     """
     rows = manifest.split("train")
-    counts = np.zeros(len(rows.names))  # (C,)
+    counts = np.zeros(len(rows.labels))  # (C,)
     targets = rows.targets(partial=True)
     if targets is not None:
         counts = np.nansum(targets, axis=0)
 
     if strength and not counts.all():
-        missing = [name for name, count in zip(rows.names, counts, strict=True) if not count]
+        missing = [name for name, count in zip(rows.labels, counts, strict=True) if not count]
         raise FerVitError(
             f"{rows.path} has no training face of {', '.join(missing)}: "
             "`--logit_adjust` needs some of each."

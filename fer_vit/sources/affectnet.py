@@ -12,6 +12,8 @@ As distributed:
 """
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +26,8 @@ from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.splits import hold_out
 
-# the labels 0 to 7
-NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
+# the numbers 0 to 7
+LABELS = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
 AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
@@ -45,31 +47,37 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
         root: The folder.
         classes: For affectnet: 8, or 7 without contempt.
     """
-    reading = Reading(NAMES[:classes], [])
+    labels = LABELS[:classes]
+    rows: list[Row] = []
+    dropped = Counter[str]()
+    notes = []
     for folder, split in FOLDERS.items():
         base = root / folder
         if (base / "images").is_dir() and (base / "annotations").is_dir():
-            _read_split(root, folder, split, reading)
+            split_rows, split_dropped = _read_split(root, folder, split, labels)
+            rows += split_rows
+            dropped += split_dropped
         else:
-            reading.notes.append(
+            notes.append(
                 f"No {split} split: {base} does not hold the folders images and annotations."
             )
-    if not reading.rows:
+    if not rows:
         raise not_found(
             root, "train_set and val_set, each with the folders images and annotations,"
         )
-    reading.notes.append("AffectNet's val_set is the test split here.")
-    outputs = []
-    for name in AFFECT:
-        if any(name in row.targets for row in reading.rows):
-            outputs.append(name)
-    if outputs:
-        reading.outputs = {"affect": outputs}
-    return hold_out(reading)
+    notes.append("AffectNet's val_set is the test split here.")
+
+    outputs = {}
+    affect = [name for name in AFFECT if any(name in row.targets for row in rows)]
+    if affect:
+        outputs["affect"] = affect
+    return hold_out(Reading(labels, rows, dropped, notes, outputs))
 
 
-def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
-    """Adds a split's images to `reading`."""
+def _read_split(
+    root: Path, folder: str, split: Split, labels: Sequence[str]
+) -> tuple[list[Row], Counter[str]]:
+    """Returns the rows of a split, and how many images are left out, by reason."""
     # Both folders are listed once: checking every file would take minutes.
     images = {}  # file names by stem
     for name in os.listdir(root / folder / "images"):
@@ -81,14 +89,15 @@ def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None
     annotated = {name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX)}
     no_image = len(annotated - images.keys())
     no_annotation = len(images.keys() - annotated)
-    reading.dropped += {"image missing": no_image, "annotation missing": no_annotation}
+    dropped = Counter({"image missing": no_image, "annotation missing": no_annotation})
 
+    rows = []
     stems = sorted(annotated & images.keys())
     for stem in tqdm(stems, f"AffectNet {folder}", unit="face", disable=None):
         label = _label(annotations / f"{stem}{SUFFIX}")
         name = f"{folder}/images/{images[stem]}"
-        if label not in reading.names:
-            reading.dropped[f"{label}, not among the {len(reading.names)} classes"] += 1
+        if label not in labels:
+            dropped[f"{label}, not among the {len(labels)} classes"] += 1
             continue
         row = Row(root / name, name, split, label)
         for output, ending in AFFECT.items():
@@ -96,15 +105,16 @@ def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None
                 value = _affect(annotations / f"{stem}{ending}")
                 if value is not None:
                     row.targets[output] = value
-        reading.rows.append(row)
+        rows.append(row)
+    return rows, dropped
 
 
 def _label(path: Path) -> str:
     expected = "one number from 0 to 7"
     number = _number(path, expected)
-    if number not in range(len(NAMES)):
+    if number not in range(len(LABELS)):
         raise _wrong(path, expected, number)
-    return NAMES[int(number)]
+    return LABELS[int(number)]
 
 
 def _affect(path: Path) -> float | None:

@@ -20,15 +20,15 @@ def class_notes(reading: Reading) -> list[str]:
     notes = []
     # FairFace has no label in any split
     if train and reading.has_labels:
-        missing = [name for name in reading.names if counts[name] == 0]
-        single = [name for name in reading.names if counts[name] == 1]
+        missing = [name for name in reading.labels if counts[name] == 0]
+        single = [name for name in reading.labels if counts[name] == 1]
         if missing:
             notes.append(f"No training image of {list_names(missing, most=8)}.")
         if single:
             notes.append(f"Only one training image of {list_names(single, most=8)}.")
 
-    for first, second in similar_names(reading.names):
-        if second in reading.names:
+    for first, second in similar_names(reading.labels):
+        if second in reading.labels:
             note = (
                 f"The classes {first} and {second} have similar names: if they are one, give both "
                 "folders one name."

@@ -16,7 +16,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 
-MOST_SIDE = 10_000
+MAX_SIDE = 10_000
 """The largest side of a drawn image in pixels."""
 
 UNLABELLED = "unlabelled"  # the folder of faces without an expression
@@ -47,12 +47,10 @@ def read(
     """
     check_whole("count", count, 1)
     check_whole("seed", seed, 0)
-    check_number("size", size, 1, MOST_SIDE)
+    check_number("size", size, 1, MAX_SIDE)
     remove_stale(root)
 
-    reading = Reading(EXPRESSIONS, [])
-    if heads:
-        reading.outputs = DRAWN_OUTPUTS
+    rows = []
     exists = root.is_file() or any(root.glob("*"))  # drawn by an earlier run
     with nullcontext(root) if exists else atomic_write(root) as folder:
         numbers = range(count)
@@ -74,8 +72,8 @@ def read(
             row = Row(root / name, name, split, label, landmarks=drawing.landmarks)
             if heads:
                 row.targets = drawing.targets
-            reading.rows.append(row)
-    return reading
+            rows.append(row)
+    return Reading(EXPRESSIONS, rows, outputs=DRAWN_OUTPUTS if heads else {})
 
 
 def label_of(number: int, heads: bool) -> str | None:

@@ -46,7 +46,7 @@ correlate, 87 % have more.
 """
 IMAGES_AT_ONCE = 256  # images that are compared with all others at once
 SHOWN_PAIRS = 3  # pairs with different labels that are named
-MOST_WITHIN = 50_000
+MAX_COMPARED = 50_000
 """Up to this many training images, each is compared with each. That takes a minute, and grows with
 the square.
 """
@@ -117,7 +117,7 @@ def _stack(pixels: Sequence[bytes], side: int) -> Image:
 
 
 @dataclass
-class Found:
+class NearDuplicates:
     """The near-duplicates among the rows of a reading."""
 
     repeated: Mask  # (N,): rows with a near-duplicate on the other side of train
@@ -125,44 +125,44 @@ class Found:
     complete: bool  # whether near-duplicates within train were compared, not only equal copies
 
 
-def find_near_duplicates(rows: Sequence[Row]) -> Found:
+def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
     """Finds rows with a near-duplicate on the other side of train, and pairs with different labels.
 
-    Within more than MOST_WITHIN training images only equal copies are found.
+    Within more than MAX_COMPARED training images only equal copies are found.
     """
-    trained = np.array([row.split == "train" for row in rows], bool)  # (N,)
-    numbers: dict[str | None, int] = {}
+    in_train = np.array([row.split == "train" for row in rows], bool)  # (N,)
+    label_ids: dict[str | None, int] = {}
     for row in rows:
-        numbers.setdefault(row.label, len(numbers))
-    labels = np.array([numbers[row.label] for row in rows], int)  # (N,)
+        label_ids.setdefault(row.label, len(label_ids))
+    labels = np.array([label_ids[row.label] for row in rows], int)  # (N,)
 
     # With val and test first, `until` can leave out the pairs within train.
-    order = np.argsort(trained, kind="stable")
-    complete = bool(trained.sum() <= MOST_WITHIN)
-    until = len(rows) if complete else int((~trained).sum())
+    order = np.argsort(in_train, kind="stable")
+    complete = bool(in_train.sum() <= MAX_COMPARED)
+    until = len(rows) if complete else int((~in_train).sum())
     pictures = Pictures.of([rows[index] for index in order])
 
     repeated = np.zeros(len(rows), bool)
     conflicts: list[tuple[int, int]] = []
-    for earlier, later in near_duplicates(pictures, trained[order], labels[order], until):
+    for earlier, later in near_duplicates(pictures, in_train[order], labels[order], until):
         first = order[earlier]  # (K,)
         second = order[later]  # (K,)
-        across = trained[first] != trained[second]
+        across = in_train[first] != in_train[second]
         repeated[first[across]] = True
         repeated[second[across]] = True
         differ = labels[first] != labels[second]
         conflicts += zip(first[differ].tolist(), second[differ].tolist(), strict=True)
     if not complete:
-        conflicts += _equal_copies(rows, trained)
+        conflicts += _equal_copies(rows, in_train)
     conflicts = sorted((min(pair), max(pair)) for pair in conflicts)
-    return Found(repeated, conflicts, complete)
+    return NearDuplicates(repeated, conflicts, complete)
 
 
-def _equal_copies(rows: Sequence[Row], trained: Mask) -> list[tuple[int, int]]:
+def _equal_copies(rows: Sequence[Row], in_train: Mask) -> list[tuple[int, int]]:
     """Returns pairs of equal training pictures with different labels; the first is in each pair."""
     first: dict[object, int] = {}
     pairs = []
-    for index in np.flatnonzero(trained).tolist():
+    for index in np.flatnonzero(in_train).tolist():
         row = rows[index]
         earlier = first.setdefault((row.thumbnail, row.close_up), index)
         if rows[earlier].label != row.label:
@@ -203,7 +203,7 @@ def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") ->
 def _notes(
     rows: Sequence[Row],
     repeats: Sequence[Row],
-    result: Found,
+    result: NearDuplicates,
     duplicates: Duplicates,
 ) -> list[str]:
     """Returns notes about near-duplicates of each class, and about pictures with several labels."""
@@ -225,7 +225,7 @@ def _notes(
     if not result.complete:
         notes.append(
             "Within train, only equal copies with different labels are looked for: it has more "
-            f"than {MOST_WITHIN:,} images."
+            f"than {MAX_COMPARED:,} images."
         )
     return notes
 
@@ -237,10 +237,10 @@ def _warnings(rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicate
     counts = Counter(label_text(row) for row in rows if row.split == "train")
     lost = Counter(label_text(row) for row in repeats)
     warnings = []
-    for name, number in lost.items():
-        if number > WARNED_SHARE * counts[name]:
+    for name, dropped in lost.items():
+        if dropped > WARNED_SHARE * counts[name]:
             warnings.append(
-                f"{number:,} of {counts[name]:,} training images of {name} are left out as "
+                f"{dropped:,} of {counts[name]:,} training images of {name} are left out as "
                 "near-duplicates of val or test images. Are these the same pictures? "
                 "`--duplicates keep` keeps them."
             )
@@ -257,11 +257,11 @@ def _described(row: Row) -> str:
 
 
 def near_duplicates(
-    pictures: Pictures, trained: Mask, labels: IntArray, until: int
+    pictures: Pictures, in_train: Mask, labels: IntArray, until: int
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Yields indices (K,) and (K,) of pairs of the same picture that matter.
 
-    These are pairs with only one image in `trained` (N,), or with different `labels` (N,). The
+    These are pairs with only one image in `in_train` (N,), or with different `labels` (N,). The
     first image of a pair lies before the second, and before `until`.
     """
     mirrored = pictures.mirrored()
@@ -270,10 +270,10 @@ def near_duplicates(
 
     blocks = range(0, until, IMAGES_AT_ONCE)
     for start in tqdm(blocks, "comparing images", unit="blocks", disable=None, delay=1):
-        rows = np.arange(
-            start, min(start + IMAGES_AT_ONCE, until)
-        )  # (M,), compared with all from `start`
-        matters = (trained[rows, None] != trained[start:]) | (labels[rows, None] != labels[start:])
+        # (M,), compared with all from `start`
+        rows = np.arange(start, min(start + IMAGES_AT_ONCE, until))
+        across = in_train[rows, None] != in_train[start:]  # (M, N - start)
+        matters = across | (labels[rows, None] != labels[start:])
         matters &= rows[:, None] < np.arange(start, len(plain_vectors))
 
         same = np.zeros_like(matters)  # (M, N - start)
@@ -288,8 +288,8 @@ def near_duplicates(
                 second = start + j
                 # A crop that is also in another split must not be learned, also by another label.
                 crops = np.isnan(pictures.squares[[first, second], 0]).all()
-                across = crops and trained[first] != trained[second]
-                same_label = bool(labels[first] == labels[second] or across)
+                crops_across = crops and in_train[first] != in_train[second]
+                same_label = bool(labels[first] == labels[second] or crops_across)
                 same[i, j] = same_face(pictures, first, view, second, same_label)
 
         block_rows, columns = np.nonzero(same)

@@ -12,6 +12,7 @@ As distributed:
 or, a part of it, with one table `labels.csv` that begins with path,age,gender,race.
 """
 
+from collections import Counter
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
@@ -40,21 +41,21 @@ def read(root: Path) -> Reading:
             `fairface`.
     """
     base = root / "fairface" if (root / "fairface").is_dir() else root
-    reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)
-
     existing = set()  # listed once: checking every file would take minutes
     for folder in FOLDERS:
         existing |= {path.relative_to(base).as_posix() for path in (base / folder).glob("*")}
 
+    rows = []
+    dropped = Counter[str]()
     for table, column in TABLES.items():
         for _, cells in read_text_table(base / table, (column, *ATTRIBUTES)):
             name = cells[column]
             if name not in existing:
-                reading.dropped["image missing"] += 1
+                dropped["image missing"] += 1
                 continue
             split = FOLDERS[name.partition("/")[0]]
             extra = {attribute: cells[attribute] for attribute in ATTRIBUTES}
-            reading.rows.append(Row(base / name, name, split, extra=extra))
-    if not reading.rows:
+            rows.append(Row(base / name, name, split, extra=extra))
+    if not rows:
         raise not_found(root, "labels.csv or fairface_label_train.csv, and the images in train,")
-    return reading
+    return Reading(EXPRESSIONS, rows, dropped, extra=ATTRIBUTES)

@@ -20,9 +20,9 @@ from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.splits import missing_splits
 from fer_vit.sources.text_tables import read_text_table
 
-# the labels 0 to 6 of the table
-NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
-LABELS = {str(number): name for number, name in enumerate(NAMES)}
+# the numbers 0 to 6 of the table
+LABELS = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
+LABEL_CODES = {str(number): name for number, name in enumerate(LABELS)}
 TABLES = ("fer2013.csv", "icml_face_data.csv")
 USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
 PIXELS = 48  # side of an image
@@ -42,20 +42,20 @@ def read(root: Path) -> Reading:
     if not ((root / "train").is_dir() or (root / "test").is_dir()):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
     reading = folder.read(root)
-    for name in reading.names:
-        if name not in NAMES:
+    for name in reading.labels:
+        if name not in LABELS:
             raise FerVitError(
-                f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{name}`. Read "
+                f"Expected FER2013's classes {', '.join(LABELS)} in {root}, but got `{name}`. Read "
                 "another data set with `fer-vit prepare folder`."
             )
-    reading.names = NAMES
+    reading.labels = LABELS
     return reading
 
 
 def _read_table(path: Path) -> Reading:
     rows = []
     for line, cell in read_text_table(path, ("emotion", "pixels", "Usage")):
-        label = LABELS.get(cell["emotion"])
+        label = LABEL_CODES.get(cell["emotion"])
         split = USAGE.get(cell["usage"])
         if label is None:
             raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
@@ -72,4 +72,4 @@ def _read_table(path: Path) -> Reading:
         raise FerVitError(
             f"Expected faces in {path}, but got only a header. Restore the file as distributed."
         )
-    return Reading(NAMES, rows, notes=missing_splits(rows, path))
+    return Reading(LABELS, rows, notes=missing_splits(rows, path))

@@ -13,6 +13,7 @@ read.
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -28,7 +29,7 @@ from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted
 
 # the columns of votes
-NAMES = EXPRESSIONS
+LABELS = EXPRESSIONS
 NO_EXPRESSION = ("unknown", "nf")  # NF: not a face
 NOT_EXPRESSIVE = "unknown or not a face"
 """Why an image is dropped that most annotators labelled with one of `NO_EXPRESSION`."""
@@ -47,33 +48,41 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
             (soft). Validation and test always use the majority.
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
-    reading = Reading(NAMES, [], extra=(VOTES,))
+    rows: list[Row] = []
+    dropped = Counter[str]()
+    notes = []
     for folder, split in FOLDERS.items():
         table = base / folder / "label.csv"
         if table.is_file():
-            kind = labels if split == "train" else "majority"
-            _read_split(table, split, kind, reading)
+            is_soft = labels == "soft" and split == "train"
+            split_rows, split_dropped = _read_split(table, split, is_soft)
+            rows += split_rows
+            dropped += split_dropped
         else:
-            reading.notes.append(f"No {split} split: {table} is not there.")
-    votes = [row.votes for row in reading.rows if row.votes is not None]
+            notes.append(f"No {split} split: {table} is not there.")
+    votes = [row.votes for row in rows if row.votes is not None]
     tied = int(have_ties(np.array(votes)).sum()) if votes else 0
     if tied:
-        reading.notes.append(
+        notes.append(
             f"No single expression has the most votes in {counted(tied, 'training image')}: the "
-            f"first in the order {', '.join(NAMES)} is the label; the votes of all stay."
+            f"first in the order {', '.join(LABELS)} is the label; the votes of all stay."
         )
-    if not reading.rows:
+    if not rows:
         raise not_found(root, f"{', '.join(FOLDERS)}, each with its label.csv and its images,")
-    return reading
+    return Reading(LABELS, rows, dropped, notes, extra=(VOTES,))
 
 
-def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
-    """Adds a table's images to `reading`."""
-    is_soft = labels == "soft"
+def _read_split(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Counter[str]]:
+    """Returns the rows of a table, and how many images are left out, by reason.
+
+    `is_soft` is whether votes have the share of every expression.
+    """
+    rows = []
+    dropped = Counter[str]()
     folder = table.parent
     existing = set(os.listdir(folder))  # listed once, which is faster than a check of every file
     for line, cells in read_text_table(
-        table, ("name", "box", *NAMES, *NO_EXPRESSION), header=False
+        table, ("name", "box", *LABELS, *NO_EXPRESSION), header=False
     ):
         name, _, *texts = cells.values()
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
@@ -83,18 +92,19 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
         shares = soft(counts) if is_soft else majority(counts)
 
         if name not in existing:
-            reading.dropped["image missing"] += 1
+            dropped["image missing"] += 1
         elif shares is not None:
             label = int(shares.argmax())
-            row = Row(folder / name, f"{folder.name}/{name}", split, NAMES[label])
+            row = Row(folder / name, f"{folder.name}/{name}", split, LABELS[label])
             if is_soft:
                 row.votes = tuple(shares.tolist())
             row.extra = {VOTES: str(counts[label])}
-            reading.rows.append(row)
-        elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
-            reading.dropped[NOT_EXPRESSIVE] += 1
+            rows.append(row)
+        elif max(counts[len(LABELS) :]) > max(counts[: len(LABELS)]):
+            dropped[NOT_EXPRESSIVE] += 1
         else:
-            reading.dropped["no soft label" if is_soft else "no majority"] += 1
+            dropped["no soft label" if is_soft else "no majority"] += 1
+    return rows, dropped
 
 
 def majority(counts: Sequence[int]) -> Array | None:
@@ -105,9 +115,9 @@ def majority(counts: Sequence[int]) -> Array | None:
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
     has_majority = 2 * votes[winner] > votes.sum()
-    if winner >= len(NAMES) or not has_majority:
+    if winner >= len(LABELS) or not has_majority:
         return None
-    return np.asarray(np.eye(len(NAMES))[winner])
+    return np.asarray(np.eye(len(LABELS))[winner])
 
 
 def soft(counts: Sequence[int]) -> Array | None:
@@ -119,14 +129,14 @@ def soft(counts: Sequence[int]) -> Array | None:
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     total = votes.sum()
-    expressions = votes[: len(NAMES)]
-    no_expression = votes[len(NAMES) :]
+    expressions = votes[: len(LABELS)]
+    no_expression = votes[len(LABELS) :]
 
-    gathered = np.zeros(len(NAMES))
-    for least in sorted(set(votes.tolist()), reverse=True):
-        gathered = np.where(expressions >= least, expressions, 0.0)
+    gathered = np.zeros(len(LABELS))
+    for count in sorted(set(votes.tolist()), reverse=True):
+        gathered = np.where(expressions >= count, expressions, 0.0)
         enough = gathered.sum() >= 0.75 * total or np.count_nonzero(gathered) >= 3
-        if enough or least in no_expression:
+        if enough or count in no_expression:
             break
     if gathered.sum() <= 0.5 * total or np.count_nonzero(gathered) > 3:
         return None

@@ -34,7 +34,7 @@ from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
 NO_TARGETS = "no row in the table of targets"
 """Why a photo is dropped."""
-FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
+MIN_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
 @fill_docstring(HEADS=join_names(HEADS))
@@ -109,9 +109,9 @@ def _read_classes(
     reading.notes += layout.notes
     reading.notes += _left_out(root, listing, photos, layout)
     reading.notes += _spellings(layout)
-    _name_persons(reading)
+    _unify_persons(reading)
     if all(place is None or place.split is None for place in layout.places):
-        return _split(root, reading)
+        return _hold_out_both(root, reading)
     return _with_val(root, reading)
 
 
@@ -130,44 +130,46 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
     tenths of the persons become val and test; the first folder (below a split folder) is the
     person, as data sets of action units have it; and no photo has a label.
     """
-    given = table.describing
+    columns = table.describing
     tops = {name.split("/")[0] for name in rows}
     split_folders = split_names(tops)
     in_splits = tops <= split_folders.keys()
-    words = split_names({str(cell) for cell in given.get("split", ())})
+    words = split_names({str(cell) for cell in columns.get("split", ())})
 
     listed = []
     for name, index in rows.items():
         folders = name.split("/")[:-1]
         split: Split = "train"
-        if "split" in given:
-            split = _meaning_of(str(given["split"][index]), words, name)
+        if "split" in columns:
+            split = _meaning_of(str(columns["split"][index]), words, name)
         elif in_splits:
             split = split_folders[name.split("/")[0]]
         row = Row(root / name, name, split)
 
         if in_splits:
             folders = folders[1:]
-        person = given["person"][index] if "person" in given else next(iter(folders), None)
+        person = columns["person"][index] if "person" in columns else next(iter(folders), None)
         if person is not None:
             row.extra = {PERSON: as_text(person)}
-        label = given["label"][index] if "label" in given else None
+        label = columns["label"][index] if "label" in columns else None
         if label is not None:
             row.label = canonical(label)
         listed.append(row)
 
     labels = {row.label for row in listed if row.label is not None}
     reading = Reading(_in_order(labels) or EXPRESSIONS, listed)
-    if "person" in given:
+    if "person" in columns:
         _spell_persons(reading)
         reading.extra = (PERSON,)
     else:
-        _name_persons(reading, "first folders of the photos")
+        _unify_persons(reading, "first folders of the photos")
     if not labels:
-        reason = "the column `label` is empty" if "label" in given else "there is no column `label`"
-        reading.notes.append(f"No photo has a label: {reason} in the table.")
+        problem = "is empty" if "label" in columns else "is missing"
+        reading.notes.append(
+            f"No photo has a label: the column `label` of the table of targets {problem}."
+        )
 
-    if in_splits or "split" in given:
+    if in_splits or "split" in columns:
         return _with_val(root, reading)
     return hold_out(reading, ("val", "test"))
 
@@ -204,13 +206,13 @@ def _read_photos(root: Path, photos: list[Path], layout: Layout) -> Reading:
     return Reading(_in_order(labels), rows)
 
 
-def _split(root: Path, reading: Reading) -> Reading:
+def _hold_out_both(root: Path, reading: Reading) -> Reading:
     """Holds out val and test; raises FerVitError when there is only one class."""
-    if len(reading.names) < 2:
+    if len(reading.labels) < 2:
         first_folder = min(row.name.split("/")[0] for row in reading.rows)
         raise FerVitError(
             f"Expected folders of two classes or more in {root}, but got only "
-            f"{list_names(reading.names)}. Name another, or {root / first_folder} if the classes "
+            f"{list_names(reading.labels)}. Name another, or {root / first_folder} if the classes "
             "are in it."
         )
     reading.notes.append(f"No split folders in {root}.")
@@ -250,10 +252,10 @@ def _spellings(layout: Layout) -> list[str]:
     return list(notes.values())
 
 
-def _name_persons(reading: Reading, folders: str = "folders below the classes") -> None:
-    """Gives each person one spelling; removes the persons if there are too few."""
+def _unify_persons(reading: Reading, folders: str = "folders below the classes") -> None:
+    """Gives each person in `reading` one spelling; removes the persons if there are too few."""
     spelled = _spell_persons(reading)
-    if len(spelled) >= FEWEST_PERSONS:
+    if len(spelled) >= MIN_PERSONS:
         reading.extra = (PERSON,)
         reading.notes.append(
             f"{folders.capitalize()} are read as {len(spelled):,} persons ({list_names(spelled)})."
@@ -263,13 +265,13 @@ def _name_persons(reading: Reading, folders: str = "folders below the classes") 
         row.extra = {}
     if spelled:
         reading.notes.append(
-            f"There are fewer than {FEWEST_PERSONS} {folders} ({list_names(spelled)}): they are "
+            f"There are fewer than {MIN_PERSONS} {folders} ({list_names(spelled)}): they are "
             "not read as persons."
         )
 
 
 def _spell_persons(reading: Reading) -> list[str]:
-    """Gives each person the first spelling of their name; returns the names."""
+    """Gives each person in `reading` the first spelling of their name; returns the names."""
     spelled: dict[str, str] = {}
     for row in reading.rows:
         name = row.extra.get(PERSON)

@@ -34,8 +34,8 @@ def add_landmarks(
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
-    most = cores() if workers is None else workers
-    processes = min(most, math.ceil(count / IMAGES_PER_WORKER))
+    max_workers = cores() if workers is None else workers
+    processes = min(max_workers, math.ceil(count / IMAGES_PER_WORKER))
     results = work_in_processes(detect, reading.rows, processes)
     rows: list[Row] = []
     dropped = Counter[str]()

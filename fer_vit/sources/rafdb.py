@@ -11,6 +11,7 @@ The landmarks are not read: `prepare` finds them in the aligned faces.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
@@ -18,8 +19,8 @@ from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.splits import hold_out
 from fer_vit.sources.text_tables import read_text_table
 
-NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
-LABELS = {str(number): name for number, name in enumerate(NAMES, 1)}
+LABELS = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
+LABEL_CODES = {str(number): name for number, name in enumerate(LABELS, 1)}
 ATTRIBUTES = {
     "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
@@ -40,13 +41,12 @@ def read(root: Path) -> Reading:
     images = base / "Image" / "aligned"
     annotations = base / "Annotation" / "manual"
 
-    reading = Reading(NAMES, [])
-    if annotations.is_dir():
-        reading.extra = tuple(ATTRIBUTES)
+    rows = []
+    dropped = Counter[str]()
     existing = set(os.listdir(images)) if images.is_dir() else set()
     for line, cells in read_text_table(table, ("name", "label"), header=False, separator=" "):
         stem = cells["name"].removesuffix(".jpg")
-        label = LABELS.get(cells["label"])
+        label = LABEL_CODES.get(cells["label"])
         split = SPLITS.get(stem.partition("_")[0])
         if split is None or label is None:
             expected = "`train_00001.jpg 5` or `test_...`, labels 1 to 7"
@@ -54,16 +54,17 @@ def read(root: Path) -> Reading:
 
         name = f"{stem}_aligned.jpg"
         if name not in existing:
-            reading.dropped["image missing"] += 1
+            dropped["image missing"] += 1
             continue
         extra = _attributes(annotations / f"{stem}_manu_attri.txt")
-        reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
-    if not reading.rows:
+        rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
+    if not rows:
         raise not_found(
             root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned"
         )
-    reading.notes.append("RAF-DB has no validation split.")
-    return hold_out(reading)
+    extra_columns = tuple(ATTRIBUTES) if annotations.is_dir() else ()
+    notes = ["RAF-DB has no validation split."]
+    return hold_out(Reading(LABELS, rows, dropped, notes, extra=extra_columns))
 
 
 def _attributes(file: Path) -> dict[str, str]:
@@ -81,9 +82,9 @@ def _attributes(file: Path) -> dict[str, str]:
     attributes = {}
     for name, (line, text) in zip(ATTRIBUTES, lines[-len(ATTRIBUTES) :], strict=True):
         values = ATTRIBUTES[name]
-        known = {str(number): value for number, value in enumerate(values)}
-        if text not in known:
+        codes = {str(number): value for number, value in enumerate(values)}
+        if text not in codes:
             expected = f"the number of the {name}, 0 to {len(values) - 1}"
             raise bad_line(file, line, expected, text)
-        attributes[name] = known[text]
+        attributes[name] = codes[text]
     return attributes

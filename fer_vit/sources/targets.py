@@ -52,10 +52,10 @@ and an occurrence.
 """
 SIDE_WORDS = {"l": "Left", "r": "Right"}
 
-MOST_INTENSE = 5.0
+MAX_INTENSITY = 5.0
 """The intensity E of an action unit, the largest."""
-INTENSITIES = f"intensities from 0 to {MOST_INTENSE:g}, and divided by that"
-OPENFACE = {"r": MOST_INTENSE, "c": 1.0}
+INTENSITIES = f"intensities from 0 to {MAX_INTENSITY:g}, and divided by that"
+OPENFACE = {"r": MAX_INTENSITY, "c": 1.0}
 """The largest intensity and occurrence in OpenFace's columns, by their suffix."""
 
 UNANNOTATED: dict[str, tuple[float, ...]] = {
@@ -207,7 +207,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
     if unscaled:
         scale, meaning = _action_unit_scale([values[column] for column in unscaled])
         notes.append(f"{file}: action units are read as {meaning}.")
-    intense = [column for column in columns if column.scale == MOST_INTENSE]
+    intense = [column for column in columns if column.scale == MAX_INTENSITY]
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
     for column in columns:
@@ -269,7 +269,7 @@ def _action_unit_scale(values: Sequence[Array]) -> tuple[float, str]:
     cells = np.concatenate(values)
     cells = cells[np.isfinite(cells)]
     if (cells > 1).any():
-        return MOST_INTENSE, INTENSITIES
+        return MAX_INTENSITY, INTENSITIES
     if np.isin(cells, (0, 1)).all():
         return 1.0, "occurrences, 0 or 1"
     return 1.0, "intensities from 0 to 1"

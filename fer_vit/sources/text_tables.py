@@ -24,15 +24,16 @@ def read_text_table(
         lines = filter(None, reader)  # without blank lines
         try:
             first_line = next(lines, ()) if header else columns
-            names = [name.strip().lower() for name in first_line]
-            if not required <= set(names):
-                raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
+            header_names = [name.strip().lower() for name in first_line]
+            if not required <= set(header_names):
+                actual = ",".join(header_names)
+                raise bad_line(path, 1, f"the columns {', '.join(columns)}", actual)
             for line in lines:
                 number = reader.line_num
-                if len(line) != len(names):
+                if len(line) != len(header_names):
                     actual = separator.join(line)
-                    raise bad_line(path, number, f"{len(names)} columns", actual)
+                    raise bad_line(path, number, f"{len(header_names)} columns", actual)
                 cells = [cell.strip() for cell in line]
-                yield number, dict(zip(names, cells, strict=True))
+                yield number, dict(zip(header_names, cells, strict=True))
         except csv.Error as error:
             raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error

@@ -91,7 +91,7 @@ class FaceDataModule(L.LightningDataModule):
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
         if unlabelled and not self.streamed and not len(self.manifest.split("val")):
             self.manifest = self.manifest.hold_out(0.02)
-        self.labels = list(self.manifest.names)
+        self.labels = list(self.manifest.labels)
         self.outputs = self.manifest.outputs
         self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
@@ -186,7 +186,7 @@ class FaceDataModule(L.LightningDataModule):
     def class_counts(self) -> torch.Tensor:
         """Counts the training images of every class (C,), votes by their share."""
         if self.streamed:
-            counts = class_counts(self.manifest.path, self.manifest.names)
+            counts = class_counts(self.manifest.path, self.manifest.labels)
             return torch.from_numpy(counts).float()
         targets = torch.from_numpy(self.dataset("train").targets)  # (M, C)
         return targets.nansum(0).float()
@@ -233,7 +233,7 @@ class FaceDataModule(L.LightningDataModule):
         path = self.manifest.path
         dataset = ShardDataset(
             path=path,
-            names=self.manifest.names,
+            labels=self.manifest.labels,
             spec=self.spec,
             augment=self.cropping(),
             unlabelled=self.unlabelled,

@@ -338,8 +338,8 @@ MUTATIONS = [
     Mutation(
         "padding rows are counted once",
         "fer_vit/data/dataset.py",
-        "Draw(index % rows, repeat=index >= rows)",
-        "Draw(index % rows)",
+        "Draw(index % num_rows, repeat=index >= num_rows)",
+        "Draw(index % num_rows)",
         "tests/data/test_dataset.py",
     ),
     Mutation(

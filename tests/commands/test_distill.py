@@ -187,12 +187,12 @@ def test_distill_adds_unlabelled_faces(
     both = Manifest.read(tmp_path / "all.parquet")
     given = Manifest.read(faces)
     table = both.table.slice(len(given))
-    new = Manifest(both.path, table, both.names)
+    new = Manifest(both.path, table, both.labels)
     assert [new.name(row) for row in range(len(new))] == [
         Manifest.read(photos).name(row) for row in range(3, 30)
     ]
     labelled = tmp_path / "labelled.parquet"  # the same faces, so that `mean_of_views` reads them
-    Manifest(both.path, table, both.names).write(labelled)
+    Manifest(both.path, table, both.labels).write(labelled)
     expected = np.mean([mean_of_views(teacher, labelled) for teacher in teachers], axis=0)
     assert np.allclose(new.targets(), expected, atol=1e-6)
     assert table["label"].to_pylist() == [EXPRESSIONS[best] for best in expected.argmax(1)]

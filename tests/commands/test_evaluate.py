@@ -215,7 +215,7 @@ def test_evaluate_compares_a_model_with_another_and_itself(
 ) -> None:
     data = drawn / "faces.parquet"
     words = ["--checkpoint", checkpoint]
-    labels = Manifest.read(data).names
+    labels = Manifest.read(data).labels
     config = RegionViTConfig(
         img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch"
     )

@@ -326,9 +326,9 @@ def test_rare_expressions_gain(
     """
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
-    rare = np.array([label in faces.names[4:] and split == "train" for label, split in rows])
+    rare = np.array([label in faces.labels[4:] and split == "train" for label, split in rows])
     faces.select(~rare | (np.arange(len(faces)) % 3 == 0)).write(tmp_path / "faces.parquet")
-    net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.names)
+    net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.labels)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
     logits, _ = evaluate_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
     net.vit.head.bias.data -= logits.mean(0)  # else all faces are of one expression
@@ -392,7 +392,7 @@ def test_no_person_is_in_both_halves_of_the_calibration(
     rows = rows.select(np.arange(len(rows)) < sum(sizes))
     persons = np.repeat([f"person {index}" for index in range(len(sizes))], sizes)
     table = rows.table.append_column("person", pa.array(persons.tolist()))
-    halves = calibration_halves(Manifest(rows.path, table, rows.names))
+    halves = calibration_halves(Manifest(rows.path, table, rows.labels))
 
     assert sorted(np.concatenate(halves).tolist()) == list(range(sum(sizes)))
     first, second = ({*persons[half].tolist()} for half in halves)
@@ -405,11 +405,11 @@ def test_no_person_is_in_both_halves_of_the_calibration(
 def test_equal_files_are_in_one_half_and_one_person_is_refused(drawn: Path) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     four = rows.table.take([0, 1, 2, 1])
-    halves = calibration_halves(Manifest(rows.path, four, rows.names))
+    halves = calibration_halves(Manifest(rows.path, four, rows.labels))
     assert any({1, 3} <= {*half.tolist()} for half in halves)
     table = four.append_column("person", pa.array(["Ada"] * 4))
     with pytest.raises(FerVitError, match="two or more persons"):
-        calibration_halves(Manifest(rows.path, table, rows.names))
+        calibration_halves(Manifest(rows.path, table, rows.labels))
 
 
 def test_a_manifest_that_calibrates_is_read_once(
@@ -417,7 +417,7 @@ def test_a_manifest_that_calibrates_is_read_once(
 ) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     twice = pa.concat_tables([rows.table, rows.table.take([0])])
-    Manifest(rows.path, twice, rows.names).write(tmp_path / "faces.parquet")
+    Manifest(rows.path, twice, rows.labels).write(tmp_path / "faces.parquet")
     report = calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
     (_,) = [record for record in caplog.records if "further row" in record.getMessage()]
     first, second = calibration_halves(Manifest.read(tmp_path / "faces.parquet").split("val"))
@@ -430,7 +430,7 @@ def test_val_faces_of_one_person_are_refused_before_they_are_classified(
 ) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     table = rows.table.append_column("person", pa.array(["Ada"] * len(rows)))
-    Manifest(rows.path, table, rows.names).write(tmp_path / "faces.parquet")
+    Manifest(rows.path, table, rows.labels).write(tmp_path / "faces.parquet")
     monkeypatch.setattr(calibration, "predict_logits", None)  # is not called
     with pytest.raises(FerVitError, match="two or more persons"):
         calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
@@ -446,10 +446,10 @@ def test_a_prior_is_what_training_left(
 ) -> None:
     """A network that was trained on evened classes expects even ones: `prior="even"` keeps it."""
     faces = Manifest.read(drawn / "faces.parquet")
-    rare = np.array([label == faces.names[0] for label in faces.column("label")])
+    rare = np.array([label == faces.labels[0] for label in faces.column("label")])
     faces = faces.select(~rare | (np.arange(len(faces)) % 3 == 0))
     faces.write(tmp_path / "faces.parquet")
-    task = FERTask(SMALL, labels=list(faces.names), **(options or {}))
+    task = FERTask(SMALL, labels=list(faces.labels), **(options or {}))
     checkpoint = {
         "state_dict": task.state_dict(),
         "hyper_parameters": dict(task.hparams),
@@ -469,7 +469,8 @@ def test_a_prior_is_what_training_left(
 
 
 def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
-    net = build_model(SMALL, Manifest.read(drawn / "faces.parquet").names, template=TEMPLATE).eval()
+    labels = Manifest.read(drawn / "faces.parquet").labels
+    net = build_model(SMALL, labels, template=TEMPLATE).eval()
     save_network(net, tmp_path / "plain")
     net.adjust([0.3] + [0.1] * (len(net.settings.labels) - 1), 0.5)
     save_network(net, tmp_path / "adjusted")

@@ -158,7 +158,7 @@ def test_the_terms_of_further_heads_are_compared_with_hidden_regions(
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     config = RegionViTConfig(**size, tokens="region", regions=("nose", "mouth", "left_eye"))
     outputs = {"movements": ["a", "b"], "pose": ["yaw"]}
-    net = build_model(config, Manifest.read(drawn / "faces.parquet").names, outputs=outputs)
+    net = build_model(config, Manifest.read(drawn / "faces.parquet").labels, outputs=outputs)
     for block in net.vit.blocks:  # without exchange of information, a term is the effect
         torch.nn.init.zeros_(block.attn.proj.weight)
         torch.nn.init.zeros_(block.attn.proj.bias)

@@ -85,7 +85,7 @@ def test_prepare_makes_a_manifest_of_a_folder(
     out = tmp_path / "new" / "photos.parquet"
     prepare("folder", photos, out)
     manifest = Manifest.read(out)
-    assert manifest.names == ("happiness", "sadness")
+    assert manifest.labels == ("happiness", "sadness")
     assert manifest.table["split"].to_pylist() == ["train", "train", "val"]
     assert manifest.table["score"].to_pylist() == [0.75, 0, 0.75]
     landmarks = landmarks_by_name(manifest)
@@ -193,7 +193,7 @@ def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     whole, dealt, again = (
         Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again")
     )
-    assert dealt.names == whole.names
+    assert dealt.labels == whole.labels
     assert np.isfinite(whole.landmarks()).all()
     images = [
         {manifest.name(row): manifest.image_bytes(row) for row in range(40)}

@@ -41,7 +41,7 @@ def write(path: Path, *changed: Row) -> Path:
 
 def test_a_manifest_is_read_as_written(tmp_path: Path) -> None:
     manifest = Manifest.read(write(tmp_path / "m.parquet"))
-    assert manifest.names == NAMES
+    assert manifest.labels == NAMES
     assert len(manifest) == 4
     assert [len(manifest.split(name)) for name in ("train", "val", "test")] == [2, 1, 1]
     assert manifest.split("val").image_bytes(0) == PNG
@@ -119,7 +119,7 @@ def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> 
     second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
     first.with_faces(second).write(tmp_path / "both.parquet")
     both = Manifest.read(tmp_path / "both.parquet")
-    assert both.names == NAMES
+    assert both.labels == NAMES
     assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
     assert both.table["label"].to_pylist() == ["neutral", "anger", "anger", None, "anger", "anger"]
     assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
@@ -346,7 +346,7 @@ def five(tmp_path: Path) -> Path:
 
 def test_votes_add_up_and_faces_are_left_out(five: Path) -> None:
     rows = Manifest.read(five).merge_labels(MERGE)
-    assert rows.names == ("positive", "neutral", "negative")
+    assert rows.labels == ("positive", "neutral", "negative")
     assert [rows.name(row) for row in range(len(rows))] == ["a", "b", "c", "e", "f"]
     assert rows.column("label") == ["positive", "negative", "negative", "neutral", None]
     assert rows.split("train").targets() == pytest.approx(
@@ -416,13 +416,13 @@ def test_splits_are_read_by_name(folder: Path) -> None:
     assert [shard.split for shard in find_shards(folder)] == ["train", "train", "val"]
     assert sorted(Manifest.read(folder).table["label"].to_pylist()) == ["x", "x", "y", "y"]
     val = Manifest.read(folder, ["val", "test"])
-    assert val.names == ("x", "y")
+    assert val.labels == ("x", "y")
     assert [val.name(row) for row in range(len(val))] == ["d"]
     assert val.image_bytes(0) == PNG
     assert len(Manifest.read(folder, ["test"])) == 0
     Manifest.read(folder).write(folder.parent / "copy.parquet")
     copy = Manifest.read(folder.parent / "copy.parquet")
-    assert copy.names == ("x", "y")
+    assert copy.labels == ("x", "y")
     assert copy.table.equals(Manifest.read(folder).table)
 
 

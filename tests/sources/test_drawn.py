@@ -24,7 +24,7 @@ def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
     first, again, second_seed = (
         read(tmp_path / str(n), count=80, seed=seed, size=48) for n, seed in enumerate((0, 0, 8))
     )
-    assert first.names == EXPRESSIONS
+    assert first.labels == EXPRESSIONS
     assert Counter(row.split for row in first.rows) == {"train": 56, "val": 12, "test": 12}
     for split in SPLITS:
         counts = Counter(row.label for row in first.rows if row.split == split)

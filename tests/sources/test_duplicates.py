@@ -132,7 +132,7 @@ def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.Mo
         (picture(5), "test", "anger"),
     )
     whole = duplicates.find_near_duplicates(given.rows)
-    monkeypatch.setattr(duplicates, "MOST_WITHIN", 5)
+    monkeypatch.setattr(duplicates, "MAX_COMPARED", 5)
     bounded = duplicates.find_near_duplicates(given.rows)
     assert (whole.complete, bounded.complete) == (True, False)
     assert whole.repeated.tolist() == bounded.repeated.tolist()

@@ -111,7 +111,7 @@ def test_read_majority(tmp_path: Path) -> None:
     ).mkdir()  # the votes of the test images as well: reading it would raise an error
     reading = ferplus.read(tmp_path)
     assert [row.extra for row in reading.rows] == [{"label_votes": "8"}] * 2
-    assert reading.names == EXPRESSIONS
+    assert reading.labels == EXPRESSIONS
     assert [(row.name, row.split, row.label, row.votes) for row in reading.rows] == [
         ("FER2013Train/a.png", "train", "happiness", None),
         ("FER2013Valid/a.png", "val", "happiness", None),

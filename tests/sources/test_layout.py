@@ -74,8 +74,8 @@ def test_splits_above_and_below_the_classes(
         for name in (train, val, test):
             pattern = f"{name}/{label}" if split_first else f"{label}/{name}"
             reading = build(tmp_path, f"{pattern}/p1", f"{pattern}/p2", f"{pattern}/p3", count=2)
-    assert reading.names == ("happiness", "bored", "calm")
-    expected = {(split, label): 6 for split in ("train", "val", "test") for label in reading.names}
+    assert reading.labels == ("happiness", "bored", "calm")
+    expected = {(split, label): 6 for split in ("train", "val", "test") for label in reading.labels}
     assert sizes(reading) == expected
     assert {row.extra["person"] for row in reading.rows} == {"p1", "p2", "p3"}
 
@@ -145,7 +145,7 @@ def test_classes_with_and_without_persons_are_read(
 ) -> None:
     reading = build(tmp_path, *patterns)
     assert len(reading.rows) == 10 * len(patterns)
-    assert len(reading.names) == 2
+    assert len(reading.labels) == 2
 
 
 def test_what_is_not_read_is_counted_and_named(tmp_path: Path) -> None:
@@ -196,4 +196,4 @@ def test_a_link_to_the_top_is_no_class(tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(tmp_path / "calm")
     reading = folder.read(tmp_path)
     assert len(reading.rows) == 20
-    assert reading.names == ("bored", "calm")
+    assert reading.labels == ("bored", "calm")

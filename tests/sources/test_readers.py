@@ -36,7 +36,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "train_set", ["3"] * 20)
     draw_affectnet(tmp_path / "val_set", ["0", 1, "2", 3, np.int8(4), [5], 6.0, b"7"])
     reading = affectnet.read(tmp_path)
-    assert reading.names == (
+    assert reading.labels == (
         "neutral",
         "happiness",
         "sadness",
@@ -46,7 +46,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
         "anger",
         "contempt",
     )
-    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.names
+    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.labels
     assert Counter(row.split for row in reading.rows) == {"train": 18, "val": 2, "test": 8}
     assert {row.label for row in reading.rows if row.split != "test"} == {"surprise"}
     assert reading.rows[-1].name == "val_set/images/7.jpg"
@@ -58,7 +58,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
 def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", ["7", "0", "7"])
     reading = affectnet.read(tmp_path, 7)
-    assert len(reading.names) == 7
+    assert len(reading.labels) == 7
     assert [row.label for row in reading.rows] == ["neutral"]
     ((reason, count),) = reading.dropped.items()
     assert count == 2
@@ -121,7 +121,7 @@ def test_fairface_one_table(tmp_path: Path) -> None:
         "train/3.jpg",
     )
     reading = fairface.read(tmp_path)
-    assert reading.names == EXPRESSIONS
+    assert reading.labels == EXPRESSIONS
     assert reading.extra == ("age", "gender", "race")
     assert [(row.name, row.split, row.label, row.votes) for row in reading.rows] == [
         ("train/1.jpg", "train", None, None),
@@ -177,7 +177,7 @@ def test_fer2013_table(tmp_path: Path) -> None:
     path = tmp_path / "fer2013.csv"
     path.write_text(table(*lines))
     reading = fer2013.read(tmp_path)
-    assert reading.names == (
+    assert reading.labels == (
         "anger",
         "disgust",
         "fear",
@@ -225,7 +225,7 @@ def test_fer2013_folders(tmp_path: Path) -> None:
     for name in ("angry", "happy", "neutral"):
         touch(tmp_path, *(f"train/{name}/{i}.jpg" for i in range(10)), f"test/{name}/0.jpg")
     reading = fer2013.read(tmp_path)
-    assert reading.names == fer2013.NAMES, "all seven in FER2013's order, always"
+    assert reading.labels == fer2013.LABELS, "all seven in FER2013's order, always"
     assert Counter(row.split for row in reading.rows) == {"train": 27, "val": 3, "test": 3}
     assert {row.label for row in reading.rows} == {"anger", "happiness", "neutral"}
     assert any("held out as val" in note for note in reading.notes)
@@ -250,7 +250,7 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
         "test/neutral/1.png",
     )
     reading = folder.read(tmp_path)
-    assert reading.names == ("neutral", "happiness", "sadness", "awe", "zen")
+    assert reading.labels == ("neutral", "happiness", "sadness", "awe", "zen")
     assert [(row.name, row.split, row.label) for row in reading.rows] == [
         ("Train/Happy/2.jpg", "train", "happiness"),
         ("Train/Happy/deep/er/1.JPEG", "train", "happiness"),
@@ -281,7 +281,7 @@ def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
             "test": 2,
         }
     assert "val, another as test" in reading.notes[-1]
-    assert reading.names == ("calm", "test")
+    assert reading.labels == ("calm", "test")
     touch(tmp_path / "alone", "test/calm/1.jpg")
     assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
 
@@ -348,7 +348,7 @@ FEATURES = ("female", "Asian", "70+"), ("unclear", "Caucasian", "0-3")
 def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
     draw_rafdb(tmp_path, *(f"train_{i:05d}.jpg 4" for i in range(1, 21)), *SEVEN)
     reading = rafdb.read(tmp_path)
-    assert reading.names == (
+    assert reading.labels == (
         "surprise",
         "fear",
         "disgust",
@@ -357,7 +357,7 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
         "anger",
         "neutral",
     )
-    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.names
+    assert tuple(row.label for row in reading.rows if row.split == "test") == reading.labels
     assert Counter(row.split for row in reading.rows) == {"train": 18, "val": 2, "test": 7}
     assert reading.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
     assert reading.rows[0].image == tmp_path / "Image" / "aligned" / "train_00001_aligned.jpg"

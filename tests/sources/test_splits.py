@@ -42,7 +42,7 @@ def test_small_classes_give_one_image_but_never_their_last() -> None:
 
 def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
-    turned = Reading(rows.names, rows.rows[::-1])
+    turned = Reading(rows.labels, rows.rows[::-1])
     held = hold_out(rows)
     again = hold_out(turned)
     assert {r.name for r in held.rows if r.split == "val"} == {

@@ -67,7 +67,7 @@ def test_disfa_intensities_are_divided_by_five(tmp_path: Path) -> None:
     lines = [f"{name},{row % 6},0,{'' if row % 2 else 5}" for row, name in enumerate(FRAMES)]
     table = write(tmp_path / "aus.csv", "path,AU1,AU2,AU12", *lines)
     reading = folder.read(tmp_path / "disfa", targets=table)
-    assert reading.names == EXPRESSIONS
+    assert reading.labels == EXPRESSIONS
     assert reading.outputs == {"movements": ["AU01", "AU02", "AU12"]}
     by_name = {row.name: row for row in reading.rows}
     assert by_name["SN001/003.png"].targets == {"move_AU01": 0.6, "move_AU02": 0.0}
@@ -107,7 +107,7 @@ def test_affwild_valence_and_arousal_with_splits_and_labels(tmp_path: Path) -> N
     lines = [f"{name},{row}" for name, row in zip(names, cells, strict=True)]
     table = write(tmp_path / "va.csv", "path,valence,arousal,label", *lines)
     reading = folder.read(tmp_path / "aff", targets=table)
-    assert reading.names == ("neutral", "happiness", "sadness")
+    assert reading.labels == ("neutral", "happiness", "sadness")
     assert [(row.split, row.label, row.targets) for row in reading.rows] == [
         ("train", "happiness", {"valence": 0.5, "arousal": -0.25}),
         ("train", None, {}),
