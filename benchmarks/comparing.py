@@ -64,7 +64,7 @@ def unequal_p(persons: int, studies: int) -> list[float]:
         covariance = fast_variances(cells, squares)
         (test,) = robust_tests(cells, covariance, 1.0)
         assert not isinstance(test, Missing)
-        p_values.append(test["p"])
+        p_values.append(test.p)
         if index % CHECKED == 0:
             reference, scale = fit_variances(values, person, condition, cells)
             expected = deviance(reference / scale, cells, squares)
@@ -119,7 +119,7 @@ def equal_p(persons: int, studies: int) -> list[float]:
         if index % CHECKED == 0:
             (test,) = mixed_model(values, person, condition)
             assert not isinstance(test, Missing)
-            assert abs(test["p"] - p_values[-1]) < 1e-9
+            assert abs(test.p - p_values[-1]) < 1e-9
     return p_values
 
 

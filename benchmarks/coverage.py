@@ -246,12 +246,12 @@ def means_of_persons(persons: int, studies: int) -> Outcomes:
                 test = compare_pair(values, second[name], paired)
                 if isinstance(test, Missing):
                     continue
-                append_hit(outcomes[f"{design}, {name}"], test["difference"], 0.0)
-                outcomes[f"p by t, {design}, {name}"].append(test["p"] < ALPHA)
-                outcomes[f"p by ranks, {design}, {name}"].append(test["p by ranks"] < ALPHA)
+                append_hit(outcomes[f"{design}, {name}"], test.difference, 0.0)
+                outcomes[f"p by t, {design}, {name}"].append(test.p < ALPHA)
+                outcomes[f"p by ranks, {design}, {name}"].append(test.p_by_ranks < ALPHA)
         series = rng.normal(size=(persons, 1)) + rng.normal(size=(persons, 2))
-        _, low, high, _ = mean_course(series)
-        outcomes["mean over time"].append(bool(low[0] <= 0 <= high[0]))
+        course = mean_course(series)
+        outcomes["mean over time"].append(bool(course.low[0] <= 0 <= course.high[0]))
         photos = rng.normal(size=(persons, 1)) + rng.normal(size=(persons, 3))
         owner = np.repeat(np.arange(persons), 3)
         append_hit(outcomes["ICC(1)"], intraclass_correlation(photos.ravel(), owner), 0.5)

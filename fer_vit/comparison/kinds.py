@@ -31,8 +31,8 @@ class Kind(NamedTuple):
     form: str  # the format of the values
     unit: str  # of a difference, in a sentence
     values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
-    least: float = 0.0  # no value is smaller
-    most: float = np.inf  # no value is larger
+    lowest: float = 0.0  # no value is smaller
+    highest: float = np.inf  # no value is larger
     period: float | None = None  # difference of values that mean the same, such as 360 degrees
     of_head: bool = False  # whether the measures are outputs of a further head
 
@@ -73,7 +73,7 @@ def probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
         form=".3f",
         unit="",
         values=values,
-        most=1,
+        highest=1,
     )
 
 
@@ -88,8 +88,8 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
         form="+.3f",
         unit="",
         values=values,
-        least=-1,
-        most=1,
+        lowest=-1,
+        highest=1,
     )
 
 
@@ -103,7 +103,7 @@ def share_kind(values: dict[str, Array]) -> Kind:
         form=".1%",
         unit=" percentage points",
         values=values,
-        most=1,
+        highest=1,
     )
 
 
@@ -150,20 +150,20 @@ def head_kinds(
         prefix = entry.prefix
         form = entry.form
         unit = f" {entry.unit}" if entry.unit else ""
-        least = entry.low
-        most = entry.high
+        lowest = entry.low
+        highest = entry.high
         if rest:
             title = f"{title} (change from rest)"
             phrase = f"{phrase}, as the change from rest ({rest} s)"
             subject = f"the change from rest of {subject}"
             prefix = f"change_{prefix}"
             form = f"+{form}"
-            largest = most - least
-            least = -largest
-            most = largest
+            largest = highest - lowest
+            lowest = -largest
+            highest = largest
         if entry.period is not None:  # beside 179 degrees, -179 is 181
-            least = -np.inf
-            most = np.inf
+            lowest = -np.inf
+            highest = np.inf
         kind = Kind(
             title=title,
             phrase=phrase,
@@ -172,8 +172,8 @@ def head_kinds(
             form=form,
             unit=unit,
             values=measured,
-            least=least,
-            most=most,
+            lowest=lowest,
+            highest=highest,
             period=entry.period,
             of_head=True,
         )

@@ -3,41 +3,40 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import Kind
-from fer_vit.comparison.prose import ALPHA, methods, missing_lines, p_text, sentences
+from fer_vit.comparison.prose import methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
+    ALPHA,
     Comparison,
+    Contrast,
     Courses,
-    Means,
+    Estimates,
     Outcome,
     Results,
-    as_json,
-    course_tables,
-    measure_rows,
+    Tested,
+    Untested,
 )
+from fer_vit.comparison.results_json import results_json
 from fer_vit.comparison.series import mean_course
-from fer_vit.comparison.statistics import Missing
+from fer_vit.comparison.statistics import MeansTest, TTest
 from fer_vit.comparison.study import Study
+from fer_vit.comparison.tables import COMPARISON_TABLES, comparison_tables
 from fer_vit.errors import printable
 from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, write_files
 from fer_vit.geometry import Array
 from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text, is_share_difference
-from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
+from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.wording import counted
 
-MEASURES_FILE = "measures.csv"
-COMPARISON_FILES = (*EVALUATION_FILES, MEASURES_FILE, "grid.csv", "grid_means.csv", "sync.csv")
+COMPARISON_FILES = (*EVALUATION_FILES, *COMPARISON_TABLES)
 MIXED = "Mixed model"
 DASH = "A dash: there is no test, for a reason above."
-TESTED = ("p corrected", "g", "t", "df", "p", "p by ranks")
 ICC = (
     "The share of the variance that lies between persons (Shrout & Fleiss 1979): near 1, repeated "
     "photos or clips agree; below 0, they differ more within persons than between them."
@@ -57,6 +56,11 @@ MIXED_NOTE = (
     "Differences from the first condition, estimated from all photos or clips, with 95% intervals. "
     "Persons in one condition only count as well."
 )
+SYNCHRONY = (
+    "Inter-subject correlation: the mean over pairs of persons, by Fisher's z, with the 95% "
+    "interval of the jackknife over persons. sync.csv has the correlation of each person with the "
+    "mean of all others, which is higher. All persons of a condition must have seen the same."
+)
 MOST_DRAWN = 500  # bins of a curve on the page
 MOST_ROWS = 12  # differences that a section shows at once
 MAX_CHARTED = 10  # which it shows of more
@@ -69,268 +73,331 @@ def write_comparison(
     results: Results,
     overwrite: bool = True,
 ) -> str:
-    """Writes results.json, results.md, index.html and series; returns methods and warnings.
+    """Writes results.json, results.md, index.html and tables; returns methods and warnings.
 
     `overwrite`: as for `write_files`.
     """
-    lines = methods(facts, study, results)
+    method_lines = methods(facts, study, results)
     shown = replace(results, outcomes=[outcome.with_titles() for outcome in results.outcomes])
     words = {}
     missing = []
     for outcome in shown.outcomes:
-        words[outcome.kind.title] = outcome_lines(study, outcome)
+        words[outcome.kind.title] = outcome_lines(outcome)
         missing += missing_lines(outcome.kind.title, outcome.comparisons)
     missing += missing_lines(MIXED, results.mixed or [])
-    tables = {MEASURES_FILE: measure_rows(study)}
-    if results.courses:
-        tables |= course_tables(study, results.courses)
 
-    json: dict[str, Any] = dict(facts)
-    json["methods"] = "\n".join(lines)
-    json["sentences"] = words
-    json |= as_json(study, results)
+    json = results_json(facts, method_lines, words, study, results)
     page = ResultsPage(
         title="Expressions by condition",
         heading="Comparison",
         generator="fer-vit compare",
         facts=facts,
         note=MEASURES_NOTE,
-        sections=study_sections(study, shown, lines),
+        sections=study_sections(study, shown, method_lines),
     )
+    tables = comparison_tables(study, results.courses)
     _, written = write_files(folder, page, json, tables, overwrite)
-    return "\n".join([*lines, *map(printable, missing), written])
+    return "\n".join([*method_lines, *map(printable, missing), written])
 
 
-def study_sections(study: Study, results: Results, lines: Sequence[str]) -> list[Section]:
+def study_sections(study: Study, results: Results, method_lines: Sequence[str]) -> list[Section]:
     """Returns the parts of the page: a section for each kind of measures, and the methods."""
-    parts = [outcome_section(study, outcome) for outcome in results.outcomes]
-    if results.courses:
-        parts += course_sections(study, results.courses)
     expressions = study.kinds[0]
+    sections = [outcome_section(outcome) for outcome in results.outcomes]
+    if results.courses:
+        sections.append(courses_section(study, results.courses))
+        if results.courses.synchrony:
+            sections.append(synchrony_section(results.courses.synchrony))
     if results.mixed is not None:
-        tests = tests_section(f"{expressions.title}: mixed model", results.mixed, expressions.form)
-        tests = tests._replace(text=MIXED_NOTE, lines=missing_lines(MIXED, results.mixed))
-        parts.append(fold_table(tests))
-    if _has_means(results.repeated):
-        repeated = means_section(
-            f"{expressions.title}: ICC(1)", results.repeated, ".2f", "ICC(1)", ICC
-        )
-        parts.append(fold_table(repeated))
-    parts.append(Section("Methods", lines[0], counts_table(study), lines=lines[1:]))
-    return parts
-
-
-def _has_means(rows: Mapping[str, Mapping[str, Estimate]]) -> bool:
-    """Returns whether any result of any row has a mean."""
-    results = chain.from_iterable(row.values() for row in rows.values())
-    return any(result.mean is not None for result in results)
+        sections.append(mixed_section(expressions, results.mixed))
+    if has_means(results.intraclass):
+        sections.append(intraclass_section(expressions, results.intraclass))
+    methods_section = Section(
+        title="Methods",
+        text=method_lines[0],
+        rows=counts_table(study),
+        lines=method_lines[1:],
+    )
+    sections.append(methods_section)
+    return sections
 
 
 def counts_table(study: Study) -> list[list[str]]:
     """Returns the numbers of persons, photos or clips, and faces by condition."""
-    sizes = study.counts()
-    columns = next(iter(sizes.values()))
-    rows = [["", *columns]]
-    for name, row in sizes.items():
-        rows.append([name, *map(str, row.values())])
+    rows = [["", "persons", "photos or clips", "faces", "without a face"]]
+    for condition, counts in study.counts().items():
+        rows.append(
+            [
+                condition,
+                str(counts.persons),
+                str(counts.observations),
+                str(counts.faces),
+                str(counts.without_face),
+            ]
+        )
     return rows
 
 
-def outcome_lines(study: Study, outcome: Outcome) -> list[str]:
+def outcome_lines(outcome: Outcome) -> list[str]:
     """Returns the results of an outcome in words, and why comparisons are missing."""
-    missing = missing_lines(outcome.kind.title, outcome.comparisons)
-    return [*sentences(study, outcome.kind, outcome.comparisons), *missing]
+    lines = sentences(outcome.kind, outcome.comparisons)
+    lines += missing_lines(outcome.kind.title, outcome.comparisons)
+    return lines
 
 
-def outcome_section(study: Study, outcome: Outcome) -> Section:
+def outcome_section(outcome: Outcome) -> Section:
     """Returns the results of one kind of measures: in words, as differences, then the rest."""
     kind = outcome.kind
-    tested = sum(not isinstance(comparison.test, Missing) for comparison in outcome.comparisons)
+    tested = outcome.tested
     text = f"Measured: {kind.phrase}."
     if tested:
         pair = common_pair(outcome.comparisons)
         which = "each difference" if pair is None else f"each difference ({pair})"
         text += (
             f" Below, {which} with its 95% interval, which is not corrected; a filled dot has p < "
-            f"{ALPHA} after Holm's correction for the {counted(tested, 'test')} of this section. "
-            "g is the difference in standard deviations (Hedges' g)."
+            f"{ALPHA} after Holm's correction for the {counted(len(tested), 'test')} of this "
+            "section. g is the difference in standard deviations (Hedges' g)."
         )
-    tests = tests_section("Tests", outcome.comparisons, kind.form)
-    differences = tests.intervals
-    if tested > MOST_ROWS:
+
+    chart = differences_chart(outcome.comparisons, kind.form)
+    tests = Section(
+        "Tests", tests_note(outcome.comparisons), tests_table(outcome.comparisons, kind.form)
+    )
+    if len(tested) > MOST_ROWS:
         text += (
             f" The chart has the {MAX_CHARTED} differences that are largest for the width of their "
             "intervals; Tests has all."
         )
-        clearest = sorted(outcome.comparisons, key=clearness, reverse=True)[:MAX_CHARTED]
-        differences = tests_section("", clearest, kind.form).intervals
-    else:
-        tests = tests._replace(intervals=None)
+        tests = tests._replace(intervals=chart)
+        clearest = sorted(tested, key=clearness, reverse=True)[:MAX_CHARTED]
+        chart = differences_chart(clearest, kind.form)
     return Section(
         title=kind.title,
         text=text,
-        lines=outcome_lines(study, outcome),
-        intervals=differences,
-        more=[tests, deviations_section(outcome.means, kind)],
+        lines=outcome_lines(outcome),
+        intervals=chart,
+        more=[tests, means_section(outcome)],
     )
 
 
-def clearness(comparison: Comparison) -> float:
-    """Returns the size of a difference by the width of its interval; 0 without a test."""
-    test = comparison.test
-    if isinstance(test, Missing):
-        return 0.0
-    difference = test["difference"]
+def clearness(comparison: Tested[TTest]) -> float:
+    """Returns the size of a difference by the width of its interval."""
+    difference = comparison.test.difference
     width = difference.high - difference.low
     return abs(difference.mean) / width if width else math.inf
 
 
-def fold_table(section: Section) -> Section:
-    """Returns a section whose chart shows all numbers of its table, with the table on request."""
-    table = Section("Table", rows=section.rows)
-    return section._replace(rows=(), more=[table])
-
-
-def means_section(
-    title: str,
-    means: Mapping[str, Mapping[str, Estimate]],
-    form: str,
-    unit: str,
-    text: str = "",
-) -> Section:
-    """Returns the table and the chart of some results; `unit` is what the numbers are."""
-    conditions = next(iter(means.values()))
-    rows = [["", *conditions]]
-    groups: dict[str, dict[str, Estimate]] = {}
-    for name, row in means.items():
-        rows.append([name, *(estimate_text(mean, form) for mean in row.values())])
-        groups[printable(name)] = {printable(condition): mean for condition, mean in row.items()}
-    return Section(title, text, rows, intervals=grouped_chart(groups, form, unit))
-
-
-def deviations_section(means: Means, kind: Kind) -> Section:
-    """Returns the means of a kind, whose table also has the standard deviation of persons."""
-    form = kind.form
-    section = means_section("Means by condition", means, form, kind.phrase, MEANS)
+def means_section(outcome: Outcome) -> Section:
+    """Returns the means of measures with the standard deviation of persons."""
+    form = outcome.kind.form
+    deviation_form = form.removeprefix("+")
     columns = [""]
-    for condition in next(iter(means.values())):
+    for condition in next(iter(outcome.means.values())):
         columns += [condition, f"SD, {condition}"]
-    plain = form.removeprefix("+")
     rows = [columns]
-    for name, row in means.items():
-        cells = [name]
-        for mean in row.values():
-            deviation = mean.sd
+    for measure, by_condition in outcome.means.items():
+        cells = [measure]
+        for mean in by_condition.values():
             cells.append(estimate_text(mean, form))
-            cells.append(NO_RESULT if deviation is None else f"{deviation:{plain}}")
+            cells.append(NO_RESULT if mean.sd is None else f"{mean.sd:{deviation_form}}")
         rows.append(cells)
-    return section._replace(rows=rows)
+    return Section(
+        title="Means by condition",
+        text=MEANS,
+        rows=rows,
+        intervals=estimates_chart(outcome.means, form, outcome.kind.phrase),
+    )
 
 
-def common_pair(comparisons: Sequence[Comparison]) -> str | None:
+def mixed_section(expressions: Kind, comparisons: Sequence[Comparison[TTest]]) -> Section:
+    """Returns the differences of expressions by the mixed model."""
+    return Section(
+        title=f"{expressions.title}: mixed model",
+        text=MIXED_NOTE,
+        lines=missing_lines(MIXED, comparisons),
+        intervals=differences_chart(comparisons, expressions.form),
+        more=[Section("Table", rows=tests_table(comparisons, expressions.form))],
+    )
+
+
+def intraclass_section(expressions: Kind, intraclass: Estimates) -> Section:
+    """Returns the ICC(1) of expressions."""
+    return Section(
+        title=f"{expressions.title}: ICC(1)",
+        text=ICC,
+        intervals=estimates_chart(intraclass, ".2f", "ICC(1)"),
+        more=[Section("Table", rows=estimates_table(intraclass, ".2f"))],
+    )
+
+
+def synchrony_section(synchrony: Estimates) -> Section:
+    """Returns the synchrony of expressions."""
+    return Section(
+        title="Synchrony",
+        text=SYNCHRONY,
+        intervals=estimates_chart(synchrony, ".2f", "correlation"),
+        more=[Section("Table", rows=estimates_table(synchrony, ".2f"))],
+    )
+
+
+def has_means(estimates: Estimates) -> bool:
+    """Returns whether any result has a mean."""
+    for by_condition in estimates.values():
+        if any(estimate.mean is not None for estimate in by_condition.values()):
+            return True
+    return False
+
+
+def estimates_table(estimates: Estimates, form: str) -> list[list[str]]:
+    """Returns results as text: a row for each measure, a column for each condition."""
+    conditions = next(iter(estimates.values()))
+    rows = [["", *conditions]]
+    for measure, by_condition in estimates.items():
+        cells = [estimate_text(estimate, form) for estimate in by_condition.values()]
+        rows.append([measure, *cells])
+    return rows
+
+
+def estimates_chart(
+    estimates: Mapping[str, Mapping[str, Estimate]], form: str, title: str
+) -> IntervalChart | None:
+    """Returns a chart of results by measure and condition; `title` is what the numbers are."""
+    groups: dict[str, dict[str, Estimate]] = {}
+    for measure, by_condition in estimates.items():
+        group = {printable(condition): estimate for condition, estimate in by_condition.items()}
+        groups[printable(measure)] = group
+    return grouped_chart(groups, form, title)
+
+
+def common_pair(comparisons: Sequence[Contrast]) -> str | None:
     """Returns the two conditions of all comparisons; None: there are several pairs."""
     pairs = {comparison.pair for comparison in comparisons}
     return pairs.pop() if len(pairs) == 1 else None
 
 
-def tests_section(title: str, comparisons: Sequence[Comparison], form: str) -> Section:
-    """Returns the table and the chart of some tests; a missing one has dashes."""
-    known = []
-    for comparison in comparisons:
-        if not isinstance(comparison.test, Missing):
-            known.append(comparison.test)
-    columns = []
-    if known:
-        columns = [name for name in TESTED if name in known[0]]
+def shown_name(comparison: Contrast, pair: str | None) -> str:
+    """Returns the name of a comparison beside others, which may all be of one pair."""
+    return printable(comparison.name if pair is None else comparison.measure)
 
+
+def tests_note(comparisons: Sequence[Comparison[TTest]]) -> str:
+    """Returns what dashes in `tests_table` mean, empty if it has none."""
+    has_dash = any(isinstance(comparison, Untested) for comparison in comparisons)
+    return DASH if has_dash else ""
+
+
+def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[list[str]]:
+    """Returns the numbers of tests as text; `form` is the format of the measures."""
+    pair = common_pair(comparisons)
+    columns: list[str] = []
+    for comparison in comparisons:
+        if isinstance(comparison, Tested):
+            columns = list(tested_cells(comparison))  # the same for all
+
+    rows = [["", pair or "difference", *columns]]
+    for comparison in comparisons:
+        if isinstance(comparison, Tested):
+            difference = estimate_text(comparison.test.difference, signed(form))
+            cells = list(tested_cells(comparison).values())
+        else:
+            difference = NO_RESULT
+            cells = [NO_RESULT] * len(columns)
+        rows.append([shown_name(comparison, pair), difference, *cells])
+    return rows
+
+
+def tested_cells(comparison: Tested[TTest]) -> dict[str, str]:
+    """Returns the numbers of a test beside its difference by column."""
+    test = comparison.test
+    if isinstance(test, MeansTest):
+        return {
+            "p corrected": p_text(comparison.p_corrected),
+            "g": f"{test.g:.2f}",
+            "t": f"{test.t:.2f}",
+            "df": f"{test.df:.2f}",
+            "p": p_text(test.p),
+            "p by ranks": p_text(test.p_by_ranks),
+        }
+    return {
+        "p corrected": p_text(comparison.p_corrected),
+        "t": f"{test.t:.2f}",
+        "df": f"{test.df:.2f}",
+        "p": p_text(test.p),
+    }
+
+
+def differences_chart(comparisons: Sequence[Comparison[TTest]], form: str) -> IntervalChart | None:
+    """Returns a chart of tested differences; `form` is the format of the measures."""
     pair = common_pair(comparisons)
     direction = Direction("lower in the first-named", "higher in the first-named")
     if pair is not None:
         second = printable(comparisons[0].second)
         direction = Direction(f"lower in {second}", f"higher in {second}")
-    rows = [["", pair or "difference", *columns]]
+
     differences = {}
     unclear = []
     for comparison in comparisons:
-        test = comparison.test
-        name = printable(comparison.name if pair is None else comparison.measure)
-        if isinstance(test, Missing):
-            cells = [NO_RESULT] * (1 + len(columns))
-        else:
-            differences[name] = test["difference"]
-            if test["p corrected"] >= ALPHA:
+        if isinstance(comparison, Tested):
+            name = shown_name(comparison, pair)
+            differences[name] = comparison.test.difference
+            if not comparison.is_clear:
                 unclear.append(name)
-            cells = [estimate_text(test["difference"], _signed(form))]
-            for column in columns:
-                number = test[column]
-                cells.append(p_text(number) if column.startswith("p") else f"{number:.2f}")
-        rows.append([name, *cells])
-    text = DASH if len(known) < len(comparisons) else ""
-    form = _signed(form)
-    unit = printable(pair or "difference")
-    if is_share_difference(form):
-        unit += ", percentage points"
-    chart = difference_chart(differences, form, unit, unclear, direction)
-    return Section(title, text, rows, intervals=chart)
+
+    title = printable(pair or "difference")
+    if is_share_difference(signed(form)):
+        title += ", percentage points"
+    return difference_chart(differences, signed(form), title, unclear, direction)
 
 
-def _signed(form: str) -> str:
-    """Returns a format of differences."""
+def signed(form: str) -> str:
+    """Returns the format of differences of measures with a format."""
     return f"+{form.removeprefix('+')}"
 
 
-def course_sections(study: Study, courses: Courses) -> list[Section]:
-    """Returns the mean series as curves, and the synchrony."""
-    bins = courses.series.shape[1]
-    joined = math.ceil(bins / MOST_DRAWN)
-    drawn: dict[str, dict[str, Course]] = {}
-    for index, label in enumerate(study.labels):
-        curves: dict[str, Course] = {}
-        for name, cells in courses.persons.items():
-            mean, low, high, _ = mean_course(join_bins(cells[:, :, index], joined))
-            curves[printable(name)] = Course(mean, low, high)
-        drawn[printable(label)] = curves
-    step = joined * courses.step
+def courses_section(study: Study, courses: Courses) -> Section:
+    """Returns the mean series as curves."""
+    bins = courses.of_clips.shape[1]
+    joined = math.ceil(bins / MOST_DRAWN)  # bins that are drawn as one
+    step = joined * courses.bin_seconds
     times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
+    curves: dict[str, dict[str, Course]] = {}  # by expression and condition
+    for index, label in enumerate(study.labels):
+        by_condition: dict[str, Course] = {}
+        for condition, series in courses.of_persons.items():
+            course = mean_course(join_bins(series[:, :, index], joined))
+            by_condition[printable(condition)] = Course(course.mean, course.low, course.high)
+        curves[printable(label)] = by_condition
 
-    filled = np.isfinite(courses.series[:, :, 0])  # (O, T)
-    until_last = bins - np.argmax(filled[:, ::-1], axis=1)  # (O,)
-    until_last[~filled.any(1)] = 0
-    empty = 1 - filled.sum() / until_last.sum()
     resting = " or of rest" if study.rest else ""
     text = (
-        f"{study.kinds[0].title}: the mean over persons in bins of {courses.step:g} s, with its "
-        f"95% t interval at each time. {empty:.1%} of the bins up to the last face of each clip "
-        f"are without a face{resting}. grid.csv has the series of each clip, grid_means.csv the "
-        "means."
+        f"{study.kinds[0].title}: the mean over persons in bins of {courses.bin_seconds:g} s, with "
+        f"its 95% t interval at each time. {empty_share(courses.of_clips):.1%} of the bins up to "
+        f"the last face of each clip are without a face{resting}. grid.csv has the series of each "
+        "clip, grid_means.csv the means."
     )
     if joined > 1:
         text += f" The curves are drawn in bins of {step:g} s."
-    several = []
-    for name, number in courses.several.items():
-        if number:
-            several.append(
-                f"Persons with several clips in {name}, whose series are averaged: {number}."
+    lines = []
+    for condition, persons in courses.averaged_persons.items():
+        if persons:
+            lines.append(
+                f"Persons with several clips in {condition}, whose series are averaged: {persons}."
             )
-    over_time = Section(
+    return Section(
         title="Over time",
         text=text,
-        lines=several,
-        plots=series_plots(times, drawn, study.kinds[0].form),
-        curves=[printable(name) for name in courses.persons],
+        lines=lines,
+        plots=series_plots(times, curves, study.kinds[0].form),
+        curves=[printable(condition) for condition in courses.of_persons],
     )
-    parts = [over_time]
-    if courses.synchrony:
-        note = (
-            "Inter-subject correlation: the mean over pairs of persons, by Fisher's z, with the "
-            "95% interval of the jackknife over persons. sync.csv has the correlation of each "
-            "person with the mean of all others, which is higher. All persons of a condition must "
-            "have seen the same."
-        )
-        parts.append(
-            fold_table(means_section("Synchrony", courses.synchrony, ".2f", "correlation", note))
-        )
-    return parts
+
+
+def empty_share(series: Array) -> float:
+    """Returns the share of the bins of series (O, T, C) up to the last face that have no face."""
+    has_face = np.isfinite(series[:, :, 0])  # (O, T)
+    until_last = has_face.shape[1] - np.argmax(has_face[:, ::-1], axis=1)  # (O,), bins
+    until_last[~has_face.any(1)] = 0
+    return float(1 - has_face.sum() / until_last.sum())
 
 
 def join_bins(series: Array, number: int) -> Array:

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.kinds import Kind
-from fer_vit.comparison.results import Comparison, Courses, Results, few_persons
+from fer_vit.comparison.results import Comparison, Courses, Results, Tested, Untested
 from fer_vit.comparison.series import LEAST_BINS
-from fer_vit.comparison.statistics import LEAST_PERSONS, Missing, Test
+from fer_vit.comparison.statistics import LEAST_PERSONS, MeansTest, TTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
@@ -14,21 +14,19 @@ from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
-ALPHA = 0.05
 MOST_NAMES = 10  # of persons or clips in a line
 INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
-def sentences(study: Study, kind: Kind, comparisons: Sequence[Comparison]) -> list[str]:
+def sentences(kind: Kind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
     """Returns a sentence for each measure with a clear difference, and for pairs without one."""
-    clear: dict[str, list[str]] = {}
-    unclear: dict[tuple[str, str], list[str]] = {}
+    clear: dict[str, list[str]] = {}  # clauses by measure
+    unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
     for comparison in comparisons:
-        test = comparison.test
-        if isinstance(test, Missing):
+        if isinstance(comparison, Untested):
             continue
-        if test["p corrected"] < ALPHA:
-            clear.setdefault(comparison.measure, []).append(clause(study, kind, comparison, test))
+        if comparison.is_clear:
+            clear.setdefault(comparison.measure, []).append(clause(kind, comparison))
         else:
             pair = (comparison.first, comparison.second)
             unclear.setdefault(pair, []).append(comparison.measure)
@@ -66,29 +64,32 @@ def measure_names(kind: Kind, measures: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def clause(study: Study, kind: Kind, comparison: Comparison, test: Test) -> str:
+def clause(kind: Kind, comparison: Tested[MeansTest]) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
     Size, interval, t and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
     corrected for the number of tests. A word stands between each name and the next number, so that
     a name that is written from right to left does not move the number.
     """
-    difference = test["difference"]
-    if difference.mean > 0:
+    test = comparison.test
+    if test.difference.mean > 0:
         direction = "higher"
-        size, low, high = difference.mean, difference.low, difference.high
-        g = test["g"]
+        size = test.difference.mean
+        low = test.difference.low
+        high = test.difference.high
+        g = test.g
     else:
         direction = "lower"
-        size, low, high = -difference.mean, -difference.high, -difference.low
-        g = -test["g"]
-    persons = _persons(study, comparison, test)
+        size = -test.difference.mean
+        low = -test.difference.high
+        high = -test.difference.low
+        g = -test.g
     return (
         f"{size_text(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
         f"{comparison.first} (95% interval {size_text(low, kind.form)} to "
-        f"{size_text(high, kind.form)}, not corrected; t({round(test['df'], 2):g}) = "
-        f"{abs(test['t']):.2f}, {_p(test['p corrected'])} after Holm's correction; g = {g:.2f}; "
-        f"{persons})"
+        f"{size_text(high, kind.form)}, not corrected; t({round(test.df, 2):g}) = "
+        f"{abs(test.t):.2f}, {_p(comparison.p_corrected)} after Holm's correction; g = {g:.2f}; "
+        f"{_persons(test)})"
     )
 
 
@@ -107,22 +108,19 @@ def _p(value: float) -> str:
     return f"p {p_text(value)}" if value < 0.001 else f"p = {p_text(value)}"
 
 
-def _persons(study: Study, comparison: Comparison, test: Test) -> str:
+def _persons(test: MeansTest) -> str:
     """Returns the number of persons of a test."""
-    first, second = test["persons"]
-    if study.design(comparison.first, comparison.second).paired:
-        return f"n = {first} pairs"
-    return f"n = {second} and {first}"
+    if test.paired:
+        return f"n = {test.persons_first} pairs"
+    return f"n = {test.persons_second} and {test.persons_first}"
 
 
-def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
+def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[str]:
     """Returns a line for each pair of conditions and reason for which tests are missing."""
     measures: dict[str, list[str]] = defaultdict(list)  # by pair and reason
     for comparison in comparisons:
-        test = comparison.test
-        if isinstance(test, Missing):
-            reason = f"{comparison.second} - {comparison.first}: {test.reason}"
-            measures[reason].append(comparison.measure)
+        if isinstance(comparison, Untested):
+            measures[f"{comparison.pair}: {comparison.reason}"].append(comparison.measure)
 
     lines = []
     for reason, names in measures.items():
@@ -137,11 +135,7 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     if results.courses:
         parts.append(_course_methods(results.courses))
     lines = [f"{'. '.join(parts)}.", *design_lines(study)]
-    few = few_persons(study)
-    if few:
-        lines.append(
-            f"Too few persons for intervals and tests, under {LEAST_PERSONS}: {', '.join(few)}."
-        )
+    lines += _few_persons_lines(study)
     if study.left_out:
         lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
     for condition, number in study.without_face.items():
@@ -156,9 +150,20 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     lines += _late_lines(study, results)
     if results.mixed is None:
         lines.append(INSTALL)
-    lines += _repeated_lines(results)
+    lines += _intraclass_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
+
+
+def _few_persons_lines(study: Study) -> list[str]:
+    """Returns a line if conditions have fewer than `LEAST_PERSONS` persons."""
+    small = []
+    for condition, counts in study.counts().items():
+        if counts.persons < LEAST_PERSONS:
+            small.append(f"{condition} ({counts.persons})")
+    if not small:
+        return []
+    return [f"Too few persons for intervals and tests, under {LEAST_PERSONS}: {', '.join(small)}."]
 
 
 def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
@@ -229,8 +234,8 @@ def _late_lines(study: Study, results: Results) -> list[str]:
 def _course_methods(courses: Courses) -> str:
     """Returns how series were computed."""
     text = (
-        f"Series are means in bins of {courses.step:g} s from 0 s of each clip; bins without a "
-        "face stay empty"
+        f"Series are means in bins of {courses.bin_seconds:g} s from 0 s of each clip; bins "
+        "without a face stay empty"
     )
     if courses.synchrony:
         text += (
@@ -259,12 +264,13 @@ def design_lines(study: Study) -> list[str]:
     return lines
 
 
-def _repeated_lines(results: Results) -> list[str]:
+def _intraclass_lines(results: Results) -> list[str]:
     """Returns a line for each condition in which no expression has an ICC(1)."""
-    conditions = next(iter(results.repeated.values()))
+    conditions = next(iter(results.intraclass.values()))
     lines = []
     for condition in conditions:
-        if all(row[condition].mean is None for row in results.repeated.values()):
+        estimates = [by_condition[condition] for by_condition in results.intraclass.values()]
+        if all(estimate.mean is None for estimate in estimates):
             lines.append(
                 f"No ICC(1) in {condition}: under {LEAST_PERSONS} persons have several photos or "
                 "clips, or these are equal."

@@ -12,7 +12,7 @@ from fer_vit.comparison.statistics import (
     LEAST_PERSONS,
     ROUNDING_ERROR,
     PersonEstimate,
-    interval,
+    without_interval,
 )
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
@@ -135,21 +135,27 @@ def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Ar
     return means.reshape(clips, bins, -1)
 
 
-def mean_course(series: Array) -> tuple[Array, Array, Array, IntArray]:
-    """Returns mean (T,), low (T,) and high (T,) over persons of series (P, T), and their number.
+class MeanCourse(NamedTuple):
+    """The mean over persons at each of T times, with its 95% t interval."""
 
-    Low and high are the 95% t interval. Without a person the mean is NaN, and with fewer than
-    `LEAST_PERSONS` the bounds are.
-    """
-    known = np.isfinite(series)
-    count = known.sum(0)  # (T,)
+    mean: Array  # (T,), NaN without a person
+    low: Array  # (T,), NaN with fewer than `LEAST_PERSONS`
+    high: Array  # (T,)
+    persons: IntArray  # (T,), number of persons with a value
+
+
+def mean_course(series: Array) -> MeanCourse:
+    """Returns the mean over persons of series (P, T), in which NaN do not count."""
+    present = np.isfinite(series)
+    persons = present.sum(0)  # (T,)
     mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
-    squares = np.where(known, (series - mean) ** 2, 0.0).sum(0)
+    squares = np.where(present, (series - mean) ** 2, 0.0).sum(0)
+    enough = persons >= LEAST_PERSONS
+    count = persons[enough]
+    error = np.sqrt(squares[enough] / (count - 1) / count)
     reach = np.full(len(mean), np.nan)
-    enough = count >= LEAST_PERSONS
-    error = np.sqrt(squares[enough] / (count[enough] - 1) / count[enough])
-    reach[enough] = stats.t.ppf(0.975, count[enough] - 1) * error
-    return mean, mean - reach, mean + reach, count
+    reach[enough] = stats.t.ppf(0.975, count - 1) * error
+    return MeanCourse(mean=mean, low=mean - reach, high=mean + reach, persons=persons)
 
 
 def leave_one_out(series: Array) -> Array:
@@ -159,13 +165,13 @@ def leave_one_out(series: Array) -> Array:
     person and another one have values. NaN for fewer than `LEAST_BINS` of them, or without
     variance.
     """
-    known = np.isfinite(series)
-    total = np.where(known, series, 0.0).sum(0)  # (T,)
-    count = known.sum(0)  # (T,)
+    present = np.isfinite(series)
+    total = np.where(present, series, 0.0).sum(0)  # (T,)
+    count = present.sum(0)  # (T,)
     correlations = np.full(len(series), np.nan)
     for person, values in enumerate(series):
-        remaining = count - known[person]  # (T,), persons without this one
-        shared = known[person] & (remaining > 0)
+        remaining = count - present[person]  # (T,), persons without this one
+        shared = present[person] & (remaining > 0)
         if shared.sum() < LEAST_BINS:
             continue
         x = values[shared]
@@ -185,11 +191,11 @@ def pair_correlations(series: Array) -> Array:
     It uses the bins where both have values. NaN for fewer than `LEAST_BINS` of them, without
     variance, and for a person with herself.
     """
-    known = np.isfinite(series)
-    count = known.sum(1, keepdims=True)  # (P, 1)
-    centres = np.where(known, series, 0.0).sum(1, keepdims=True) / count.clip(1)
-    centred = np.where(known, series - centres, 0.0)  # (P, T), near 0 for exact sums
-    weight = known.astype(float)
+    present = np.isfinite(series)
+    count = present.sum(1, keepdims=True)  # (P, 1)
+    centres = np.where(present, series, 0.0).sum(1, keepdims=True) / count.clip(1)
+    centred = np.where(present, series - centres, 0.0)  # (P, T), near 0 for exact sums
+    weight = present.astype(float)
 
     # sums over the bins that persons i and j share (P, P), of the values of i
     bins = weight @ weight.T
@@ -216,22 +222,27 @@ def synchrony(correlations: Array) -> PersonEstimate:
     over persons (Arvesen 1969; Snijders and Borgatti 1999), with t quantiles. Its variance is not
     below the one of independent pairs. Mean and interval are by Fisher's z; NaN do not count.
     """
-    known = np.isfinite(correlations)
-    persons = int(known.any(1).sum())
-    if not persons:
-        return interval(None, (np.nan, np.nan), 0)
-    z = np.arctanh(np.where(known, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE))  # (P, P)
-    pairs = z[np.triu(known)]  # (pairs,)
+    defined = np.isfinite(correlations)
+    member = defined.any(1)  # (P,), who is in a pair
+    persons = int(member.sum())
+    if persons == 0:
+        return without_interval(None, persons=0)
+    bounded = np.where(defined, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE)
+    z = np.arctanh(bounded)  # (P, P)
+    pairs = z[np.triu(defined)]  # (pairs,), each once
     mean = pairs.mean()
-    if persons < LEAST_PERSONS or np.ptp(pairs) <= ROUNDING_ERROR:
-        return interval(float(np.tanh(mean)), (np.nan, np.nan), persons)
+    remaining = len(pairs) - defined.sum(1)[member]  # (persons,), pairs without each person
+    too_few = persons < LEAST_PERSONS or not remaining.all()
+    if too_few or np.ptp(pairs) <= ROUNDING_ERROR:
+        return without_interval(float(np.tanh(mean)), persons)
 
-    member = known.any(1)
-    remaining = len(pairs) - known.sum(1)[member]  # (persons,), pairs without each person
-    if not remaining.all():
-        return interval(float(np.tanh(mean)), (np.nan, np.nan), persons)
     without = (pairs.sum() - z.sum(1)[member]) / remaining  # (persons,)
     jackknife = (persons - 1) / persons * ((without - without.mean()) ** 2).sum()
     independent = pairs.var(ddof=1) / len(pairs)
     reach = stats.t.ppf(0.975, persons - 1) * np.sqrt(max(jackknife, independent))
-    return interval(float(np.tanh(mean)), np.tanh([mean - reach, mean + reach]), persons)
+    return PersonEstimate(
+        mean=float(np.tanh(mean)),
+        low=float(np.tanh(mean - reach)),
+        high=float(np.tanh(mean + reach)),
+        persons=persons,
+    )

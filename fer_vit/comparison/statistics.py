@@ -6,7 +6,7 @@ A test that is impossible is a `Missing` with its reason, never NaN.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -22,7 +22,6 @@ ROUNDING_ERROR = 1e-9
 """Smaller differences are none."""
 DIGITS = 12
 """Ranks are of values rounded to so many digits: 0.3 - 0.2 and 0.2 - 0.1 are a tie."""
-Test = dict[str, Any]  # results by name, such as `t`, `df` and `p`
 
 
 @dataclass(frozen=True)
@@ -39,56 +38,102 @@ class PersonMean(PersonEstimate):
     sd: float | None  # standard deviation of the persons; None: it needs two of them
 
 
-class Missing(NamedTuple):
+@dataclass(frozen=True)
+class Difference(PersonEstimate):
+    """A difference between two conditions, the second minus the first, in the unit of the measure.
+
+    It always has an interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TTest:
+    """A two-sided t test of the difference of a measure between two conditions.
+
+    Attributes:
+        difference: The second condition minus the first.
+        t: The difference divided by its standard error.
+        df: Degrees of freedom of t: number of pairs - 1; of different persons by Welch (1947); in a
+            mixed model by Bell & McCaffrey (2002).
+        p: Chance of a t as far from 0 if conditions do not differ, not corrected for the number of
+            tests.
+    """
+
+    difference: Difference
+    t: float
+    df: float
+    p: float
+
+
+@dataclass(frozen=True)
+class MeansTest(TTest):
+    """A t test of the means of persons, beside a test of their ranks and the size of the effect.
+
+    Attributes:
+        paired: Whether the same persons are in both conditions.
+        persons_first: Number of persons in the first condition.
+        persons_second: Number of persons in the second condition; if paired, the same.
+        p_by_ranks: Two-sided, of the signed ranks of pairs (Wilcoxon 1945), or of the ranks of
+            different persons (Mann & Whitney 1947).
+        g: The difference in pooled standard deviations of the two conditions, with the correction
+            for few persons of Hedges (1981); of pairs, g_av of Lakens (2013).
+    """
+
+    paired: bool
+    persons_first: int
+    persons_second: int
+    p_by_ranks: float
+    g: float
+
+
+@dataclass(frozen=True)
+class Missing:
     """A test that is impossible."""
 
     reason: str
 
 
-def interval(mean: float | None, bounds: Any, persons: int) -> PersonEstimate:
-    """Returns a result with its low and high bound (NaN: none)."""
-    low, high = bounds
-    return PersonEstimate(mean, finite_or_none(low), finite_or_none(high), persons)
+AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
+"""A kind of test."""
 
 
-def finite_or_none(value: float | np.floating[Any]) -> float | None:
-    """Returns a number of Python; None for one that is not finite."""
-    return float(value) if np.isfinite(value) else None
+def without_interval(mean: float | None, persons: int) -> PersonEstimate:
+    """Returns a result that has no interval, such as one of few persons."""
+    return PersonEstimate(mean, low=None, high=None, persons=persons)
 
 
-def person_mean(values: Array, least: float = -np.inf, most: float = np.inf) -> PersonMean:
-    """Returns the mean over persons (P,) of a measure, without NaN, and its t interval.
+def person_mean(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> PersonMean:
+    """Returns the mean over persons (P,) of a measure, and its t interval; NaN do not count.
 
-    No value of the measure is below `least` or above `most`.
+    No value of the measure is below `lowest` or above `highest`.
     """
-    known = values[np.isfinite(values)]
-    if not len(known):
+    present = values[np.isfinite(values)]
+    persons = len(present)
+    if persons == 0:
         return PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
-    mean = float(known.mean())
-    deviation = float(known.std(ddof=1)) if len(known) > 1 else None
-    if len(known) < LEAST_PERSONS or np.ptp(known) <= ROUNDING_ERROR:
-        return PersonMean(mean, low=None, high=None, persons=len(known), sd=deviation)
-    bounds = stats.ttest_1samp(known, 0).confidence_interval()
-    low, high = np.clip(bounds, least, most).tolist()
-    return PersonMean(mean, low, high, len(known), deviation)
+    mean = float(present.mean())
+    sd = float(present.std(ddof=1)) if persons > 1 else None
+    if persons < LEAST_PERSONS or np.ptp(present) <= ROUNDING_ERROR:
+        return PersonMean(mean, low=None, high=None, persons=persons, sd=sd)
+    bounds = stats.ttest_1samp(present, 0).confidence_interval()
+    low, high = np.clip(bounds, lowest, highest).tolist()
+    return PersonMean(mean, low, high, persons, sd)
 
 
-def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
-    """Compares a measure of persons (P,) in two conditions, second minus first; NaN: no value.
-
-    Returns the t test, paired or Welch's, with the interval of the `difference`; `p by ranks`
-    (Wilcoxon, or Mann and Whitney); Hedges' `g` by the pooled deviation of the conditions; and the
-    number of `persons` in each.
-    """
-    x_known = np.isfinite(first)
-    y_known = np.isfinite(second)
+def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | Missing:
+    """Compares a measure of persons (P,) in two conditions; NaN: the person has no value."""
+    in_first = np.isfinite(first)
+    in_second = np.isfinite(second)
     if paired:
-        both = x_known & y_known
-        x = first[both]
-        y = second[both]
-    else:
-        x = first[x_known]
-        y = second[y_known]
+        in_both = in_first & in_second
+        in_first = in_both
+        in_second = in_both
+    x = first[in_first]
+    y = second[in_second]
 
     sizes = np.array([len(x), len(y)])
     if sizes.min() < LEAST_PERSONS:
@@ -107,18 +152,26 @@ def compare_pair(first: Array, second: Array, paired: bool) -> Test | Missing:
             ranks = stats.mannwhitneyu(y.round(DIGITS), x.round(DIGITS))
         bounds = test.confidence_interval()
 
-    difference = float(y.mean() - x.mean())
+    low, high = bounds
+    difference = Difference(
+        mean=float(y.mean() - x.mean()),
+        low=float(low),
+        high=float(high),
+        persons=int(sizes.min()),
+    )
     deviation = np.sqrt(np.average([x.var(ddof=1), y.var(ddof=1)], weights=sizes - 1))
     small_sample = 1 - 3 / (4 * sizes.sum() - 9)  # Hedges' correction
-    return {
-        "difference": interval(difference, bounds, int(sizes.min())),
-        "t": float(test.statistic),
-        "df": float(test.df),
-        "p": float(test.pvalue),
-        "p by ranks": float(ranks.pvalue),
-        "g": float(difference / deviation * small_sample),
-        "persons": sizes.tolist(),
-    }
+    return MeansTest(
+        difference=difference,
+        t=float(test.statistic),
+        df=float(test.df),
+        p=float(test.pvalue),
+        paired=paired,
+        persons_first=len(x),
+        persons_second=len(y),
+        p_by_ranks=float(ranks.pvalue),
+        g=float(difference.mean / deviation * small_sample),
+    )
 
 
 def _too_few(sizes: IntArray, paired: bool) -> str:
@@ -140,19 +193,19 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
     if (sizes > 1).sum() < LEAST_PERSONS or range_within < ROUNDING_ERROR:
-        return interval(None, (np.nan, np.nan), len(sizes))
+        return without_interval(None, persons=len(sizes))
 
     # degrees of freedom, the adjusted mean of the sizes, and F with its interval
     between = len(sizes) - 1
     within = len(values) - len(sizes)
     size = (len(values) - (sizes**2).sum() / len(values)) / between
     ratio = stats.f_oneway(*groups).statistic
-    low = ratio / stats.f.ppf(0.975, between, within)
-    high = ratio * stats.f.ppf(0.975, within, between)
+    low_ratio = ratio / stats.f.ppf(0.975, between, within)
+    high_ratio = ratio * stats.f.ppf(0.975, within, between)
 
-    ratios = np.array([ratio, low, high])
-    mean, *bounds = (ratios - 1) / (ratios + size - 1)
-    return interval(float(mean), bounds, len(sizes))
+    ratios = np.array([ratio, low_ratio, high_ratio])
+    mean, low, high = ((ratios - 1) / (ratios + size - 1)).tolist()
+    return PersonEstimate(mean, low, high, persons=len(sizes))
 
 
 class Cells(NamedTuple):
@@ -165,7 +218,7 @@ class Cells(NamedTuple):
     effects: Array  # (K, C), the intercept and an indicator of each condition but the first
 
 
-def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Test | Missing]:
+def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TTest | Missing]:
     """Fits values (O,) by condition (O,) with random effects of persons (O,): REML of statsmodels.
 
     Persons with several values in a condition have random slopes besides intercepts: without
@@ -177,8 +230,7 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
     which have a bound at 0 and are uncertain for few persons. With equal numbers of values in two
     conditions, the test equals the paired t test of the means of persons.
 
-    Returns for each condition but the first the `difference` from the first with its interval, `t`,
-    `df` and `p`.
+    Returns a test of each condition but the first, minus the first.
     """
     conditions = range(condition.max() + 1)
     compared = conditions[1:]  # with the first
@@ -192,11 +244,13 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[Te
 
     cells = average_cells(values, person, condition)
     covariance, scale = fit_variances(values, person, condition, cells)
-    results = robust_tests(cells, covariance, scale)
-    for index in compared:
+    tests: list[TTest | Missing] = []
+    for index, test in zip(compared, robust_tests(cells, covariance, scale), strict=True):
         if min(persons[0], persons[index]) < LEAST_PERSONS:
-            results[index - 1] = Missing(_few_persons(persons, index))
-    return results
+            tests.append(Missing(_few_persons(persons, index)))
+        else:
+            tests.append(test)
+    return tests
 
 
 def _few_persons(persons: Sequence[int], index: int) -> str:
@@ -257,7 +311,7 @@ def fit_variances(
     return covariance, 1.0
 
 
-def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | Missing]:
+def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[TTest | Missing]:
     """Tests the effects of C - 1 conditions with the errors of `mixed_model`.
 
     `covariance` (C, C) is of the random effects, `scale` the residual variance. Each person's means
@@ -283,7 +337,7 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
         weights.append(weight)
         scores[index] = weight.T @ (target - design @ estimate)
 
-    results: list[Test | Missing] = []
+    results: list[TTest | Missing] = []
     for effect in range(1, count):
         error = float(np.sqrt((scores[:, effect] ** 2).sum()))
         if error < ROUNDING_ERROR:
@@ -296,17 +350,12 @@ def robust_tests(cells: Cells, covariance: Array, scale: float) -> list[Test | M
             overlap[index] = weight[:, effect] @ person.design
         df = _satterthwaite(shares, overlap, bread)
 
-        difference = float(estimate[effect])
-        reach = error * stats.t.ppf(0.975, df)
-        bounds = (difference - reach, difference + reach)
-        results.append(
-            {
-                "difference": interval(difference, bounds, len(persons)),
-                "t": difference / error,
-                "df": df,
-                "p": float(2 * stats.t.sf(abs(difference) / error, df)),
-            }
-        )
+        mean = float(estimate[effect])
+        t = mean / error
+        reach = error * float(stats.t.ppf(0.975, df))
+        difference = Difference(mean, low=mean - reach, high=mean + reach, persons=len(persons))
+        p = 2 * float(stats.t.sf(abs(t), df))
+        results.append(TTest(difference, t, df, p))
     return results
 
 

@@ -45,6 +45,15 @@ class Design(NamedTuple):
     left_out: Mask  # (P,), who is in one of the conditions but takes no part
 
 
+class ConditionCounts(NamedTuple):
+    """How much was observed in a condition."""
+
+    persons: int
+    observations: int  # photos or clips of a person
+    faces: int
+    without_face: int  # photos and frames in which no face was found
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
     """P persons under C conditions, observed O times: in a photo or clip."""
@@ -71,6 +80,11 @@ class Study:
     smoothed: bool = False  # whether labels of clips are of smoothed probabilities
 
     @property
+    def condition(self) -> IntArray:
+        """The index of the condition of each observation (O,)."""
+        return np.asarray(np.array([*self.conditions.values()]).argmax(0))
+
+    @property
     def heads(self) -> list[str]:
         """The titles of the measures that are outputs of further heads."""
         return [kind.title for kind in self.kinds if kind.of_head]
@@ -82,19 +96,16 @@ class Study:
             means[name] = average(values[rows], self.person[rows], len(self.people))
         return means
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Returns the numbers of persons, of photos or clips, and of faces in each condition.
-
-        Beside them, the number of photos and frames in which no face was found.
-        """
+    def counts(self) -> dict[str, ConditionCounts]:
+        """Returns how much was observed in each condition."""
         counts = {}
         for name, rows in self.conditions.items():
-            counts[name] = {
-                "persons": len(np.unique(self.person[rows])),
-                "photos or clips": int(rows.sum()),
-                "faces": int(self.faces[rows].sum()),
-                "without a face": self.without_face.get(name, 0),
-            }
+            counts[name] = ConditionCounts(
+                persons=len(np.unique(self.person[rows])),
+                observations=int(rows.sum()),
+                faces=int(self.faces[rows].sum()),
+                without_face=self.without_face.get(name, 0),
+            )
         return counts
 
     def design(self, first: str, second: str) -> Design:

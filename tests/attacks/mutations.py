@@ -465,8 +465,8 @@ MUTATIONS = [
     Mutation(
         "intervals have the stated coverage",
         "fer_vit/comparison/statistics.py",
-        "stats.ttest_1samp(known, 0).confidence_interval()",
-        "stats.ttest_1samp(known, 0).confidence_interval(0.9)",
+        "stats.ttest_1samp(present, 0).confidence_interval()",
+        "stats.ttest_1samp(present, 0).confidence_interval(0.9)",
         "-m slow tests/comparison/test_statistics.py::test_coverage_of_intervals",
     ),
     # Images

@@ -11,10 +11,10 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
+    AnyTest,
     Cells,
     Missing,
     PersonMean,
-    Test,
     compare_pair,
     intraclass_correlation,
     mixed_model,
@@ -42,7 +42,7 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
 
 
-def known(test: Test | Missing) -> Test:
+def known(test: AnyTest | Missing) -> AnyTest:
     assert not isinstance(test, Missing), test.reason
     return test
 
@@ -81,7 +81,7 @@ def test_results_are_finite_where_one_condition_is_constant(
     paired: bool, rng: np.random.Generator
 ) -> None:
     test = known(compare_pair(np.full(9, 0.3), rng.uniform(size=9), paired))
-    assert np.isfinite([test[name] for name in ("t", "df", "p", "p by ranks", "g")]).all()
+    assert np.isfinite([test.t, test.df, test.p, test.p_by_ranks, test.g]).all()
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -96,7 +96,7 @@ def test_ranks_of_shares_have_ties_despite_rounding(paired: bool) -> None:
         expected = stats.wilcoxon(changes).pvalue
     else:
         expected = stats.mannwhitneyu(tenths + changes, tenths).pvalue
-    assert test["p by ranks"] == pytest.approx(expected)
+    assert test.p_by_ranks == pytest.approx(expected)
 
 
 def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
@@ -117,7 +117,7 @@ def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
     # The third condition has one person: only its comparison is missing.
     more = (np.append(values, 0.5), np.append(person, 0), np.append(condition, 2))
     first, second = mixed_model(*more)
-    assert known(first)["df"] > 1
+    assert known(first).df > 1
     assert isinstance(second, Missing)
     assert "6 persons" in second.reason
     assert "9 and 1" in second.reason
@@ -137,24 +137,26 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     expected = pg.ttest(second, first, paired=paired, correction=True).iloc[0]
     test_ranks = pg.wilcoxon if paired else pg.mwu
     ranks = test_ranks(second, first).iloc[0]
-    assert comparison["difference"].mean == pytest.approx(second.mean() - first.mean())
+    assert comparison.difference.mean == pytest.approx(second.mean() - first.mean())
     if paired:
         interval = DescrStatsW(second - first).tconfint_mean()
     else:
         interval = (
             DescrStatsW(second).get_compare(DescrStatsW(first)).tconfint_diff(usevar="unequal")
         )
-    assert bounds(comparison["difference"]) == pytest.approx(interval, abs=1e-9)
+    assert bounds(comparison.difference) == pytest.approx(interval, abs=1e-9)
     names = {name.lower().replace("-", "_"): value for name, value in expected.items()}
-    for name, value in (("t", names["t"]), ("df", names["dof"]), ("p", names["p_val"])):
-        assert comparison[name] == pytest.approx(value, abs=1e-6)
-    assert comparison["p by ranks"] == pytest.approx(
+    assert comparison.t == pytest.approx(names["t"], abs=1e-6)
+    assert comparison.df == pytest.approx(names["dof"], abs=1e-6)
+    assert comparison.p == pytest.approx(names["p_val"], abs=1e-6)
+    assert comparison.p_by_ranks == pytest.approx(
         next(v for k, v in ranks.items() if k.startswith("p")), abs=1e-6
     )
-    assert comparison["g"] == pytest.approx(
+    assert comparison.g == pytest.approx(
         pg.compute_effsize(second, first, paired, "hedges"), abs=1e-6
     )
-    assert comparison["persons"] == [len(first), len(second)]
+    assert comparison.persons_first == len(first)
+    assert comparison.persons_second == len(second)
 
 
 def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> None:
@@ -194,11 +196,11 @@ def test_mixed_model_equals_statsmodels_with_t_of_persons(
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
     mean = expected.params["condition"]
     error = expected.bse["condition"]
-    assert effect["difference"].mean == pytest.approx(mean, abs=1e-6)
-    assert effect["df"] == pytest.approx(14)
+    assert effect.difference.mean == pytest.approx(mean, abs=1e-6)
+    assert effect.df == pytest.approx(14)
     limits = stats.t.interval(0.95, 14, mean, error)
-    assert bounds(effect["difference"]) == pytest.approx(limits, abs=1e-6)
-    assert effect["p"] == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
+    assert bounds(effect.difference) == pytest.approx(limits, abs=1e-6)
+    assert effect.p == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
 
 
 def test_the_mixed_model_of_equal_numbers_is_the_paired_t_test(rng: np.random.Generator) -> None:
@@ -210,9 +212,9 @@ def test_the_mixed_model_of_equal_numbers_is_the_paired_t_test(rng: np.random.Ge
         tests = mixed_model(values.ravel(), person, condition)
         for index, test in enumerate(tests, 1):
             expected = stats.ttest_rel(values.mean(2)[:, index], values.mean(2)[:, 0])
-            assert known(test)["t"] == pytest.approx(expected.statistic)
-            assert known(test)["df"] == pytest.approx(6)
-            assert known(test)["p"] == pytest.approx(expected.pvalue)
+            assert known(test).t == pytest.approx(expected.statistic)
+            assert known(test).df == pytest.approx(6)
+            assert known(test).p == pytest.approx(expected.pvalue)
 
 
 def unequal_study(rng: np.random.Generator) -> tuple[Array, IntArray, IntArray]:
@@ -231,7 +233,7 @@ def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator
     table = pd.DataFrame({"person": person, "condition": condition, "value": values})
     model = mixedlm("value ~ condition", table, groups="person", re_formula="condition")
     expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
-    difference = known(mixed_model(values, person, condition)[0])["difference"]
+    difference = known(mixed_model(values, person, condition)[0]).difference
     assert difference.mean == pytest.approx(expected.params["condition"], abs=1e-5)
 
 
@@ -273,9 +275,9 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
         error = np.sqrt(((weights @ residual @ y) ** 2).sum())
         gram = weights @ residual @ weights.T
         assert np.trace(gram) == pytest.approx(bread[effect, effect])  # without bias
-        assert test["difference"].mean == pytest.approx((bread @ x.T @ y)[effect])
-        assert test["t"] == pytest.approx((bread @ x.T @ y)[effect] / error)
-        assert test["df"] == pytest.approx(np.trace(gram) ** 2 / np.trace(gram @ gram))
+        assert test.difference.mean == pytest.approx((bread @ x.T @ y)[effect])
+        assert test.t == pytest.approx((bread @ x.T @ y)[effect] / error)
+        assert test.df == pytest.approx(np.trace(gram) ** 2 / np.trace(gram @ gram))
 
 
 @pytest.mark.slow
@@ -293,8 +295,8 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
         correlation = intraclass_correlation(
             rng.normal(size=24)[person] + rng.normal(size=96), person
         )
-        truth = [(person_mean(first), 1 / 3), (paired["difference"], 2 / 5 - 1 / 3)]
-        truth += [(apart["difference"], 2 / 5 - 1 / 3), (correlation, 0.5)]
+        truth = [(person_mean(first), 1 / 3), (paired.difference, 2 / 5 - 1 / 3)]
+        truth += [(apart.difference, 2 / 5 - 1 / 3), (correlation, 0.5)]
         hits.append([interval.low <= true <= interval.high for interval, true in truth])
     coverage = np.mean(hits, axis=0)
     print(coverage)
@@ -314,7 +316,7 @@ def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.
         person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
         values = rng.normal(size=persons)[person] + rng.normal(size=len(person)) + 0.3 * condition
         values += 0.5 * rng.normal(size=(persons, 2))[person, condition]
-        difference = known(mixed_model(values, person, condition)[0])["difference"]
+        difference = known(mixed_model(values, person, condition)[0]).difference
         hits.append(difference.low <= 0.3 <= difference.high)
     print(np.mean(hits))
     assert 0.93 <= np.mean(hits) <= 0.97

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -13,14 +12,14 @@ from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE_TITLE, Kind
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
-from fer_vit.comparison.results import Comparison, compare_kind, compute_results, measure_rows
+from fer_vit.comparison.results import Tested, compare_kind, compute_results
 from fer_vit.comparison.series import Rest, bin_values
-from fer_vit.comparison.statistics import Missing, Test
-from fer_vit.comparison.study import Study, choose_design, make_study
+from fer_vit.comparison.statistics import Difference, MeansTest
+from fer_vit.comparison.study import ConditionCounts, Study, choose_design, make_study
+from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode
-from fer_vit.report.estimate import Estimate
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -88,12 +87,8 @@ def test_photos_are_averaged_by_person_and_condition(
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
         for condition, means in compared.cells(kind.values["happy"]).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    assert compared.counts()["film"] == {
-        "persons": 9,
-        "photos or clips": 18,
-        "faces": 36,
-        "without a face": 0,
-    }
+    counts = ConditionCounts(persons=9, observations=18, faces=36, without_face=0)
+    assert compared.counts()["film"] == counts
     (line,) = [note for note in compared.notes if "averaged" in note]
     assert " 37 photos " in line, "every photo has two faces"
 
@@ -103,7 +98,7 @@ def test_measures_of_photos_have_the_means_that_are_compared(
 ) -> None:
     compared = study(photos(rng), tmp_path, baseline="rest")
     outcomes = [compare_kind(compared, kind) for kind in compared.kinds]
-    table = measure_rows(compared)
+    table = measure_table(compared)
     rows = pd.DataFrame(table.rows, columns=[*table.columns])
     assert len(rows) == len(compared.paths)
     means = rows.groupby(["condition", "person"]).mean(numeric_only=True)
@@ -124,7 +119,7 @@ def test_frames_without_a_face_are_counted_by_condition(
     clips.to_csv(tmp_path / "faces.csv", index=False)
     faces = read_predictions(tmp_path / "faces.csv", videos=True)
     compared = make_study(faces, "condition", "subject", rest=rest)
-    counted = {name: sizes["without a face"] for name, sizes in compared.counts().items()}
+    counted = {name: counts.without_face for name, counts in compared.counts().items()}
     assert counted == {"film": missing, "rest": 0}
     assert not any("averaged" in note for note in compared.notes), "no frame has several faces"
 
@@ -137,7 +132,7 @@ def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Pat
         row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
         rows.append(row)
     table = pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"])
-    assert study(table, tmp_path).counts()["film"]["without a face"] == 1
+    assert study(table, tmp_path).counts()["film"].without_face == 1
     table["condition"] = ["film", "dark", "film", "rest"]
     compared = study(table, tmp_path)
     assert [*compared.conditions] == ["film", "rest"]
@@ -279,14 +274,13 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
     assert compared.names(design.left_out) == ["s1"]
     (test,) = [
         comparison.test
-        for comparison in compare_kind(compared, compared.kinds[0]).comparisons
+        for comparison in compare_kind(compared, compared.kinds[0]).tested
         if comparison.measure == "happy"
     ]
-    assert not isinstance(test, Missing)
-    assert test["persons"] == [19, 20]
+    assert (test.persons_first, test.persons_second) == (19, 20)
     groups = table[table["subject"] != "s1"].groupby("condition")["p_happy"]
     expected = ttest_ind(groups.get_group("rest"), groups.get_group("film"), equal_var=False)
-    assert test["p"] == pytest.approx(expected.pvalue, abs=1e-6)
+    assert test.p == pytest.approx(expected.pvalue, abs=1e-6)
 
 
 def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
@@ -338,7 +332,7 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
         for condition, means in compared.cells(values).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     (comparison,) = compare_kind(compared, kinds["Movements"]).comparisons
-    assert not isinstance(comparison.test, Missing)
+    assert isinstance(comparison, Tested)
     assert comparison.measure == "jawOpen"
 
 
@@ -350,12 +344,11 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table["label"] = np.where(happy, "happy", "calm")
     compared = study(table, tmp_path, baseline="rest")
     (kind,) = [kind for kind in compared.kinds if kind.title == SHARE_TITLE]
-    tests = {each.measure: each.test for each in compare_kind(compared, kind).comparisons}
+    tests = {each.measure: each.test for each in compare_kind(compared, kind).tested}
     for label, sign in (("happy", 1), ("calm", -1)):
-        test = tests[label]
-        assert not isinstance(test, Missing)
-        assert test["difference"].mean == pytest.approx(sign * 6 / 7)
-        bounds = sorted([abs(test["difference"].low), abs(test["difference"].high)])
+        difference = tests[label].difference
+        assert difference.mean == pytest.approx(sign * 6 / 7)
+        bounds = sorted([abs(difference.low), abs(difference.high)])
         assert bounds == pytest.approx([0.5075, 1], abs=1e-3)
 
 
@@ -387,8 +380,8 @@ def test_angles_are_averaged_as_directions(
     (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
     (comparison,) = compare_kind(compared, kind).comparisons
     difference = expected["film"] - expected["rest"]
-    assert not isinstance(comparison.test, Missing)
-    assert comparison.test["difference"].mean == pytest.approx(difference.mean(), abs=1e-4)
+    assert isinstance(comparison, Tested)
+    assert comparison.test.difference.mean == pytest.approx(difference.mean(), abs=1e-4)
     cells = compared.cells(kind.values["roll"])
     for condition, means in cells.items():
         away = means - turn - expected[condition].to_numpy()
@@ -490,7 +483,7 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
         seconds=np.full(16, np.nan),
         probabilities=values[:, None],
     )
-    (line,) = sentences(compared, kind, compare_kind(compared, kind).comparisons)
+    (line,) = sentences(kind, compare_kind(compared, kind).comparisons)
     numbers = re.findall(r"-?\d\.\d{3}", line)
     changes = values[8:] - values[:8]  # (8,)
     low, high = t.interval(0.95, 7, changes.mean(), changes.std(ddof=1) / np.sqrt(8))
@@ -498,6 +491,20 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     assert direction in line
     assert [float(number) for number in numbers[:3]] == pytest.approx(expected, abs=5e-4)
     assert "g = -" not in line
+
+
+def means_test(difference: Difference) -> MeansTest:
+    return MeansTest(
+        difference,
+        t=0.5,
+        df=7,
+        p=0.5,
+        paired=True,
+        persons_first=8,
+        persons_second=8,
+        p_by_ranks=0.5,
+        g=0.1,
+    )
 
 
 @pytest.mark.parametrize("of_head", [True, False])
@@ -519,9 +526,9 @@ def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool
     assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
     assert ("more" in listed) != of_head
 
-    not_clear = cast(Test, {"p corrected": 1.0})
-    comparisons = [Comparison(name, "rest", "film", not_clear) for name in names]
-    (line,) = sentences(cast(Study, None), kind, comparisons)
+    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, persons=8))
+    comparisons = [Tested(name, "rest", "film", test, p_corrected=1.0) for name in names]
+    (line,) = sentences(kind, comparisons)
     assert f"any of the {len(names)} measures" in line
 
 
@@ -529,8 +536,8 @@ def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
     sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
     comparisons = []
     for name, (mean, low, high) in sizes.items():
-        test = {"difference": Estimate(mean=mean, low=low, high=high)}
-        comparisons.append(Comparison(name, "rest", "film", cast(Test, test)))
+        test = means_test(Difference(mean, low, high, persons=8))
+        comparisons.append(Tested(name, "rest", "film", test, p_corrected=0.5))
     assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
 
 

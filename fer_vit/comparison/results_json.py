@@ -1,0 +1,115 @@
+"""The content of results.json: every key is written here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fer_vit.comparison.results import Comparison, Outcome, Results, Tested, Untested
+from fer_vit.comparison.statistics import MeansTest, TTest
+from fer_vit.comparison.study import ConditionCounts, Study
+from fer_vit.report.estimate import plain_estimates
+
+
+def results_json(
+    facts: Mapping[str, str],
+    methods: Sequence[str],
+    sentences: Mapping[str, Sequence[str]],
+    study: Study,
+    results: Results,
+) -> dict[str, Any]:
+    """Returns the results for JSON.
+
+    Args:
+        facts: How the faces were predicted, by name.
+        methods: The lines of the methods.
+        sentences: The results in words by title of what was measured.
+        study: What was compared.
+        results: Its results, with the measures as tables name them.
+    """
+    content: dict[str, Any] = dict(facts)
+    content["methods"] = "\n".join(methods)
+    content["sentences"] = sentences
+    content["conditions"] = {
+        condition: counts_json(counts) for condition, counts in study.counts().items()
+    }
+    content["designs"] = designs_json(study)
+    for outcome in results.outcomes:
+        content[outcome.kind.title] = outcome_json(outcome)
+    content["ICC(1)"] = plain_estimates(results.intraclass)
+    if results.mixed is not None:
+        content["mixed model"] = differences_json(results.mixed)
+        content["mixed model, missing"] = missing_json(results.mixed)
+    if study.rest:
+        content["without rest"] = [*study.without_rest]
+    if results.courses and results.courses.synchrony:
+        content["synchrony"] = plain_estimates(results.courses.synchrony)
+    return content
+
+
+def counts_json(counts: ConditionCounts) -> dict[str, int]:
+    """Returns the size of a condition."""
+    return {
+        "persons": counts.persons,
+        "photos or clips": counts.observations,
+        "faces": counts.faces,
+        "without a face": counts.without_face,
+    }
+
+
+def designs_json(study: Study) -> dict[str, Any]:
+    """Returns how each pair of conditions is compared."""
+    designs = {}
+    for first, second in study.pairs:
+        design = study.design(first, second)
+        designs[f"{second} - {first}"] = {
+            "paired": design.paired,
+            "persons": int(design.persons.sum()),
+            "left out": study.names(design.left_out),
+        }
+    return designs
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Returns the results of measures of one kind."""
+    return {
+        "means": plain_estimates(outcome.means),
+        "differences": differences_json(outcome.comparisons),
+        "missing": missing_json(outcome.comparisons),
+    }
+
+
+def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]:
+    """Returns the tests by name, null where there is none."""
+    differences: dict[str, dict[str, Any] | None] = {}
+    for comparison in comparisons:
+        if isinstance(comparison, Tested):
+            differences[comparison.name] = tested_json(comparison)
+        else:
+            differences[comparison.name] = None
+    return differences
+
+
+def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
+    """Returns the reasons of missing tests by name."""
+    reasons = {}
+    for comparison in comparisons:
+        if isinstance(comparison, Untested):
+            reasons[comparison.name] = comparison.reason
+    return reasons
+
+
+def tested_json(comparison: Tested[TTest]) -> dict[str, Any]:
+    """Returns the numbers of a test."""
+    test = comparison.test
+    numbers: dict[str, Any] = {
+        "difference": asdict(test.difference),
+        "t": test.t,
+        "df": test.df,
+        "p": test.p,
+    }
+    if isinstance(test, MeansTest):
+        numbers["p by ranks"] = test.p_by_ranks
+        numbers["g"] = test.g
+        numbers["persons"] = [test.persons_first, test.persons_second]
+    numbers["p corrected"] = comparison.p_corrected
+    return numbers

@@ -1,0 +1,144 @@
+"""The tables beside the page of a comparison: measures.csv, grid.csv, grid_means.csv, sync.csv.
+
+O photos or clips, T bins. An empty cell: there is no value.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fer_vit.comparison.results import Courses
+from fer_vit.comparison.series import mean_course
+from fer_vit.comparison.study import Study
+from fer_vit.evaluation.page import PageTable
+from fer_vit.geometry import Array
+
+MEASURES = "measures.csv"
+GRID = "grid.csv"
+GRID_MEANS = "grid_means.csv"
+SYNC = "sync.csv"
+COMPARISON_TABLES = (MEASURES, GRID, GRID_MEANS, SYNC)
+
+OBSERVATION_COLUMNS: dict[str, type] = {"path": str, "condition": str, "person": str}
+"""The first columns of tables of photos or clips."""
+
+
+def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTable]:
+    """Returns the tables by file name."""
+    tables = {MEASURES: measure_table(study)}
+    if courses is not None:
+        tables[GRID] = grid_table(study, courses)
+        tables[GRID_MEANS] = grid_means_table(study, courses)
+        if courses.correlations:
+            tables[SYNC] = sync_table(study, courses)
+    return tables
+
+
+def observation_cells(study: Study) -> list[dict[str, Any]]:
+    """Returns the cells of each photo or clip (O) in `OBSERVATION_COLUMNS`."""
+    conditions = list(study.conditions)
+    cells = []
+    for path, condition, person in zip(study.paths, study.condition, study.person, strict=True):
+        cells.append(
+            {
+                "path": path,
+                "condition": conditions[condition],
+                "person": study.people[person],
+            }
+        )
+    return cells
+
+
+def finite_or_none(value: np.floating[Any]) -> float | None:
+    """Returns a number of Python; None for one that is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+def measure_table(study: Study) -> PageTable:
+    """Returns a row for each photo or clip of a person with all its measures.
+
+    Their means by person and condition are what is compared.
+    """
+    measures: dict[str, Array] = {}  # by column: (O,)
+    for kind in study.kinds:
+        for measure, values in kind.values.items():
+            measures[kind.prefix + measure] = values
+    columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(measures, float)
+
+    rows = []
+    for index, cells in enumerate(observation_cells(study)):
+        row = cells | {"faces": int(study.faces[index])}
+        for column, values in measures.items():
+            row[column] = finite_or_none(values[index])
+        rows.append(row)
+    return PageTable(columns, rows)
+
+
+def grid_table(study: Study, courses: Courses) -> PageTable:
+    """Returns a row for each bin of each clip up to its last face."""
+    probability_columns = [f"p_{label}" for label in study.labels]
+    columns = OBSERVATION_COLUMNS | {"seconds": float} | dict.fromkeys(probability_columns, float)
+    rows = []
+    for cells, series in zip(observation_cells(study), courses.of_clips, strict=True):  # (T, C)
+        has_face = np.isfinite(series[:, 0])  # (T,)
+        last = np.flatnonzero(has_face).max(initial=-1)
+        for bin_index in range(last + 1):
+            row = cells | {"seconds": bin_index * courses.bin_seconds}
+            if has_face[bin_index]:
+                row |= dict(zip(probability_columns, series[bin_index].tolist(), strict=True))
+            rows.append(row)
+    return PageTable(columns, rows)
+
+
+def grid_means_table(study: Study, courses: Courses) -> PageTable:
+    """Returns the mean of each expression over persons with its interval, by condition and bin."""
+    columns: dict[str, type] = {
+        "condition": str,
+        "expression": str,
+        "seconds": float,
+        "mean": float,
+        "low": float,
+        "high": float,
+        "persons": int,
+    }
+    rows = []
+    for condition, series in courses.of_persons.items():  # (P, T, C)
+        for label_index, label in enumerate(study.labels):
+            course = mean_course(series[:, :, label_index])
+            for bin_index in np.flatnonzero(course.persons).tolist():
+                rows.append(
+                    {
+                        "condition": condition,
+                        "expression": label,
+                        "seconds": bin_index * courses.bin_seconds,
+                        "mean": finite_or_none(course.mean[bin_index]),
+                        "low": finite_or_none(course.low[bin_index]),
+                        "high": finite_or_none(course.high[bin_index]),
+                        "persons": int(course.persons[bin_index]),
+                    }
+                )
+    return PageTable(columns, rows)
+
+
+def sync_table(study: Study, courses: Courses) -> PageTable:
+    """Returns the correlation of each person with all others, by condition and expression."""
+    columns: dict[str, type] = {
+        "condition": str,
+        "expression": str,
+        "person": str,
+        "correlation": float,
+    }
+    rows = []
+    for condition, correlations in courses.correlations.items():  # (P, C)
+        present = np.unique(study.person[study.conditions[condition]])
+        for label_index, label in enumerate(study.labels):
+            for person in present:
+                rows.append(
+                    {
+                        "condition": condition,
+                        "expression": label,
+                        "person": study.people[person],
+                        "correlation": finite_or_none(correlations[person, label_index]),
+                    }
+                )
+    return PageTable(columns, rows)
