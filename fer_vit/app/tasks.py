@@ -39,7 +39,7 @@ from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, list_outputs, load
+from fer_vit.predict.recognizer import Recognizer, list_heads, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
@@ -82,12 +82,12 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     tqdm.set_lock(RLock())
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
-        outputs = outputs_of_models(models)
+        heads = heads_of_models(models)
     except FerVitError as error:
         return pipe.send({"state": "failed", "message": str(error)})
     sys.addaudithook(refuse_network)
     memory = resident_memory(os.getpid())
-    ready = {"columns": json_types(), "outputs": outputs, "memory": memory}
+    ready = {"columns": json_types(), "outputs": heads, "memory": memory}
     pipe.send({"state": "ready", **ready})
     while True:
         task = pipe.recv()
@@ -115,12 +115,12 @@ def describe_failure(error: FerVitError | OSError) -> str:
     return str(error)
 
 
-def outputs_of_models(models: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the outputs of each model that can be chosen; the first model is loaded."""
-    outputs = {models[0]: load_cached(models[0]).heads}
+def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the heads of each model, by its name; the first model is loaded."""
+    heads = {models[0]: load_cached(models[0]).heads}
     for name in models[1:]:
-        outputs[name] = list_outputs(read_model(name).settings.outputs)
-    return outputs
+        heads[name] = list_heads(read_model(name).settings.outputs)
+    return heads
 
 
 def json_types() -> dict[str, str]:

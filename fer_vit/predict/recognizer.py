@@ -491,7 +491,7 @@ class Recognizer(nn.Module):
 
     @property
     def outputs(self) -> list[str]:
-        """The columns of the outputs of further heads."""
+        """The columns of the outputs of further heads, which have one or more outputs each."""
         columns = []
         for head, names in self.net.settings.outputs.items():
             columns += [target_column(head, name) for name in names]
@@ -499,8 +499,8 @@ class Recognizer(nn.Module):
 
     @property
     def heads(self) -> list[str]:
-        """The outputs that can be chosen: the expression, the pose, and further heads."""
-        return list_outputs(self.net.settings.outputs)
+        """The names of the heads: the expression, the pose, and further heads."""
+        return list_heads(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns what the numbers mean of faces that this model and a detector predict."""
@@ -527,8 +527,8 @@ def _best_device() -> str:
     return "cpu"
 
 
-def list_outputs(further: Iterable[str]) -> list[str]:
-    """Returns the outputs of a model that can be chosen, by its further heads.
+def list_heads(further: Iterable[str]) -> list[str]:
+    """Returns the names of all heads of a model, by its further heads.
 
     Each model has the expression, and the pose at least from the landmarks.
     """

@@ -27,9 +27,9 @@ from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
     describe_failure,
+    heads_of_models,
     json_types,
     named_by_content,
-    outputs_of_models,
     refuse_large,
     run_task,
 )
@@ -99,10 +99,10 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
         run_task(task._replace(outputs=("affect",)), events.append)
 
 
-def test_outputs_of_models_are_those_of_their_tables() -> None:
-    outputs = outputs_of_models(["ferplus-fairface-small", DEFAULT])
-    assert outputs["ferplus-fairface-small"] == ["expression", "pose"]
-    assert outputs[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
+def test_heads_of_models_are_the_ones_of_their_tables() -> None:
+    heads = heads_of_models(["ferplus-fairface-small", DEFAULT])
+    assert heads["ferplus-fairface-small"] == ["expression", "pose"]
+    assert heads[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
 
 
 class Report(NamedTuple):
