@@ -6,6 +6,7 @@ A name with an asterisk stands for several columns: one for each expression, mov
 A column of the table of faces also has what computes it: a new column is an entry.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from textwrap import fill
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.heads import HEADS, POSE as POSE_HEAD
+from fer_vit.heads import HEADS, POSE as POSE_HEAD, outputs_of
 
 Cell: TypeAlias = str | int | float | None
 """A cell of a table; None is an empty one."""
@@ -407,6 +408,22 @@ def table_columns(
 ) -> dict[str, type]:
     """Returns name and type of the columns of a table of faces; arguments as for `face_fields`."""
     return {field.name: field.kind for field in face_fields(labels, outputs, videos)}
+
+
+def is_owned(name: str, labels: Sequence[str]) -> bool:
+    """Returns whether `predict` writes a column of this name for a model with these labels."""
+    plain = name.removeprefix(SMOOTHED)  # outputs of heads are smoothed, too
+    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(plain)
+
+
+def is_output(name: str) -> bool:
+    """Returns whether a column has an output of a further head."""
+    return bool(outputs_of([name]))
+
+
+def is_feature(name: str) -> bool:
+    """Returns whether a column has a feature of the network."""
+    return re.fullmatch(rf"{FEATURE}\d+", name) is not None
 
 
 def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]:

@@ -144,3 +144,13 @@ def _is_readable(name: object) -> bool:
         return False
     letters = name.translate(JOINERS)
     return bool(letters) and letters.isprintable()
+
+
+def find_label(label: str, labels: Sequence[str], path: object) -> int:
+    """Returns the index of a label of a file among a model's labels."""
+    if label not in labels:
+        raise FerVitError(
+            f"{path} has the label `{short(label)}`, but the model has "
+            f"{short(', '.join(labels))}. Leave these faces out, or use another model."
+        )
+    return labels.index(label)

@@ -36,7 +36,7 @@ from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import merge_outputs, outputs_of, target_column
-from fer_vit.labels import Merge, merge_names
+from fer_vit.labels import Merge, find_label, merge_names
 from fer_vit.wording import counted, list_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -373,16 +373,6 @@ def have_ties(targets: Array) -> Mask:
     largest = targets.max(1, keepdims=True)
     # the sums of shares that labels merge are rounded
     return np.asarray(np.isclose(targets, largest, rtol=1e-6, atol=0).sum(1) > 1)
-
-
-def find_label(label: str, labels: Sequence[str], path: object) -> int:
-    """Returns the index of a label of a file among a model's labels."""
-    if label not in labels:
-        raise FerVitError(
-            f"{path} has the label `{short(label)}`, but the model has "
-            f"{short(', '.join(labels))}. Leave these faces out, or use another model."
-        )
-    return labels.index(label)
 
 
 def no_label(path: str | Path, split: Split) -> FerVitError:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, known_names, suggest
-from fer_vit.evaluation.columns import is_owned
 from fer_vit.evaluation.evaluated import (
     Columns,
     EvaluatedFaces,
@@ -18,13 +17,15 @@ from fer_vit.evaluation.evaluated import (
     predict_manifest,
 )
 from fer_vit.evaluation.join import add_labels
-from fer_vit.evaluation.predictions import is_predictions, read_predictions
+from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.evaluation.robustness import AlteredFaces, read_altered
 from fer_vit.faces import Objects, as_objects
+from fer_vit.fields import is_owned
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT
+from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
 
 

@@ -2,34 +2,26 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fer_vit.data.manifest import Manifest, find_label, no_label
+from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.columns import is_output, is_owned
+from fer_vit.errors import FerVitError, printable, short
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
 from fer_vit.faces import Objects, as_objects
-from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import HEADS, outputs_of
-from fer_vit.labels import canonical
-from fer_vit.tables.cells import (
-    BadCellError,
-    is_missing,
-    look_alikes,
-    normal_path,
-    read_names,
-    read_numbers,
-    read_paths,
-)
+from fer_vit.fields import is_output, is_owned
+from fer_vit.geometry import Array
+from fer_vit.labels import find_label
+from fer_vit.tables.cells import is_missing, look_alikes
+from fer_vit.tables.images import Truth, read_images, read_truth_table
 from fer_vit.tables.layout import PATH
-from fer_vit.tables.read import Table, is_table, read_table
+from fer_vit.tables.paths import match_paths
+from fer_vit.tables.read import is_table
 from fer_vit.wording import counted, format_counts, list_names
 
 MAX_NAME_LENGTH = 200  # characters of the name of a group or person
@@ -47,7 +39,7 @@ def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFa
     label, or its predictions lack an image.
     """
     if is_table(labels):
-        truth = _read_truth(faces, labels)
+        truth = read_truth_table(labels, faces.labels)
     else:
         truth = _manifest_truth(faces, labels, split)
     known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))
@@ -74,16 +66,6 @@ def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFa
     )
 
 
-class Truth(NamedTuple):
-    """What is true of M images."""
-
-    paths: NDArray[np.object_]  # (M,)
-    labels: Array | None  # the fraction of the votes (M, C)
-    outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN: unknown
-    columns: Columns  # everything else
-    notes: Sequence[str] = ()
-
-
 def _manifest_truth(faces: EvaluatedFaces, labels: Path, split: Split) -> Truth:
     """Reads labels and targets in a split of a manifest."""
     rows = Manifest.read(labels, [split]).split(split)
@@ -93,79 +75,6 @@ def _manifest_truth(faces: EvaluatedFaces, labels: Path, split: Split) -> Truth:
         raise no_label(labels, split)
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
     return Truth(as_objects(rows.image_names()), votes, outputs, columns)
-
-
-def _read_truth(faces: EvaluatedFaces, labels: Path) -> Truth:
-    """Reads labels and targets in a table."""
-    table = read_table(labels)
-    outputs = [name for name in table.names if is_output(name)]
-    has_labels = "label" in table.names or not outputs
-    needed = ["label"] if has_labels else []
-    columns, notes = _read_joinable(labels, *needed, labels=faces.labels)
-
-    targets = None
-    if has_labels:
-        indices = []
-        for name in columns["label"]:
-            label = name if name in faces.labels else canonical(name)
-            indices.append(find_label(label, faces.labels, labels))
-        targets = np.eye(len(faces.labels))[indices]  # (M, C)
-
-    joined: Columns = {}
-    ignored = []
-    for name, cells in columns.items():
-        if name in outputs:
-            continue
-        joined[name] = cells
-        if name not in (PATH, "label") and is_owned(name, faces.labels):
-            ignored.append(printable(name))
-    if ignored:
-        notes.append(
-            f"{labels.name}: `predict` has columns of the same name, so that "
-            f"{short(', '.join(ignored))} are not used. Rename them to use them."
-        )
-    return Truth(
-        paths=columns[PATH],
-        labels=targets,
-        outputs=read_output_targets(table, outputs),
-        columns=joined,
-        notes=notes,
-    )
-
-
-def read_output_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
-    """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
-    mark = table.decimal_mark(names)
-    targets = {}
-    for name in names:
-        (head,) = outputs_of([name])
-        low = HEADS[head].low
-        high = HEADS[head].high
-        try:
-            cells = read_numbers(table[name], mark)
-        except BadCellError as error:
-            expected = f"a number from {low:g} to {high:g}"
-            raise bad_target(table, name, error.row, expected, error.cell) from error
-        check_targets(table, name, cells, low, high)
-        targets[name] = cells
-    return targets
-
-
-def check_targets(table: Table, name: str, values: Array, low: float, high: float) -> None:
-    """Raises TableError when a target (M,) of the column `name` is below `low` or above `high`."""
-    wrong = (values < low) | (values > high)
-    if wrong.any():
-        row = int(wrong.argmax())
-        expected = f"a number from {low:g} to {high:g}"
-        raise bad_target(table, name, row, expected, values[row])
-
-
-def bad_target(table: Table, name: str, row: int, expected: str, cell: object) -> TableError:
-    """Returns the error of a cell that is not the expected target."""
-    return TableError(
-        f"{table.row_name(row)}: expected {expected} in `{printable(name)}`, but got "
-        f"`{printable(short(cell))}`. Correct the cell, or empty it if it is unknown."
-    )
 
 
 class Joined(NamedTuple):
@@ -196,8 +105,7 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
     Raises:
         FerVitError: The table names none of the images, or has a column that the faces have.
     """
-    columns, notes = _read_joinable(path)
-    paths = columns.pop(PATH)
+    paths, columns, notes = read_images(path)
     for name in columns:
         taken = name in known and not is_missing(known[name]).all()
         if taken or is_owned(name, labels):
@@ -226,52 +134,6 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
             f"example {example}."
         )
     return Joined(added, tuple(notes))
-
-
-def _read_joinable(
-    path: Path, *needed: str, labels: Sequence[str] = ()
-) -> tuple[Columns, list[str]]:
-    """Reads a table with one row for each image, and notes about it.
-
-    `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
-    needed column is missing or has an empty cell.
-    """
-    table = read_table(path)
-    table.require(PATH, *needed)
-    if not len(table):
-        raise FerVitError(f"Expected rows in {path}, but it has only the names of columns.")
-    columns: Columns = {}
-    notes = table.assumption()
-    for name in table.names:
-        if name == PATH:
-            columns[name] = read_paths(table[name])
-        else:
-            known = labels if name == "label" else ()
-            columns[name], words = read_names(table[name], known)
-            notes += table.missing(name, words)
-    for name in (PATH, *needed):
-        empty = is_missing(columns[name])
-        if empty.any():
-            raise FerVitError(
-                f"{table.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
-                "Fill it in, or leave the row out."
-            )
-    refuse_twice(table, columns[PATH].tolist())
-    return columns, notes
-
-
-def refuse_twice(table: Table, paths: Sequence[str]) -> None:
-    """Raises FerVitError for an image with several rows."""
-    first: dict[str, int] = {}
-    for row, path in enumerate(paths):
-        name = normal_path(path)
-        if name in first:
-            raise FerVitError(
-                f"{table.row_name(row)}: expected one row for each image, but "
-                f"{printable(short(path))} has several, the first is "
-                f"{table.earlier_row_name(first[name])}. Leave one."
-            )
-        first[name] = row
 
 
 def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:
@@ -312,83 +174,6 @@ def align_outputs(
     for outputs in faces.heads.values():
         targets |= dict(zip(outputs.columns, outputs.targets.T, strict=True))
     return pair_outputs(values, targets)
-
-
-def match_paths(
-    paths: Iterable[str], known: Iterable[str], where: object, partial: bool = False
-) -> IntArray:
-    """Returns the row of `known` for each path, of several with one path the first.
-
-    These rules are tried in this order. Paths are compared as `normal_path` writes them.
-
-    1. A known path is the end of this path, or all of it: "x/a.png" matches "/data/x/a.png". The
-       longest such end counts. Leading "./" and "../" of the known path are ignored, but then it
-       must be the only one with this end.
-    2. This path, without leading "./" and "../", is the end of one known path only.
-
-    Raises FerVitError when a path has no row (with `partial`: none has one, and the others get -1),
-    or two have the same.
-    """
-    paths = list(paths)
-    names = dict.fromkeys(paths)
-    rows = _find_rows(names, known)
-    missing = [path for path in names if path not in rows]
-    if missing and (not partial or not rows):
-        lost = f"{len(missing):,} of {len(names):,} are not there, for example {short(missing[0])}"
-        raise FerVitError(
-            f"Expected all images in {where}, but {lost}. Name a table of the same photos."
-        )
-    if len(set(rows.values())) < len(rows):
-        raise FerVitError(
-            f"Two images match one row of {where}. Name each by a longer part of its path."
-        )
-    return np.array([rows.get(path, -1) for path in paths], int)
-
-
-def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path that has one by the rules of `match_paths`."""
-    first_spelled: dict[str, int] = {}
-    for row, path in enumerate(known):
-        first_spelled.setdefault(str(path), row)
-    first: dict[str, int] = {}
-    for path, row in first_spelled.items():
-        first.setdefault(normal_path(path), row)
-
-    # rows by an end of their path, and by their path without `../`; None: of several rows
-    ends: dict[str, int | None] = {}
-    undotted: dict[str, int | None] = {}
-    for path, row in first.items():
-        for end in _ends(path):
-            ends[end] = None if end in ends else row
-        name = _without_dots(path)
-        undotted[name] = None if name in undotted else row
-
-    whole = undotted | first
-    rows = {}
-    for path in paths:
-        match = _find_row(normal_path(path), whole, ends)
-        if match is not None:
-            rows[path] = match
-    return rows
-
-
-def _find_row(
-    name: str, whole: Mapping[str, int | None], ends: Mapping[str, int | None]
-) -> int | None:
-    """Returns the row of a path by rows of whole paths and of ends; None: no row, or several."""
-    for end in _ends(name):
-        if end in whole:
-            return whole[end]
-    return ends.get(_without_dots(name))
-
-
-def _without_dots(path: str) -> str:
-    return re.sub(r"^(\.{1,2}/)+", "", path)
-
-
-def _ends(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""Tables of `predict` as faces: checked, typed, and in the order of photos, frames and faces."""
+"""Tables of `predict` as faces: checked, and in the order of photos, frames and faces."""
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,44 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.errors import FerVitError, TableError, printable, short
-from fer_vit.evaluation.checks import (
-    TypedTable,
-    check_rows,
-    check_times,
-    find_moments,
-    order_rows,
-)
-from fer_vit.evaluation.columns import SUM_TOLERANCE, column_types, find_labels, is_feature
+from fer_vit.errors import printable, short
+from fer_vit.evaluation.checks import check_rows, check_times, find_moments, order_rows
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_objects
-from fer_vit.fields import BOX, ORIGIN, PROBABILITY, SMOOTHED_LABEL
+from fer_vit.fields import BOX, ORIGIN, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
-from fer_vit.predict.tables import find_tables
-from fer_vit.tables.cells import (
-    BadCellError,
-    check_magnitude,
-    check_whole_cells,
-    is_missing,
-    normal_path,
-    read_names,
-    read_numbers,
-    read_paths,
-    read_truth,
-)
+from fer_vit.tables.cells import is_missing
+from fer_vit.tables.expressions import SUM_TOLERANCE
 from fer_vit.tables.layout import PATH
-from fer_vit.tables.read import Table, is_table, read_table
+from fer_vit.tables.paths import normal_path
+from fer_vit.tables.predicted import read_predicted
 from fer_vit.wording import format_counts
 
 BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
-MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
-
-
-def is_predictions(path: Path) -> bool:
-    """Returns whether a path is a table, or a folder of tables of `predict`."""
-    return is_table(path) or any(path.glob("part-*-of-*.parquet"))
 
 
 def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
@@ -56,34 +33,28 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     Faces are in the order of path, frame and face, not of the rows. Raises FerVitError when the
     table is incomplete, has a row twice, or a cell that does not fit its column.
     """
-    tables, left = find_tables(path)
-    if left:
-        rest = "Run the same `fer-vit predict` again to complete it."
-        raise TableError(f"{path} lacks {left:,} of its {left + len(tables):,} tables. {rest}")
-    table = read_table(*(tables or [path]))
-    table.require(PATH, "confidence")
-    typed, notes = _as_types(table)
-    check_rows(typed, videos)
+    table = read_predicted(path)
+    check_rows(table, videos)
 
     # rows in order
-    typed = typed._replace(paths=_one_spelling(typed.paths))
-    order = order_rows(typed)
+    order = order_rows(table)
     if videos:
-        check_times(typed, order)
-    columns = {name: cells[order] for name, cells in typed.columns.items()}
-    columns[PATH] = typed.paths[order]
-    predicted = typed.predicted[order]
-    probabilities = np.where(predicted[:, None], typed.shares[order], np.nan)  # (N, C)
-    score = typed.numbers.get("score", np.full(len(table), np.nan))[order]
+        check_times(table, order)
+    columns = {name: cells[order] for name, cells in table.columns.items()}
+    columns[PATH] = table.paths[order]
+    predicted = table.predicted[order]
+    probabilities = np.where(predicted[:, None], table.shares[order], np.nan)  # (N, C)
+    score = table.numbers.get("score", np.full(len(order), np.nan))[order]
 
     # what was assumed and left out
-    notes += _describe_rows(path, columns, probabilities, typed.labels)
+    notes = [*table.notes]
+    notes += _describe_rows(path, columns, probabilities, table.labels)
     notes += _describe_copies(path, columns, probabilities)
     uncertain = find_uncertain(columns)
     if uncertain.any():
         notes.append(f"{uncertain.sum():,} of {predicted.sum():,} faces are uncertain.")
     return EvaluatedFaces(
-        labels=typed.labels,
+        labels=table.labels,
         paths=columns[PATH],
         probabilities=probabilities,
         detected=predicted & (score != NOT_FOUND),
@@ -91,32 +62,9 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
         columns=columns,
         rows=np.arange(len(predicted)),
         picture=lambda row: cut_face(columns, row),
-        facts=_facts(table, columns),
+        facts=_facts(table.facts, columns),
         notes=tuple(notes),
     )
-
-
-def _as_types(table: Table) -> tuple[TypedTable, list[str]]:
-    """Returns the columns of a table as types, and notes about what was assumed.
-
-    Raises FerVitError for a cell that does not fit its column.
-    """
-    labels = find_labels(table)
-    types = column_types(table, labels)
-    number_names = [name for name in table.names if types.get(name) in (int, float)]
-    mark = table.decimal_mark(number_names)
-    numbers = {name: _read_column(table, name, types[name], mark) for name in number_names}
-    columns, word_notes = _read_others(table, types, numbers, labels)
-    typed = TypedTable(
-        table=table,
-        labels=labels,
-        paths=read_paths(table[PATH]),
-        shares=np.column_stack([numbers[PROBABILITY + label] for label in labels]),
-        numbers=numbers,
-        columns=columns,
-    )
-    decimal = ["decimal commas"] if mark == "," else []
-    return typed, [*table.assumption(*decimal), *word_notes]
 
 
 def find_uncertain(columns: Columns) -> Mask:
@@ -160,10 +108,10 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
     return replace(faces.take(~dropped), notes=(*faces.notes, note))
 
 
-def _facts(table: Table, columns: Columns) -> dict[str, str]:
-    """Returns how a table was made, by its metadata or else its rows, on printable lines."""
-    facts = table.facts()
-    if not facts:
+def _facts(recorded: dict[str, str], columns: Columns) -> dict[str, str]:
+    """Returns how a table was made, by its record or else its rows, on printable lines."""
+    facts = {**recorded}
+    if not recorded:
         for name, values in _origins(columns).items():
             if values:
                 facts[name] = " and ".join(values)
@@ -174,66 +122,6 @@ def _origins(columns: Columns) -> dict[str, list[str]]:
     """Returns the different values of each column that records what made a row."""
     names = [field.name for field in ORIGIN if field.name in columns]
     return {name: sorted({*columns[name].tolist()} - {None}) for name in names}
-
-
-def _read_column(table: Table, name: str, kind: type, mark: str) -> Array:
-    """Returns the numbers of a column (N,), NaN where missing."""
-    try:
-        values = read_numbers(table[name], mark)
-        check_magnitude(values, MAX_NUMBER)
-        if kind is int:
-            check_whole_cells(values)
-    except BadCellError as error:
-        raise _bad_cell(table, name, error) from error
-    return values
-
-
-def _bad_cell(table: Table, name: str, error: BadCellError) -> FerVitError:
-    actual = printable(short(error.cell))
-    return FerVitError(
-        f"{table.row_name(error.row)}: expected {error.expected} in `{name}`, but got `{actual}`. "
-        "Correct the cell, or restore the column as `predict` wrote it."
-    )
-
-
-def _read_others(
-    table: Table, types: Mapping[str, type], numbers: Mapping[str, Array], labels: Sequence[str]
-) -> tuple[Columns, list[str]]:
-    """Returns columns but probabilities and features, and notes about words for missing values."""
-    columns: Columns = {}
-    notes = []
-    for name in table.names:
-        probability = name.startswith(PROBABILITY) and name in types
-        if name == PATH or probability or is_feature(name):
-            continue
-        if name in numbers:
-            columns[name] = _number_cells(numbers[name], types[name])
-        elif types.get(name) is bool:
-            try:
-                columns[name] = read_truth(table[name])
-            except BadCellError as error:
-                raise _bad_cell(table, name, error) from error
-        elif name in ("label", SMOOTHED_LABEL):
-            columns[name], _ = read_names(table[name], labels)
-        else:
-            columns[name], words = read_names(table[name])
-            if name not in types:
-                notes += table.missing(name, words)
-    return columns, notes
-
-
-def _number_cells(values: Array, kind: type) -> NDArray[np.object_]:
-    """Returns numbers (N,) as cells of a type, None where missing."""
-    return as_objects([None if math.isnan(value) else kind(value) for value in values.tolist()])
-
-
-def _one_spelling(paths: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Returns paths (N,) in one spelling for each file: `./a.png` and `a.png` become the first."""
-    first: dict[str, str] = {}
-    spelled = {}
-    for path in dict.fromkeys(paths):
-        spelled[path] = first.setdefault(normal_path(path), path)
-    return as_objects([spelled[path] for path in paths.tolist()])
 
 
 def _describe_rows(

@@ -5,8 +5,7 @@ A later run completes a folder.
 
 import hashlib
 import os
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -35,7 +34,6 @@ from fer_vit.report.table import read_facts, write_fields
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
-PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 OTHER_FOLDER = (
     "Repeat the first command with the same images and options, or choose another folder."
 )
@@ -172,25 +170,6 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
     for index, chunk in enumerate(chunks):
         plan[folder / shard_name("part", index, len(chunks))] = chunk
     return plan
-
-
-def find_tables(folder: Path) -> tuple[list[Path], int]:
-    """Returns the existing tables of a folder in order, and how many are missing.
-
-    Each name has the total number; of several numbers, the largest counts.
-    """
-    if not folder.is_dir():
-        return [], 0
-    tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by total number and index
-    for file_name in os.listdir(folder):
-        name = PART_NAME.fullmatch(file_name)
-        if name:
-            tables[int(name[2])][int(name[1])] = folder / file_name
-    if not tables:
-        return [], 0
-    number = max(tables)
-    existing = [tables[number][index] for index in sorted(tables[number]) if index < number]
-    return existing, number - len(existing)
 
 
 def check_tables(

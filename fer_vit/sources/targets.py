@@ -25,16 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, printable, short, suggest
-from fer_vit.evaluation.join import bad_target, check_targets, refuse_twice
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
-from fer_vit.tables.cells import (
-    BadCellError,
-    is_missing,
-    read_names,
-    read_numbers,
-    read_paths,
-)
+from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
+from fer_vit.tables.images import bad_target, check_targets, refuse_empty, refuse_twice
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
@@ -125,13 +119,8 @@ def read_targets(path: Path) -> TargetTable:
     table = read_table(path)
     table.require(PATH)
     paths = read_paths(table[PATH])
-    empty = is_missing(paths)
-    if empty.any():
-        raise TableError(
-            f"{table.row_name(int(empty.argmax()))}: expected a {PATH}, but it is empty. "
-            "Fill it in, or leave the row out."
-        )
-    refuse_twice(table, paths.tolist())
+    refuse_empty(table.source, PATH, paths)
+    refuse_twice(table.source, paths)
 
     columns = find_columns(table)
     values, notes = _read_values(table, columns)
@@ -213,7 +202,9 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
     for column in columns:
         divisor = scale if column.scale is None else column.scale
         head = HEADS[column.head]
-        check_targets(table, column.name, values[column], divisor * head.low, divisor * head.high)
+        low = divisor * head.low
+        high = divisor * head.high
+        check_targets(table.source, column.name, values[column], low, high)
         values[column] = values[column] / divisor
 
     targets, name_notes = _name_targets(table, values)
@@ -257,7 +248,9 @@ def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column,
         try:
             cells = read_numbers(table[column.name], mark)
         except BadCellError as error:
-            raise bad_target(table, column.name, error.row, error.expected, error.cell) from error
+            raise bad_target(
+                table.source, column.name, error.row, error.expected, error.cell
+            ) from error
         unannotated = np.isin(cells, column.unannotated)
         count += int(unannotated.sum())
         values[column] = np.where(unannotated, np.nan, cells)

@@ -168,16 +168,6 @@ def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     return as_objects(paths)[index]
 
 
-def normal_path(path: str) -> str:
-    """Returns a path as paths are compared: slashes, composed accents, no spaces around.
-
-    `./` and doubled slashes mean nothing; accents come apart on macOS.
-    """
-    text = normalize("NFC", path.replace("\\", "/")).strip(SPACES)
-    text = re.sub("/+", "/", text)
-    return re.sub(r"(^|/)(\./)+", r"\1", text)
-
-
 def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     """Returns a column of truth values (N,), None: missing; raises BadCellError for other words."""
     names, _ = read_names(cells)
@@ -320,23 +310,6 @@ def check_magnitude(values: Array, most: float) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         raise BadCellError(row, f"{values[row]:g}", f"a number of at most {most:g}")
-
-
-def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | None]:
-    """Returns the order of rows by their keys, the first key first, and two rows that are equal.
-
-    Keys are (N,) each; NaN comes first and equals NaN.
-    """
-    filled = [np.where(np.isnan(key), -np.inf, key) for key in keys]
-    order = np.lexsort(filled[::-1])
-    equal = np.ones(max(len(order) - 1, 0), bool)  # whether a row equals the one before
-    for key in filled:
-        equal &= key[order[1:]] == key[order[:-1]]
-    if not equal.any():
-        return order, None
-    index = int(equal.argmax())
-    first, second = sorted((int(order[index]), int(order[index + 1])))
-    return order, (first, second)
 
 
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:

@@ -10,11 +10,9 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +21,7 @@ from fer_vit.report.table import read_facts
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text
 from fer_vit.tables.json_lines import read_json_lines
 from fer_vit.tables.layout import check_regular, check_table_size, trim_names
+from fer_vit.tables.source import Source
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
 from fer_vit.wording import format_counts
@@ -32,10 +31,14 @@ from fer_vit.wording import format_counts
 class Table:
     """The cells of a table as they were read."""
 
-    path: Path  # the file, or the folder of several
+    source: Source
     cells: pa.Table  # with the metadata of a Parquet file
     assumed: tuple[str, ...] = ()  # what is not the plain case, for a message
-    parts: dict[Path, int] = field(default_factory=dict)  # the number of rows of each file in order
+
+    @property
+    def path(self) -> Path:
+        """The file, or the folder of several."""
+        return self.source.path
 
     @property
     def names(self) -> list[str]:
@@ -47,25 +50,6 @@ class Table:
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         return self.cells[name]
-
-    def row_name(self, row: int | np.integer[Any]) -> str:
-        """Returns the file and number of a row for messages."""
-        path, number = self._find_row(int(row))
-        return f"{path}, row {number} (counted after the head, without blank rows)"
-
-    def earlier_row_name(self, row: int) -> str:
-        """Returns the number and file of a row, for messages that begin with `row_name`."""
-        path, number = self._find_row(row)
-        return f"row {number} of {path.name}"
-
-    def _find_row(self, row: int) -> tuple[Path, int]:
-        """Returns the file of a row, and its number in the file from 1."""
-        number = row
-        for path, rows in self.parts.items():
-            if number < rows:
-                return path, number + 1
-            number -= rows
-        return self.path, number + 1
 
     def require(self, *names: str) -> None:
         """Raises FerVitError when a column is missing."""
@@ -133,10 +117,10 @@ def read_table(*paths: Path) -> Table:
         tables.append(table)
         rows[path] = table.num_rows
     if len(tables) == 1:
-        return Table(first, tables[0], assumed=tuple(assumed), parts=rows)
+        return Table(Source(first, rows), tables[0], tuple(assumed))
     with readable(first.parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
-    return Table(first.parent, joined, parts=rows)
+    return Table(Source(first.parent, rows), joined)
 
 
 @contextmanager

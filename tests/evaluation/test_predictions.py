@@ -16,7 +16,6 @@ import pytest
 
 from fer_vit.comparison.study import note_several
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.columns import find_labels
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import (
@@ -24,7 +23,9 @@ from fer_vit.evaluation.predictions import (
     leave_out_uncertain,
     read_predictions,
 )
+from fer_vit.tables.expressions import find_labels
 from fer_vit.tables.read import Table
+from fer_vit.tables.source import Source
 
 LABELS = ["neutral", "happiness", "surprise"]
 Row = dict[str, Any]
@@ -275,7 +276,7 @@ def test_expressions_with_other_names(tmp_path: Path) -> None:
         cells = {"path": ["a"], "confidence": [1.0]}
         cells |= dict(zip(columns, [[0.5], [0.4], [0.1]], strict=False))
         cells |= {name: [value] for name, value in values.items()}
-        return find_labels(Table(tmp_path, pa.table(cells)))
+        return find_labels(Table(Source(tmp_path), pa.table(cells)))
 
     assert labels("p_happy", "p_bored", "p_calm") == ["happy", "bored", "calm"]
     assert labels("p_bored", "p_calm", "p_x") == ["bored", "calm", "x"]

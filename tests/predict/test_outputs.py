@@ -9,11 +9,11 @@ import torch
 
 from fer_vit import load, table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.columns import is_owned
 from fer_vit.evaluation.join import add_columns
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
+from fer_vit.fields import is_owned
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
 from fer_vit.losses import decode

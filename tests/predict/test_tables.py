@@ -13,7 +13,6 @@ from PIL import Image as Pil
 
 from fer_vit import files
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
@@ -21,11 +20,11 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import (
     Checked,
     check_tables,
-    find_tables,
     plan_tables,
     predict_table,
 )
 from fer_vit.report.table import TableWriter
+from fer_vit.tables.parts import find_tables
 from tests.helpers.commands import main
 from tests.helpers.models import small_model
 
@@ -100,20 +99,6 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     assert {row[name] for row in rows for name in features} == {""}
     faces = model.predict(np.zeros((60, 60, 3), np.uint8), workers=0)
     assert faces.table(photos=True, features=True)["feature_31"] == [None]
-
-
-def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
-    """The number in a name is input: a huge one must cost neither memory nor time."""
-    names = [
-        "part-00003-of-00009.parquet",
-        "part-00001-of-99999999999999.parquet",
-        f"part-00000-of-{'9' * 30}.parquet",
-    ]
-    for name in [*names, f"part-{'9' * 30}-of-{'9' * 30}.parquet", "part-00000-of-x.parquet"]:
-        (tmp_path / name).touch()
-    assert find_tables(tmp_path) == ([tmp_path / names[2]], int("9" * 30) - 1)
-    with pytest.raises(FerVitError, match=r"lacks 9{3}(,9{3}){8},998 of its"):
-        read_predictions(tmp_path)
 
 
 def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:

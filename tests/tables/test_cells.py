@@ -14,7 +14,6 @@ from fer_vit.tables.cells import (
     AmbiguousMarkError,
     BadCellError,
     check_whole_cells,
-    distinct_rows,
     find_mark,
     look_alikes,
     read_names,
@@ -193,16 +192,6 @@ def test_truth_in_any_language() -> None:
     with pytest.raises(BadCellError) as error:
         read_truth(column("TRUE", "2"))
     assert error.value.row == 1
-
-
-def test_rows_are_ordered_and_equal_ones_found() -> None:
-    place = np.array([1, 0, 1, 0.0])
-    time = np.array([math.nan, 2, 1, 1])
-    order, twice = distinct_rows([place, time])
-    assert order.tolist() == [3, 1, 0, 2]
-    assert twice is None
-    assert distinct_rows([place, np.full(4, math.nan)])[1] == (1, 3)
-    assert distinct_rows([np.empty(0)])[1] is None
 
 
 SIMILAR = [

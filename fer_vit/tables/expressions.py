@@ -1,40 +1,17 @@
-"""The columns that `predict` writes, in a table that was read: expressions, outputs, features."""
+"""Which columns of a table of `predict` are probabilities of expressions."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from fer_vit.errors import TableError, printable, short
-from fer_vit.fields import FEATURE, PROBABILITY, SMOOTHED, SMOOTHED_LABEL, table_columns
-from fer_vit.heads import outputs_of
+from fer_vit.fields import PROBABILITY, SMOOTHED, SMOOTHED_LABEL
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers
 from fer_vit.tables.read import Table
 
 SUM_TOLERANCE = 0.01  # probabilities that were rounded sum to 1 within this
 EXACT_SUM = 0.002  # probabilities as `predict` writes them sum to 1 within this
-
-
-def is_owned(name: str, labels: Sequence[str]) -> bool:
-    """Returns whether `predict` writes a column of this name for a model with these labels."""
-    plain = name.removeprefix(SMOOTHED)  # outputs of heads are smoothed, too
-    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(plain)
-
-
-def is_output(name: str) -> bool:
-    """Returns whether a column has an output of a further head."""
-    return bool(outputs_of([name]))
-
-
-def is_feature(name: str) -> bool:
-    """Returns whether a column has a feature of the network."""
-    return re.fullmatch(rf"{FEATURE}\d+", name) is not None
-
-
-def column_types(table: Table, labels: Sequence[str]) -> dict[str, type]:
-    """Returns the types of the columns that `predict` writes into a table like this."""
-    return table_columns(labels, videos=True, outputs=list(filter(is_output, table.names)))
 
 
 def find_labels(table: Table) -> list[str]:

@@ -1,0 +1,165 @@
+"""Tables of users with one row for each image: labels, targets of heads, and further columns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.errors import FerVitError, TableError, printable, short
+from fer_vit.faces import Objects
+from fer_vit.fields import is_output, is_owned
+from fer_vit.geometry import Array
+from fer_vit.heads import HEADS, outputs_of
+from fer_vit.labels import canonical, find_label
+from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.paths import normal_path
+from fer_vit.tables.read import Table, read_table
+from fer_vit.tables.source import Source
+
+
+class ImageTable(NamedTuple):
+    """The columns of M images."""
+
+    paths: Objects  # (M,)
+    columns: dict[str, Objects]  # the others as names (M,), None where missing
+    notes: list[str]  # what was assumed in reading
+
+
+class Truth(NamedTuple):
+    """What is true of M images."""
+
+    paths: Objects  # (M,)
+    labels: Array | None  # the fraction of the votes (M, C)
+    outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN: unknown
+    columns: dict[str, Objects]  # everything else
+    notes: Sequence[str] = ()
+
+
+def read_images(path: Path) -> ImageTable:
+    """Reads a table with one row for each image, its columns as names."""
+    return _read_names(read_table(path))
+
+
+def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
+    """Reads the truth of images: their label, one of C `labels`, targets of heads, or both.
+
+    Raises FerVitError for an unknown label, and for a target that is out of range.
+    """
+    table = read_table(path)
+    output_names = [name for name in table.names if is_output(name)]
+    has_labels = "label" in table.names or not output_names
+    needed = ["label"] if has_labels else []
+    images = _read_names(table, needed, labels)
+
+    votes = None
+    if has_labels:
+        indices = []
+        for name in images.columns["label"]:
+            label = name if name in labels else canonical(name)
+            indices.append(find_label(label, labels, path))
+        votes = np.eye(len(labels))[indices]  # (M, C)
+
+    columns = {}
+    ignored = []
+    for name, cells in images.columns.items():
+        if name in output_names:
+            continue
+        columns[name] = cells
+        if name != "label" and is_owned(name, labels):
+            ignored.append(printable(name))
+    notes = images.notes
+    if ignored:
+        notes.append(
+            f"{path.name}: `predict` has columns of the same name, so that "
+            f"{short(', '.join(ignored))} are not used. Rename them to use them."
+        )
+    return Truth(
+        paths=images.paths,
+        labels=votes,
+        outputs=_read_targets(table, output_names),
+        columns=columns,
+        notes=notes,
+    )
+
+
+def _read_names(table: Table, needed: Sequence[str] = (), labels: Sequence[str] = ()) -> ImageTable:
+    """Returns all columns as names, and notes about them.
+
+    `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
+    needed column is missing or has an empty cell, and when an image has several rows.
+    """
+    table.require(PATH, *needed)
+    if not len(table):
+        raise FerVitError(f"Expected rows in {table.path}, but it has only the names of columns.")
+    paths = read_paths(table[PATH])
+    columns = {}
+    notes = table.assumption()
+    for name in table.names:
+        if name == PATH:
+            continue
+        known = labels if name == "label" else ()
+        columns[name], words = read_names(table[name], known)
+        notes += table.missing(name, words)
+
+    refuse_empty(table.source, PATH, paths)
+    for name in needed:
+        refuse_empty(table.source, name, columns[name])
+    refuse_twice(table.source, paths)
+    return ImageTable(paths, columns, notes)
+
+
+def refuse_empty(source: Source, name: str, cells: Objects) -> None:
+    """Raises TableError for an empty cell of a column (M,)."""
+    empty = is_missing(cells)
+    if empty.any():
+        raise TableError(
+            f"{source.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
+            "Fill it in, or leave the row out."
+        )
+
+
+def refuse_twice(source: Source, paths: Objects) -> None:
+    """Raises FerVitError for an image that several of the paths (M,) name."""
+    first: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        name = normal_path(path)
+        if name in first:
+            raise FerVitError(
+                f"{source.row_name(row)}: expected one row for each image, but {short(path)} has "
+                f"several, the first is {source.earlier_row_name(first[name])}. Leave one."
+            )
+        first[name] = row
+
+
+def _read_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
+    """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
+    mark = table.decimal_mark(names)
+    targets = {}
+    for name in names:
+        (head,) = outputs_of([name])
+        low = HEADS[head].low
+        high = HEADS[head].high
+        try:
+            values = read_numbers(table[name], mark)
+        except BadCellError as error:
+            expected = f"a number from {low:g} to {high:g}"
+            raise bad_target(table.source, name, error.row, expected, error.cell) from error
+        check_targets(table.source, name, values, low, high)
+        targets[name] = values
+    return targets
+
+
+def check_targets(source: Source, name: str, values: Array, low: float, high: float) -> None:
+    """Raises TableError when a target (M,) of the column `name` is below `low` or above `high`."""
+    wrong = (values < low) | (values > high)
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = f"a number from {low:g} to {high:g}"
+        raise bad_target(source, name, row, expected, values[row])
+
+
+def bad_target(source: Source, name: str, row: int, expected: str, cell: object) -> TableError:
+    """Returns the error of a cell that is not the expected target."""
+    return source.bad_cell(name, row, expected, cell, "empty it if it is unknown")

@@ -1,0 +1,133 @@
+"""A table of `predict`, which people may have edited, as typed columns."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.errors import TableError
+from fer_vit.faces import Objects, as_objects
+from fer_vit.fields import PROBABILITY, SMOOTHED_LABEL, is_feature, is_output, table_columns
+from fer_vit.geometry import Array, Mask
+from fer_vit.tables.cells import (
+    BadCellError,
+    check_magnitude,
+    check_whole_cells,
+    read_names,
+    read_numbers,
+    read_paths,
+    read_truth,
+)
+from fer_vit.tables.expressions import find_labels
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.parts import read_parts
+from fer_vit.tables.paths import one_spelling
+from fer_vit.tables.read import Table
+from fer_vit.tables.source import Source
+
+MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
+
+
+class PredictedTable(NamedTuple):
+    """A table of `predict` with N rows and C expressions, its columns as types."""
+
+    source: Source
+    labels: list[str]  # the expressions (C,)
+    paths: Objects  # (N,), in one spelling for each file, None where empty
+    shares: Array  # (N, C), the columns of probabilities
+    numbers: dict[str, Array]  # all columns of numbers by name (N,), NaN where missing
+    # all columns but the path, probabilities and features (N,), None where missing
+    columns: dict[str, Objects]
+    facts: dict[str, str]  # how `predict` made the table; {} without a record
+    notes: list[str]  # what was assumed in reading
+
+    @property
+    def predicted(self) -> Mask:
+        """Which rows (N,) have a face."""
+        return ~np.isnan(self.numbers["confidence"])
+
+    def name_first(self, wrong: Mask) -> str:
+        """Returns the name of the first row in which a cell is wrong (N,)."""
+        return self.source.row_name(int(wrong.argmax()))
+
+
+def read_predicted(path: Path) -> PredictedTable:
+    """Reads a table, or a folder of tables, of `predict`.
+
+    `fields.py` has the types of its columns; columns of a user are text. Raises
+    FerVitError when the table is incomplete, lacks a column, or has a cell that does not fit.
+    """
+    table = read_parts(path)
+    table.require(PATH, "confidence")
+    labels = find_labels(table)
+    outputs = [name for name in table.names if is_output(name)]
+    types = table_columns(labels, videos=True, outputs=outputs)
+
+    number_names = [name for name in table.names if types.get(name) in (int, float)]
+    mark = table.decimal_mark(number_names)
+    numbers = {}
+    for name in number_names:
+        numbers[name] = _read_numbers(table, name, types[name], mark)
+    columns, word_notes = _read_columns(table, types, numbers, labels)
+
+    decimal = ["decimal commas"] if mark == "," else []
+    return PredictedTable(
+        source=table.source,
+        labels=labels,
+        paths=one_spelling(read_paths(table[PATH])),
+        shares=np.column_stack([numbers[PROBABILITY + label] for label in labels]),
+        numbers=numbers,
+        columns=columns,
+        facts=table.facts(),
+        notes=[*table.assumption(*decimal), *word_notes],
+    )
+
+
+def _read_numbers(table: Table, name: str, kind: type, mark: str) -> Array:
+    """Returns the numbers of a column (N,), NaN where missing."""
+    try:
+        values = read_numbers(table[name], mark)
+        check_magnitude(values, MAX_NUMBER)
+        if kind is int:
+            check_whole_cells(values)
+    except BadCellError as error:
+        raise _bad_cell(table, name, error) from error
+    return values
+
+
+def _bad_cell(table: Table, name: str, error: BadCellError) -> TableError:
+    remedy = "restore the column as `predict` wrote it"
+    return table.source.bad_cell(name, error.row, error.expected, error.cell, remedy)
+
+
+def _read_columns(
+    table: Table, types: Mapping[str, type], numbers: Mapping[str, Array], labels: Sequence[str]
+) -> tuple[dict[str, Objects], list[str]]:
+    """Returns columns but probabilities and features, and notes about words for missing values."""
+    columns: dict[str, Objects] = {}
+    notes = []
+    for name in table.names:
+        probability = name.startswith(PROBABILITY) and name in types
+        if name == PATH or probability or is_feature(name):
+            continue
+        if name in numbers:
+            columns[name] = _number_cells(numbers[name], types[name])
+        elif types.get(name) is bool:
+            try:
+                columns[name] = read_truth(table[name])
+            except BadCellError as error:
+                raise _bad_cell(table, name, error) from error
+        elif name in ("label", SMOOTHED_LABEL):
+            columns[name], _ = read_names(table[name], labels)
+        else:
+            columns[name], words = read_names(table[name])
+            if name not in types:
+                notes += table.missing(name, words)
+    return columns, notes
+
+
+def _number_cells(values: Array, kind: type) -> Objects:
+    """Returns numbers (N,) as cells of a type, None where missing."""
+    return as_objects([None if math.isnan(value) else kind(value) for value in values.tolist()])

@@ -1,0 +1,45 @@
+"""Where a table comes from, for messages: which row of which file has a cell."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fer_vit.errors import TableError, short
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file of a table, or the files of several that were read as one."""
+
+    path: Path  # the file, or the folder of several
+    parts: dict[Path, int] = field(default_factory=dict)  # the number of rows of each file in order
+
+    def row_name(self, row: int | np.integer[Any]) -> str:
+        """Returns the file and number of a row for messages."""
+        path, number = self._find_row(int(row))
+        return f"{path}, row {number} (counted after the head, without blank rows)"
+
+    def earlier_row_name(self, row: int) -> str:
+        """Returns the number and file of a row, for messages that begin with `row_name`."""
+        path, number = self._find_row(row)
+        return f"row {number} of {path.name}"
+
+    def _find_row(self, row: int) -> tuple[Path, int]:
+        """Returns the file of a row, and its number in the file from 1."""
+        number = row
+        for path, rows in self.parts.items():
+            if number < rows:
+                return path, number + 1
+            number -= rows
+        return self.path, number + 1
+
+    def bad_cell(
+        self, column: str, row: int, expected: str, cell: object, remedy: str
+    ) -> TableError:
+        """Returns the error of a cell that is not what its column needs."""
+        return TableError(
+            f"{self.row_name(row)}: expected {expected} in `{column}`, but got `{short(cell)}`. "
+            f"Correct the cell, or {remedy}."
+        )

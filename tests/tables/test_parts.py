@@ -1,0 +1,23 @@
+"""A folder of the tables that several processes of `predict` write."""
+
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.tables.parts import find_tables
+
+
+def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
+    """The number in a name is input: a huge one must cost neither memory nor time."""
+    names = [
+        "part-00003-of-00009.parquet",
+        "part-00001-of-99999999999999.parquet",
+        f"part-00000-of-{'9' * 30}.parquet",
+    ]
+    for name in [*names, f"part-{'9' * 30}-of-{'9' * 30}.parquet", "part-00000-of-x.parquet"]:
+        (tmp_path / name).touch()
+    assert find_tables(tmp_path) == ([tmp_path / names[2]], int("9" * 30) - 1)
+    with pytest.raises(FerVitError, match=r"lacks 9{3}(,9{3}){8},998 of its"):
+        read_predictions(tmp_path)
