@@ -32,7 +32,7 @@ from fer_vit.predict.recognizer import Recognizer, load
 
 SIZES = {(640, 480): 4, (1024, 768): 3, (1920, 1080): 2, (4032, 3024): 1}
 """Width and height of photos, and how many of ten photos have them."""
-MOST_FACES = 5
+MAX_FACES = 5
 
 
 def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
@@ -52,7 +52,7 @@ def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
         )
         grain = rng.integers(-8, 8, photo.shape, dtype=np.int16)
         photo = np.clip(photo + grain, 0, 255).astype(np.uint8)
-        for _ in range(rng.integers(MOST_FACES + 1)):
+        for _ in range(rng.integers(MAX_FACES + 1)):
             paste(photo, decode_image(faces.image_bytes(int(rng.integers(len(faces))))), rng)
         cv2.imwrite(str(path), photo[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 90))
 
@@ -86,7 +86,7 @@ def loop(model: Recognizer, find: Callable[[Image], list[Array]], photos: list[P
     for path in tqdm(photos, desc="loop", disable=None):
         image = cv2.imread(str(path))[..., ::-1]
         for landmarks in find(np.ascontiguousarray(image)):
-            crop, points, _ = crop_face(image, landmarks, model.crop_spec, framed=False)
+            crop, points, *_ = crop_face(image, landmarks, model.crop_spec, framed=False)
             boxes, valid = place_regions(points, model.crop_spec)
             pixels = torch.from_numpy(crop).permute(2, 0, 1)[None].float() / 255
             model(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])

@@ -181,22 +181,22 @@ def short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Returns a question with the nearest known name; empty if none is near."""
-    close = get_close_matches(name, known, 1)
-    return f" Did you mean `{close[0]}`?" if close else ""
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """Returns a question with the nearest of the allowed names; empty if none is near."""
+    nearest = get_close_matches(name, choices, 1)
+    return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
 
 MAX_KNOWN_NAMES = 16  # more names are no help in a message
 NEAREST_NAMES = 5
 
 
-def known_names(name: str, known: Iterable[str]) -> str:
-    """Returns known names for a message about an unknown one.
+def known_names(name: str, choices: Iterable[str]) -> str:
+    """Returns the allowed names for a message about an unknown one.
 
     All are named if they are few; of many, the nearest ones and the number of all.
     """
-    names = list(known)
+    names = list(choices)
     if len(names) <= MAX_KNOWN_NAMES:
         return ", ".join(names)
     nearest = get_close_matches(name, names, NEAREST_NAMES, cutoff=0.3) or names[:NEAREST_NAMES]
@@ -232,24 +232,24 @@ def describe_option(error: str) -> str:
 def describe_types(types: str) -> str:
     """Returns types, as Python prints them, in plain words; empty if they contain none."""
     choices: list[str] = []
-    kinds: list[str] = []
-    named = r"typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<kind>[\w.]+)'>|\b(?P<group>\w+)\["
+    words: list[str] = []
+    named = r"typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<type>[\w.]+)'>|\b(?P<group>\w+)\["
     for match in re.finditer(named, types):
         if match["choices"]:
             choices += match["choices"].replace("'", "").split(", ")
             continue
-        name = match["kind"] or match["group"].lower()
-        kind = VALUE_KINDS.get(name, name.rpartition(".")[2])
-        if name not in ("NoneType", "optional", "union") and kind not in kinds:
-            kinds.append(kind)
-    if VALUE_KINDS["float"] in kinds and VALUE_KINDS["int"] in kinds:
-        kinds.remove(VALUE_KINDS["int"])  # also a number
+        name = match["type"] or match["group"].lower()
+        word = VALUE_TYPES.get(name, name.rpartition(".")[2])
+        if name not in ("NoneType", "optional", "union") and word not in words:
+            words.append(word)
+    if VALUE_TYPES["float"] in words and VALUE_TYPES["int"] in words:
+        words.remove(VALUE_TYPES["int"])  # also a number
     if choices:
-        kinds.insert(0, f"one of {', '.join(dict.fromkeys(choices))}")
-    return " or ".join(kinds)
+        words.insert(0, f"one of {', '.join(dict.fromkeys(choices))}")
+    return " or ".join(words)
 
 
-VALUE_KINDS = {
+VALUE_TYPES = {
     "float": "a number",
     "int": "a whole number",
     "bool": "true or false",
@@ -267,12 +267,12 @@ def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
 
     Empty if there is none.
     """
-    known = [option for action in parser._actions for option in action.option_strings]
+    options = [option for action in parser._actions for option in action.option_strings]
     for word in words:
         name = word.partition("=")[0]
-        if not name.startswith("--") or name in known:
+        if not name.startswith("--") or name in options:
             continue
-        hint = suggest(name, known)
+        hint = suggest(name, options)
         if hint:
             return hint
     return ""

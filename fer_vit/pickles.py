@@ -42,7 +42,7 @@ KEYS = ("str", "int")
 """Kinds of keys: the hashes of others can be chosen,
 so that a dictionary compares each with all before.
 """
-LARGEST_KEY = 2**60
+MAX_KEY = 2**60
 """Below it, numbers have different hashes."""
 CONSTANTS = {
     "BINUNICODE": "str",
@@ -129,7 +129,7 @@ class _Kinds:
 
     def integer(self, value: int) -> None:
         """Pushes a number."""
-        self.stack.append("int" if abs(value) < LARGEST_KEY else "large int")
+        self.stack.append("int" if abs(value) < MAX_KEY else "large int")
 
     def name(self, value: str) -> None:
         """Pushes a function or class."""

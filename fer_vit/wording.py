@@ -1,4 +1,4 @@
-"""Numbers and names in sentences."""
+"""Words of messages and reports: counts with their nouns, and lists of names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import TypeVar
 from fer_vit.errors import short
 
 Documented = TypeVar("Documented", bound=Callable[..., object])
-MOST_COUNTS = 6
+MAX_COUNTS = 6
 """Counts that `list_counts` names."""
 
 
@@ -25,20 +25,20 @@ def format_counts(counts: Counter[str], limit: int | None = None) -> str:
 
 def list_counts(counts: Counter[str]) -> str:
     """Returns the largest counts with their names, and how many there are of others."""
-    named = counts.most_common(MOST_COUNTS)
-    parts = [f"{number:,} {short(escaped(name))}" for name, number in named]
-    rest = counts.total() - sum(number for _, number in named)
-    if rest:
-        parts.append(f"{rest:,} others")
-    return ", ".join(parts)
+    named = counts.most_common(MAX_COUNTS)
+    texts = [f"{number:,} {short(escaped(name))}" for name, number in named]
+    remainder = counts.total() - sum(number for _, number in named)
+    if remainder:
+        texts.append(f"{remainder:,} others")
+    return ", ".join(texts)
 
 
-def list_names(names: Iterable[object], most: int = 3) -> str:
+def list_names(names: Iterable[object], limit: int = 3) -> str:
     """Returns the first names, and how many there are of others."""
     texts = [escaped(str(name)) for name in names]
-    text = ", ".join(texts[:most])
-    if len(texts) > most:
-        text += f" and {len(texts) - most:,} more"
+    text = ", ".join(texts[:limit])
+    if len(texts) > limit:
+        text += f" and {len(texts) - limit:,} more"
     return text
 
 

@@ -25,7 +25,8 @@ MEGA = 1_000_000
 
 def megapixels(suffix: str) -> int:
     """Returns the most pixels of a format of images, in millions."""
-    return next(known.most for known in headers.IMAGE_FORMATS if known.suffix == suffix) // MEGA
+    (image_format,) = [entry for entry in headers.IMAGE_FORMATS if entry.suffix == suffix]
+    return image_format.max_pixels // MEGA
 
 
 QUOTES = {
@@ -53,7 +54,7 @@ QUOTES = {
         f"client_max_body_size {guard.MAX_REQUEST_BYTES // MEGA}m;",
     ],
     "docs/explanation/reliability.md": [
-        f"A file of more than {image.MAX_FILE // MEGA} MB is not read",
+        f"A file of more than {image.MAX_FILE_BYTES // MEGA} MB is not read",
         f"{megapixels('.jpeg')} megapixels (16,384 x 12,288) for JPEG, PNG and BMP",
         f"{megapixels('.webp')} for WebP, {megapixels('.gif')} for GIF",
         f"{megapixels('.tiff')} for TIFF, {megapixels('.avif')} for AVIF",

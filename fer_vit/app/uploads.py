@@ -25,8 +25,8 @@ MAX_FILES = 20  # photos and clips in one request
 MAX_FIELDS = 12  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
 MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
-LONGEST_NAME = 50  # characters of the name of an upload, without its suffix
-NAME_PART = LONGEST_NAME // 2 - 1  # of a longer one, at its start and at its end
+MAX_STEM_LENGTH = 50  # characters of the name of an upload, without its suffix
+NAME_PART = MAX_STEM_LENGTH // 2 - 1  # of a longer one, at its start and at its end
 FORM = "multipart/form-data"
 JSON = "application/json"
 FILES_FIELD = "files"  # name of the field
@@ -301,7 +301,7 @@ def safe_name(name: str, taken: Collection[str]) -> str:
     """Returns an unused name for an upload, without folders or unusual characters."""
     base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
     stem = base.stem.lstrip(" .-") or "photo"
-    if len(stem) > LONGEST_NAME:  # files of a study differ at the end
+    if len(stem) > MAX_STEM_LENGTH:  # files of a study differ at the end
         stem = f"{stem[:NAME_PART]}..{stem[-NAME_PART:]}"
     suffix = base.suffix[:10]
     lower = {known.lower() for known in taken}

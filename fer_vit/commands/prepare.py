@@ -283,7 +283,7 @@ def target_lines(reading: Reading) -> list[str]:
     for head, names in reading.outputs.items():
         columns = {target_column(head, name) for name in names}
         known = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
-        lines.append(f"targets of {head}: {known:,} faces, {list_names(names, most=6)}")
+        lines.append(f"targets of {head}: {known:,} faces, {list_names(names, limit=6)}")
     return lines
 
 

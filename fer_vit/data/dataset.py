@@ -257,8 +257,7 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
 
     if augment is None:
-        crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
-        cropped = Cropped(crop, points, to_crop)
+        cropped = crop_face(image, landmarks, spec, framed=True)
     else:
         cropped = augment(image, landmarks, spec, draw.seed)
     boxes, valid = place_regions(cropped.landmarks, spec)  # (R, 4), (R,)
@@ -293,9 +292,9 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 
     The matrix maps to the crop before mirroring. The seed has no effect.
     """
-    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
-    crop, points = mirror(crop, points)
-    return Cropped(crop, points, to_crop, mirrored=True)
+    cropped = crop_face(image, landmarks, spec, framed=True)
+    crop, points = mirror(cropped.image, cropped.landmarks)
+    return Cropped(crop, points, cropped.to_crop, mirrored=True)
 
 
 def face_batches(

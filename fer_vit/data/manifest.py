@@ -86,7 +86,7 @@ class Manifest:
         unnamed = [name for name in columns if name not in targets]
         if unnamed:
             LOGGER.warning(
-                f"{self.path}: {list_names(unnamed, most=6)} are no targets, because the metadata "
+                f"{self.path}: {list_names(unnamed, limit=6)} are no targets, because the metadata "
                 "does not name them. Prepare the data set with `--targets`."
             )
 

@@ -115,7 +115,7 @@ class Augment:
             crop_per_image_pixel = np.linalg.norm(to_crop[0, :2])
             landmarks = landmarks + noise / crop_per_image_pixel
         change = move(spec.size, degrees, 1 + scale, right, down)
-        crop, points, to_crop = crop_face(image, landmarks, spec, True, change)
+        crop, points, to_crop, _ = crop_face(image, landmarks, spec, True, change)
         if mirrored:
             crop, points = mirror(crop, points)
 

@@ -217,7 +217,7 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
         if faceless:
             notes.append(
                 f"`{column}` has {counted(len(faceless), 'name')} without any face: "
-                f"{list_names(faceless, most=10)}."
+                f"{list_names(faceless, limit=10)}."
             )
     return notes
 

@@ -33,7 +33,7 @@ from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
 from fer_vit.wording import describe_entries, join_names
 
 LOGGER = logging.getLogger("fer_vit")
-NOTICE = landmarks.FILE.with_name("NOTICE")
+NOTICE = landmarks.LANDMARKS_FILE.with_name("NOTICE")
 CALIBRATION_FACES = 512  # faces that calibrate the 8-bit scales
 
 
@@ -127,7 +127,7 @@ def write_model(model: Recognizer, options: ExportOptions, overwrite: bool) -> N
 # A folder: weights, settings and model card, with the networks that find faces and landmarks
 
 
-FACE_FILES = (yunet.YUNET_NAME, landmarks.FILE.name, NOTICE.name)
+FACE_FILES = (yunet.YUNET_NAME, landmarks.LANDMARKS_FILE.name, NOTICE.name)
 
 
 def check_folder(options: ExportOptions) -> None:
@@ -146,7 +146,9 @@ def write_folder(model: Recognizer, folder: Path, options: ExportOptions) -> Non
         if card.is_file():
             shutil.copy(card, folder)
 
-    for name, file in zip(FACE_FILES, (yunet_path(), landmarks.FILE, NOTICE), strict=True):
+    for name, file in zip(
+        FACE_FILES, (yunet_path(), landmarks.LANDMARKS_FILE, NOTICE), strict=True
+    ):
         shutil.copyfile(file, folder / name)
 
 

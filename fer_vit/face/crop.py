@@ -43,12 +43,12 @@ REGIONS = {  # all regions by name
 DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
-def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
+def region_boxes(landmarks: ArrayLike, regions: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
     """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy, perhaps outside.
 
     Raises FerVitError for wrong names.
     """
-    weights, offsets, sides = _tables(tuple(names))
+    weights, offsets, sides = _region_geometry(tuple(regions))
     points = np.asarray(landmarks, float)
     across = points[1] - points[0]  # from eye to eye
     down = (points[3] + points[4] - points[0] - points[1]) / 2  # from the eyes to the mouth
@@ -60,19 +60,24 @@ def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -
     return np.hstack([centres - half, centres + half]).astype(np.float32)
 
 
+class RegionGeometry(NamedTuple):
+    """Where R regions lie relative to the landmarks, as arrays of the fields of `Region`."""
+
+    weights: Array  # (R, 5) of the landmarks in each centre
+    offsets: Array  # (R, 2)
+    sides: Array  # (R,)
+
+
 @lru_cache
-def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
-    """Landmark weights (R, 5), offsets (R, 2) and sides (R,) of regions."""
+def _region_geometry(names: tuple[str, ...]) -> RegionGeometry:
     check_regions(names)
     regions = [REGIONS[name] for name in names]
     weights = np.zeros((len(regions), len(geometry.LANDMARKS)))
     for row, region in zip(weights, regions, strict=True):
         row[list(region.anchors)] = 1 / len(region.anchors)
-    return (
-        weights,
-        np.array([r.offset for r in regions]).reshape(-1, 2),
-        np.array([r.side for r in regions]),
-    )
+    offsets = np.array([region.offset for region in regions]).reshape(-1, 2)
+    sides = np.array([region.side for region in regions])
+    return RegionGeometry(weights, offsets, sides)
 
 
 def cover_regions(
@@ -97,12 +102,13 @@ def visible(boxes: Float32Array, size: int) -> Mask:
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
 
-def check_regions(names: Sequence[str]) -> None:
+def check_regions(regions: Sequence[str]) -> None:
     """Raises FerVitError for unknown and repeated names."""
-    if unknown := [name for name in names if name not in REGIONS]:
+    unknown = [name for name in regions if name not in REGIONS]
+    if unknown:
         raise FerVitError(f"Expected regions from {', '.join(REGIONS)}, but got `{unknown[0]}`.")
-    if len(set(names)) < len(names):
-        raise FerVitError(f"Expected every region once, but got {', '.join(names)}.")
+    if len(set(regions)) < len(regions):
+        raise FerVitError(f"Expected every region once, but got {', '.join(regions)}.")
 
 
 @dataclass(frozen=True)
@@ -154,8 +160,8 @@ class Cropped(NamedTuple):
 
 def crop_face(
     image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
-) -> tuple[Image, Array, Array]:
-    """Returns a crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to crop.
+) -> Cropped:
+    """Returns the crop of a face.
 
     Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A
     `framed` image is a face crop already: models with `align` "crop" use all of it. `change` is a
@@ -168,7 +174,7 @@ def crop_face(
         points = geometry.apply(to_crop, landmarks)
     to_crop = geometry.compose(change, to_crop)
     points = geometry.apply(change, points)
-    return warp(image, to_crop, spec.size), points, to_crop
+    return Cropped(warp(image, to_crop, spec.size), points, to_crop)
 
 
 def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> Array:
@@ -201,14 +207,12 @@ def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
     return warp(image, matrix, size), matrix
 
 
-# an artificial edge would look like a contour of the face
-BORDER = cv2.BORDER_REPLICATE
-# linear interpolation blurs small faces
-INTERPOLATION = cv2.INTER_CUBIC
-REDUCTION = cv2.INTER_AREA
-# smaller scales are reductions; averaging would blur faces of about equal size
+BORDER = cv2.BORDER_REPLICATE  # an artificial edge would look like a contour of the face
+INTERPOLATION = cv2.INTER_CUBIC  # linear interpolation blurs small faces
+REDUCTION = cv2.INTER_AREA  # averages
+# below this scale, a crop is drawn at twice its size and averaged; above, that would only blur it
 REDUCED_SCALE = 0.75
-# at smaller scales even a crop at twice its size is a reduction of the image
+# below this scale, a crop at twice its size would alias, too, so the image is averaged first
 STRONGLY_REDUCED_SCALE = 0.5
 
 

@@ -40,7 +40,10 @@ class Detection(NamedTuple):
         return (self.box[:2] + self.box[2:]) / 2
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Detection":
-        """Returns the face in another image: x and y are multiplied by `scale`, then shifted."""
+        """Returns the face in another image: x and y are multiplied by `scale`, then shifted.
+
+        Scale and shift are of both axes, or (2,): of x and of y.
+        """
         corners = self.box.reshape(2, 2) * scale + shift
         return Detection(corners.ravel(), self.landmarks * scale + shift, self.score)
 

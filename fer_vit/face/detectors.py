@@ -220,15 +220,15 @@ def find_detector(detector: ChosenDetector) -> Detector:
         return detector
     if isinstance(detector, str):
         if detector not in DETECTORS:
-            known = ", ".join(DETECTORS)
             raise FerVitError(
-                f"Expected detector {known}, but got {detector}. The default is {DEFAULT_DETECTOR}."
+                f"Expected detector {', '.join(DETECTORS)}, but got {detector}. The default is "
+                f"{DEFAULT_DETECTOR}."
             )
         return DETECTORS[detector]
     if not callable(getattr(detector, "find", None)):
-        kind = type(detector).__name__
+        actual = type(detector).__name__
         raise FerVitError(
-            f"Expected a detector's name, or an object with the method `find`, but got a {kind}."
+            f"Expected a detector's name, or an object with the method `find`, but got a {actual}."
         )
     return CustomDetector(detector)
 
@@ -301,16 +301,16 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
-        nearest = max(detector.find(cut), key=lambda kept: box_iou(kept, expected), default=None)
+        candidates = detector.find(cut)
+        nearest = max(candidates, key=lambda candidate: box_iou(candidate, expected), default=None)
         if nearest is None or box_iou(nearest, expected) <= SAME_FACE_IOU:
             continue
-        near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
-        landmarks = (refine_points(cut, near[None])[0] - shift) / scale
-        again = Detection(
-            face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score
-        )
-        if all(box_iou(again, kept) <= SAME_FACE_IOU for kept in followed):
-            followed.append(again)
+        initial = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)  # (5, 2)
+        landmarks = (refine_points(cut, initial[None])[0] - shift) / scale
+        moved = face.moved(1.0, (landmarks - face.landmarks).mean(0))
+        redetected = Detection(moved.box, landmarks, nearest.score)
+        if all(box_iou(redetected, earlier) <= SAME_FACE_IOU for earlier in followed):
+            followed.append(redetected)
     return followed
 
 

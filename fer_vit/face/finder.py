@@ -83,7 +83,8 @@ class FaceFinder:
         # A crop that has more pixels than the face in the reduced photo is cut from the full one.
         # Only such photos are decoded twice; for all others, a third of the time is enough.
         crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
-        if reduction > 1 and any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops):
+        enlarges = any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops)
+        if reduction > 1 and enlarges:
             faces = [face.moved(reduction) for face in faces]
             image = image_file.decode_image(content)
             reduction = 1
@@ -106,10 +107,9 @@ class FaceFinder:
         crops = []
         for points in faces.landmarks:
             landmarks = points / reduction if np.isfinite(points).all() else None
-            picture, placed, to_crop = crop_face(
-                image, landmarks, self.spec, framed=self.mode == "crop"
-            )
-            to_crop[:, :2] /= reduction
-            boxes, valid = place_regions(placed, self.spec)
-            crops.append(Crop(picture, boxes, valid, to_crop))
+            cropped = crop_face(image, landmarks, self.spec, framed=self.mode == "crop")
+            boxes, valid = place_regions(cropped.landmarks, self.spec)
+            from_photo = cropped.to_crop.copy()
+            from_photo[:, :2] /= reduction
+            crops.append(Crop(cropped.image, boxes, valid, from_photo))
         return crops

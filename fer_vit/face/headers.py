@@ -25,7 +25,7 @@ JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
 """A marker with a payload; in compressed pixels, 0x00 or a restart (0xd0 to 0xd7) follows 0xff."""
 START_OF_SCAN = 0xDA
-END = 0xD9
+END_OF_IMAGE = 0xD9
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the segment with the size, one for each kind of compression."""
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # of which a scan can have all of the pixels
@@ -38,7 +38,7 @@ INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may gi
 MAX_ENTRIES = 4096  # libtiff rejects directories with more
 
 AVIF = frozenset((b"avif", b"avis"))  # the brands of an AVIF
-MAX_BRANDS = 1024  # most bytes of a file's list of formats; twenty to forty are usual
+MAX_BRAND_BYTES = 1024  # of a file's list of formats; twenty to forty are usual
 SIZE_BOX = re.compile(b"ispe|tkhd")  # the boxes with the size of a picture and of a track
 MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten are usual
 
@@ -49,21 +49,21 @@ def image_size(data: bytes) -> Size | None:
     None for an unknown format or a truncated header. Raises ImageError for a JPEG with too many
     segments.
     """
-    known = find_image_format(data)
-    if known is None:
+    image_format = find_image_format(data)
+    if image_format is None:
         return None
     try:
-        return known.size(data)
+        return image_format.size(data)
     except (struct.error, KeyError):
         return None
 
 
 def image_suffix(data: bytes) -> str | None:
     """Returns a suffix for an encoded image by its content; None for other content."""
-    known = find_image_format(data)
-    if known is None or is_clip(data):
+    image_format = find_image_format(data)
+    if image_format is None or is_clip(data):
         return None
-    return known.suffix
+    return image_format.suffix
 
 
 def brands(data: bytes) -> set[bytes]:
@@ -74,7 +74,7 @@ def brands(data: bytes) -> set[bytes]:
     if data[4:8] != b"ftyp":
         return set()
     end = int.from_bytes(data[:4], "big")
-    return {data[at : at + 4] for at in range(8, min(end, len(data), MAX_BRANDS), 4)}
+    return {data[at : at + 4] for at in range(8, min(end, len(data), MAX_BRAND_BYTES), 4)}
 
 
 def is_clip(data: bytes) -> bool:
@@ -142,7 +142,7 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
     segments = 0
     while match := MARKER.search(data, at):
         marker = match[1][0]
-        if marker == END:
+        if marker == END_OF_IMAGE:
             return
         segments += 1
         if segments > MAX_SEGMENTS:
@@ -159,14 +159,14 @@ def _bmp(data: bytes) -> Size:
 
 
 def _webp(data: bytes) -> Size | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
+    chunk_id = data[12:16]
+    if chunk_id == b"VP8X":
         width, wider, height, higher = unpack_from("<HBHB", data, 24)
         return width + (wider << 16) + 1, height + (higher << 16) + 1
-    if kind == b"VP8L":
+    if chunk_id == b"VP8L":
         (bits,) = unpack_from("<I", data, 21)  # 14 for each side
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":
+    if chunk_id == b"VP8 ":
         width, height = unpack_from("<HH", data, 26)
         return width & 0x3FFF, height & 0x3FFF
     return None
@@ -179,12 +179,12 @@ def _avif(data: bytes) -> Size | None:
     """
     sizes: list[Size] = []
     for start, end in _boxes(data, (b"meta", b"moov")):
-        names = [*islice(SIZE_BOX.finditer(data, start, end), MAX_BOXES + 1)]
-        if len(names) > MAX_BOXES:
+        matches = [*islice(SIZE_BOX.finditer(data, start, end), MAX_BOXES + 1)]
+        if len(matches) > MAX_BOXES:
             return None
-        for name in names:
-            at = name.start()
-            if name[0] == b"ispe":
+        for match in matches:
+            at = match.start()
+            if match[0] == b"ispe":
                 sizes.append(unpack_from(">II", data, at + 8))
                 continue
             # Sides of a track are in 65,536ths; version 1 has longer times before them.
@@ -194,17 +194,17 @@ def _avif(data: bytes) -> Size | None:
     return max(sizes, key=math.prod, default=None)
 
 
-def _boxes(data: bytes, names: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """Yields start and end of the boxes with these names at the top of a file (ISO 14496-12)."""
+def _boxes(data: bytes, types: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
+    """Yields start and end of the boxes of these types at the top of a file (ISO 14496-12)."""
     start = 0
     for _ in range(MAX_BOXES):
         if start + 8 > len(data):
             return
-        size, name = unpack_from(">I4s", data, start)
+        size, box_type = unpack_from(">I4s", data, start)
         if size == 1:
             (size,) = unpack_from(">Q", data, start + 8)
         end = start + size if size else len(data)
-        if name in names:
+        if box_type in types:
             yield start, min(end, len(data))
         start = max(end, start + 8)
 
@@ -236,9 +236,9 @@ def _tiff(data: bytes) -> Size:
     sides = {WIDTH: 0, HEIGHT: 0}
     for number in range(min(entries, MAX_ENTRIES)):
         at = first + number * entry_size
-        tag, kind = unpack_from(f"{order}HH", data, at)
+        tag, field_type = unpack_from(f"{order}HH", data, at)
         if tag in sides:  # the largest of several: decoders differ in which one they take
-            (side,) = unpack_from(order + INTEGERS[kind], data, at + value_offset)
+            (side,) = unpack_from(order + INTEGERS[field_type], data, at + value_offset)
             sides[tag] = max(sides[tag], side)
     return sides[WIDTH], sides[HEIGHT]
 
@@ -249,9 +249,9 @@ class ImageFormat(NamedTuple):
     signature: re.Pattern[bytes]
     suffix: str
     size: Callable[[bytes], Size | None]
-    most: int  # pixels; times the bytes for each (measured at the peak) at most 1.2 GB
+    max_pixels: int  # times the bytes for each (measured at the peak) at most 1.2 GB
     is_heavy: Callable[[bytes], bool]  # whether it takes more bytes for each pixel
-    most_heavy: int  # pixels then
+    max_heavy_pixels: int  # in place of `max_pixels` then
 
 
 def _never(_: bytes) -> bool:
@@ -262,11 +262,12 @@ def _format_of(
     signature: bytes,
     suffix: str,
     size: Callable[[bytes], Size | None],
-    most: int,
+    max_pixels: int,
     is_heavy: Callable[[bytes], bool] = _never,
-    most_heavy: int = 0,
+    max_heavy_pixels: int = 0,
 ) -> ImageFormat:
-    return ImageFormat(re.compile(signature, re.DOTALL), suffix, size, most, is_heavy, most_heavy)
+    pattern = re.compile(signature, re.DOTALL)
+    return ImageFormat(pattern, suffix, size, max_pixels, is_heavy, max_heavy_pixels)
 
 
 IMAGE_FORMATS = (
@@ -296,7 +297,7 @@ IMAGE_FORMATS = (
 
 def find_image_format(data: bytes) -> ImageFormat | None:
     """Returns the format of an encoded image by how it begins; None for others."""
-    for known in IMAGE_FORMATS:
-        if known.signature.match(data):
-            return known
+    for image_format in IMAGE_FORMATS:
+        if image_format.signature.match(data):
+            return image_format
     return None

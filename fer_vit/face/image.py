@@ -45,19 +45,19 @@ REDUCED = {
 ORIENTATION = Base.Orientation
 # steps of rows and columns for the EXIF orientations 1 to 4; -1: reversed
 FLIPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
-MAX_FILE = 256 * MEGA  # bytes of an encoded image
+MAX_FILE_BYTES = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
 DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
 # pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
-MAX_DEEP = 80 * MEGA
+MAX_DEEP_PIXELS = 80 * MEGA
 DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
 # an AVIF may have these too
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
 UNREADABLE_VIDEO = "not a video that can be decoded"
 """Of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be installed."""
-UNREAD = {
+UNREAD_FORMATS = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
     "DIB without the header of a file": rb"\x28\0\0\0.{8}\x01\0",
@@ -121,7 +121,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         orientation = _avif_orientation(data)
     image = _decode(data, flags)
     pixels = image.shape[0] * image.shape[1]
-    if data.startswith(DEEP_SIGNATURES) and pixels <= MAX_DEEP and image.max() < DARK_LEVEL:
+    if data.startswith(DEEP_SIGNATURES) and pixels <= MAX_DEEP_PIXELS and image.max() < DARK_LEVEL:
         del image  # memory is for one of both
         image = _decode(data, flags | cv2.IMREAD_ANYDEPTH)
         if image.dtype == np.uint16:
@@ -185,8 +185,8 @@ def check_cost(data: bytes) -> None:
     """
     if not data:
         raise ImageError("the file is empty")
-    names = brands(data)
-    if names & HEIC and not names & AVIF:
+    file_brands = brands(data)
+    if file_brands & HEIC and not file_brands & AVIF:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
@@ -196,8 +196,10 @@ def check_cost(data: bytes) -> None:
     size = image_size(data)
     if size is None:
         raise ImageError(UNREADABLE)
-    most_pixels = image_format.most_heavy if image_format.is_heavy(data) else image_format.most
-    check_size(size, most_pixels)
+    max_pixels = image_format.max_pixels
+    if image_format.is_heavy(data):
+        max_pixels = image_format.max_heavy_pixels
+    check_size(size, max_pixels)
     scans = count_scans(data)
     if scans > MAX_SCANS:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
@@ -209,17 +211,18 @@ def check_cost(data: bytes) -> None:
 
 def _reason_unread(data: bytes) -> str:
     """Returns why an image of no known format is not read, with a remedy for other formats."""
-    for name, signature in UNREAD.items():
+    for name, signature in UNREAD_FORMATS.items():
         if re.match(signature, data, re.DOTALL):
             return f"{name}, which is not read: save it as JPEG"
     return UNREADABLE
 
 
-def check_size(size: Size, most: int) -> None:
-    """Raises ImageError for a width and height of more than `most` pixels."""
-    if math.prod(size) > most:
+def check_size(size: Size, max_pixels: int) -> None:
+    """Raises ImageError for a width and height of more than `max_pixels` pixels."""
+    if math.prod(size) > max_pixels:
         raise ImageError(
-            f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // MEGA} megapixels"
+            f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {max_pixels // MEGA} "
+            "megapixels"
         )
 
 
@@ -228,9 +231,10 @@ def check_file_size(size: int) -> None:
 
     Call it before the file is read or unpacked.
     """
-    if size > MAX_FILE:
+    if size > MAX_FILE_BYTES:
         raise ImageError(
-            f"too large: {size / MEGA:,.0f} MB, the limit of an image is {MAX_FILE // MEGA} MB"
+            f"too large: {size / MEGA:,.0f} MB, the limit of an image is "
+            f"{MAX_FILE_BYTES // MEGA} MB"
         )
 
 
@@ -288,7 +292,9 @@ def read_bytes(path: Path) -> bytes:
             raise ImageError("not a regular file")  # reading a pipe could block forever
         with path.open("rb") as file:
             check_file_size(os.fstat(file.fileno()).st_size)
-            data = file.read(MAX_FILE + 1)  # the file may grow, or have no size, as those in /proc
+            data = file.read(
+                MAX_FILE_BYTES + 1
+            )  # the file may grow, or have no size, as those in /proc
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
     except ValueError as error:  # a NUL byte in the path

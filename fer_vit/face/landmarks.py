@@ -30,13 +30,13 @@ from fer_vit.geometry import (
     invert,
 )
 
-FILE = Path(__file__).with_name("landmarks.onnx")
+LANDMARKS_FILE = Path(__file__).with_name("landmarks.onnx")
 INPUT_SIDE = 64  # of the network's input in pixels
 FACE_SHARE = 0.98
 """Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500;
 half have 0.92 to 1.01.
 """
-MOST_FACES = 64
+MAX_FACES_AT_ONCE = 64
 """Faces that the network gets at once, so that a crowd needs no more memory than they do."""
 
 
@@ -93,8 +93,8 @@ def confirm_faces(
     seen = _look_at(image, faces)
     is_face = (seen.logits >= MIN_FACE_LOGIT) | ~uncertain
     confirmed = []
-    for face, landmarks, kept in zip(faces, seen.landmarks, is_face.tolist(), strict=True):
-        if kept:
+    for face, landmarks, keep in zip(faces, seen.landmarks, is_face.tolist(), strict=True):
+        if keep:
             confirmed.append(face._replace(landmarks=landmarks))
     return confirmed
 
@@ -132,13 +132,13 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
     """
     landmarks = np.empty((len(to_cuts), 5, 2))
     logits = np.empty(len(to_cuts))
-    for first in range(0, len(to_cuts), MOST_FACES):
-        matrices = to_cuts[first : first + MOST_FACES]
+    for first in range(0, len(to_cuts), MAX_FACES_AT_ONCE):
+        matrices = to_cuts[first : first + MAX_FACES_AT_ONCE]
         cuts = np.stack([network_input(warp(image, matrix, INPUT_SIDE)) for matrix in matrices])
         points, faces = _run(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
         plain, mirrored = np.split(points, 2)
         averaged = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
-        logits[first : first + MOST_FACES] = faces.reshape(2, -1).mean(0)
+        logits[first : first + MAX_FACES_AT_ONCE] = faces.reshape(2, -1).mean(0)
         for row, matrix in enumerate(matrices):
             landmarks[first + row] = apply(invert(matrix), averaged[row])
     return Look(landmarks, logits)
@@ -146,7 +146,7 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
 
 @cache
 def _network() -> Any:
-    return open_network(FILE.read_bytes())
+    return open_network(LANDMARKS_FILE.read_bytes())
 
 
 def _run(cuts: Float32Array) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ REMEDY = (
 STRIDES = (8, 16, 32)
 MULTIPLE = 32  # the network's input is padded with black to multiples of this many pixels
 SUPPRESSED_IOU = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
-MOST_CANDIDATES = 5000  # faces that are considered, best scores first
+MAX_CANDIDATES = 5000  # faces that are considered, best scores first
 
 FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
 FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
@@ -101,17 +101,17 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     padded = np.zeros((1, 3, height, width), np.float32)
     for channel, pixels in enumerate(reversed(cv2.split(image))):  # the network expects BGR
         padded[0, channel, : image.shape[0], : image.shape[1]] = pixels
-    results = open_yunet(path).run(None, {"input": padded})  # four kinds, each at three strides
+    results = open_yunet(path).run(None, {"input": padded})  # four outputs at each of three strides
     levels = []
     for index, stride in enumerate(STRIDES):
         cls, obj, bbox, kps = (result[0] for result in results[index :: len(STRIDES)])
         levels.append(_decode(cls, obj, bbox, kps, stride, width, min_score))
     faces = np.concatenate(levels)
     boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
-    kept = cv2.dnn.NMSBoxes(
-        boxes.tolist(), faces[:, 14].tolist(), 0.0, SUPPRESSED_IOU, top_k=MOST_CANDIDATES
+    indices = cv2.dnn.NMSBoxes(
+        boxes.tolist(), faces[:, 14].tolist(), 0.0, SUPPRESSED_IOU, top_k=MAX_CANDIDATES
     )
-    return np.asarray(faces[np.asarray(kept, int)], np.float32)
+    return np.asarray(faces[np.asarray(indices, int)], np.float32)
 
 
 def _decode(

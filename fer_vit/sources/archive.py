@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError, printable
-from fer_vit.face.image import MAX_FILE
+from fer_vit.face.image import MAX_FILE_BYTES
 from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.wording import escaped
@@ -46,7 +46,7 @@ BAD_NAMES = {
     EEXIST: SAME_NAME,
 }
 """Why the system makes no file of an entry, by the number of its error."""
-TOO_LARGE = f"larger than {MAX_FILE // 10**6:,} MB in the archive"
+TOO_LARGE = f"larger than {MAX_FILE_BYTES // 10**6:,} MB in the archive"
 
 
 class Unpacked(NamedTuple):
@@ -288,7 +288,7 @@ def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 
 def _is_large(name: str, size: int) -> bool:
     """Returns whether an entry is a photo too large to be read; labels and lists may be larger."""
-    return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE
+    return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE_BYTES
 
 
 def _check_room(size: int, archive: Path, folder: Path, out: Path) -> None:

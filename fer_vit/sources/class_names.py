@@ -23,9 +23,9 @@ def class_notes(reading: Reading) -> list[str]:
         missing = [name for name in reading.labels if counts[name] == 0]
         single = [name for name in reading.labels if counts[name] == 1]
         if missing:
-            notes.append(f"No training image of {list_names(missing, most=8)}.")
+            notes.append(f"No training image of {list_names(missing, limit=8)}.")
         if single:
-            notes.append(f"Only one training image of {list_names(single, most=8)}.")
+            notes.append(f"Only one training image of {list_names(single, limit=8)}.")
 
     for first, second in similar_names(reading.labels):
         if second in reading.labels:

@@ -51,7 +51,7 @@ def add_landmarks(
 
     notes = list(reading.notes)
     if crashed:
-        notes.append(f"The decoder crashed or ran out of memory: {list_names(crashed, most=8)}.")
+        notes.append(f"The decoder crashed or ran out of memory: {list_names(crashed, limit=8)}.")
     return replace(reading, rows=rows, dropped=reading.dropped + dropped, notes=notes)
 
 

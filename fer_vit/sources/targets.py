@@ -224,7 +224,7 @@ def _name_targets(
     if len(empty) == len(values):
         raise TableError(f"Expected targets in {table.path}, but none of their cells has a value.")
     if empty:
-        notes.append(f"{file}: left out without any value: {list_names(empty, most=8)}.")
+        notes.append(f"{file}: left out without any value: {list_names(empty, limit=8)}.")
 
     targets = {}
     renamed = []
@@ -235,7 +235,7 @@ def _name_targets(
         if column.name != column.target:
             renamed.append(f"{column.name} as {column.target}")
     if renamed:
-        notes.append(f"{file}: read {list_names(renamed, most=40)}.")
+        notes.append(f"{file}: read {list_names(renamed, limit=40)}.")
     return targets, notes
 
 

@@ -12,7 +12,7 @@ from fer_vit.files import user_text
 CONFIGS = Path(__file__).parents[1] / "configs"
 """In a checkout a link to the folder `configs` at its top level."""
 
-MOST_LEVELS = 100
+MAX_LEVELS = 100
 """Lists and mappings of a config within each other; about 100,000 end the process (libyaml)."""
 
 
@@ -28,8 +28,8 @@ def check_settings_text(text: str, name: str) -> None:
     """
     expected = "Expected settings in YAML, such as `model: {lr: 1.0e-3}`"
     try:
-        if yaml_depth(text) > MOST_LEVELS:
-            raise FerVitError(f"{expected}, but {name} has more than {MOST_LEVELS} levels.")
+        if yaml_depth(text) > MAX_LEVELS:
+            raise FerVitError(f"{expected}, but {name} has more than {MAX_LEVELS} levels.")
         root = yaml.compose(text, yaml.SafeLoader)
         settings = get_loader("yaml")(text)
     except yaml.MarkedYAMLError as error:
@@ -51,7 +51,7 @@ def yaml_depth(text: str) -> int:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             most = max(most, depth)
-            if most > MOST_LEVELS:
+            if most > MAX_LEVELS:
                 break
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1

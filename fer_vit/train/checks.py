@@ -32,7 +32,7 @@ def check_learnable(
         if empty:
             raise FerVitError(
                 f"{manifest.path}: expected training faces with targets of {head}, but they "
-                f"have none of {list_names(empty, most=6)}. Prepare it without these columns, "
+                f"have none of {list_names(empty, limit=6)}. Prepare it without these columns, "
                 f"or give {head} a weight of 0 in `--model.head_weights`."
             )
     if not (train.has_labels or has_teachers):

@@ -33,7 +33,7 @@ from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
 from fer_vit.train.log import log_once
 from fer_vit.wording import list_names
 
-MOST_WORKERS = 256  # each takes about 100 MB
+MAX_WORKERS = 256  # each takes about 100 MB
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -69,7 +69,7 @@ class FaceDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         check_whole("data.batch_size", batch_size, 1)
-        check_number("data.num_workers", num_workers or 0, 0, MOST_WORKERS)
+        check_number("data.num_workers", num_workers or 0, 0, MAX_WORKERS)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.augment = augment

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError, short
 from fer_vit.heads import HEADS, merge_outputs
 
-MOST_WEIGHT = 1e6
+MAX_WEIGHT = 1e6
 """Largest weight of the loss of a head."""
 
 
@@ -36,10 +36,10 @@ def share_outputs(
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
     """Returns the weight of each head that is trained; raises FerVitError for one without data."""
     for head, weight in weights.items():
-        if not 0 <= weight <= MOST_WEIGHT:
+        if not 0 <= weight <= MAX_WEIGHT:
             raise FerVitError(
                 f"Expected the weight of {head} in `--model.head_weights` to be from 0 to "
-                f"{MOST_WEIGHT:g}, but got {short(weight)}."
+                f"{MAX_WEIGHT:g}, but got {short(weight)}."
             )
         if head not in outputs:
             actual = ", ".join(outputs) or "no further head"

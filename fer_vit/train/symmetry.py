@@ -84,7 +84,7 @@ def _check_sides(head: str, names: Sequence[str]) -> None:
     if alone:
         raise FerVitError(
             f"A symmetric network needs outputs of both sides, but {head} has "
-            f"{list_names(alone, most=6)} of one side alone. Add targets of the other side, or "
+            f"{list_names(alone, limit=6)} of one side alone. Add targets of the other side, or "
             "leave out Symmetry."
         )
 

@@ -226,7 +226,7 @@ MUTATIONS = [
     Mutation(
         "large photos in archives are left out",
         "fer_vit/sources/archive.py",
-        "and size > MAX_FILE",
+        "and size > MAX_FILE_BYTES",
         "and False",
         "tests/sources/test_archive.py::test_a_large_photo_is_counted_and_a_large_table_is_unpacked",
     ),
@@ -529,7 +529,7 @@ MUTATIONS = [
     Mutation(
         "JPEG 2000, PNM, TGA and other formats are named",
         "fer_vit/face/image.py",
-        "    for name, signature in UNREAD.items():",
+        "    for name, signature in UNREAD_FORMATS.items():",
         "    for name, signature in ():",
         "tests/face/test_image.py::test_formats_that_are_not_read_are_named_with_the_remedy",
     ),

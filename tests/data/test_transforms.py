@@ -98,7 +98,7 @@ def test_no_change_leaves_the_plain_crop(align: Align) -> None:
     ):
         cropped = augment(image, points, spec, 1)
         assert not cropped.mirrored
-        for mine, plain in zip(cropped[:3], crop_face(image, same, spec, True), strict=True):
+        for mine, plain in zip(cropped, crop_face(image, same, spec, True), strict=True):
             assert np.allclose(mine, plain)
 
 

@@ -50,7 +50,7 @@ def drawn_faces(seeds: range) -> Faces:
     for seed in seeds:
         image, _ = draw_face(EXPRESSIONS[seed % CLASSES], seed, size=64)
         _, landmarks = draw_face("neutral", seed, size=64)
-        crop, points, _ = crop_face(image, landmarks, spec, framed=False)
+        crop, points, *_ = crop_face(image, landmarks, spec, framed=False)
         crops.append(crop)
         boxes.append(place_regions(points, spec)[0])
     return Faces.of(crops, boxes, [seed % CLASSES for seed in seeds])

@@ -102,7 +102,7 @@ def test_faces_are_cropped_by_landmarks_except_framed_crops(align: Align, framed
         (FACE, aligned, apply(aligned, FACE)),
         (None, full, 40 * np.array(template)),
     ):
-        crop, points, to_crop = crop_face(image, landmarks, spec, framed)
+        crop, points, to_crop, _ = crop_face(image, landmarks, spec, framed)
         np.testing.assert_array_equal(to_crop, expected)
         np.testing.assert_array_equal(crop, warp(image, expected, 40))
         np.testing.assert_allclose(points, expected_points)
@@ -138,8 +138,8 @@ def test_cut_out_keeps_the_crop(side: int) -> None:
     cut, to_cut = module.cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
     assert cut.shape == (min(2 * side, module.MAX_CUT_SIDE),) * 2 + (3,)
     spec = CropSpec(48)
-    crop, expected, _ = crop_face(photo, points, spec, framed=True)
-    cut_crop, cut_points, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)
+    crop, expected, *_ = crop_face(photo, points, spec, framed=True)
+    cut_crop, cut_points, *_ = crop_face(cut, apply(to_cut, points), spec, framed=True)
     assert cut_points == pytest.approx(expected, abs=1e-6)
     assert np.abs(crop.astype(float) - cut_crop).mean() < 2
 

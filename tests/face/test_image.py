@@ -148,7 +148,7 @@ def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
 def test_files_that_grow_or_have_no_size_are_read_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "MAX_FILE", 100)
+    monkeypatch.setattr(reader, "MAX_FILE_BYTES", 100)
     with pytest.raises(ImageError, match=r"^too large: "):
         read_bytes(Path("/proc/self/maps"))  # its size is 0
 

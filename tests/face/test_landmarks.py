@@ -93,7 +93,7 @@ def test_opencv_agrees(astronaut: Image) -> None:
     np.testing.assert_allclose(find_landmarks(astronaut, [first])[0], expected, atol=1e-2)
 
 
-@pytest.mark.parametrize("count", [0, 1, module.MOST_FACES, module.MOST_FACES + 1])
+@pytest.mark.parametrize("count", [0, 1, module.MAX_FACES_AT_ONCE, module.MOST_FACES + 1])
 def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: int) -> None:
     rng = np.random.default_rng(0)
     cuts = [

@@ -116,7 +116,7 @@ def test_included_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> No
     included = load("ferplus-fairface", "cpu")
     spec = included.crop_spec
     photo, landmarks = draw_face(label, 3, 96)
-    crop, points, _ = crop_face(photo, landmarks, spec, framed=False)
+    crop, points, *_ = crop_face(photo, landmarks, spec, framed=False)
     views = [(crop, points), mirror(crop, points)]
     pixels = np.stack([image for image, _ in views])  # (2, S, S, 3)
     boxes = np.stack([region_boxes(places, spec.regions) for _, places in views])  # (2, R, 4)

@@ -208,7 +208,7 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     assert seen == [(992, 1322, 3)]  # half, rounded up
     assert faces.infos[0].size == (2643, 1983) or faces.infos[0].size == (2644, 1984)
     assert np.allclose(faces.box[0], face.box, rtol=1e-3)
-    crop, _, to_crop = crop_face(
+    crop, _, to_crop, _ = crop_face(
         read_image(tmp_path / "photo.jpg"), faces.landmarks[0], spec, framed=False
     )
     assert np.allclose(sample.to_crop, to_crop)

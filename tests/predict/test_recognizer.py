@@ -295,7 +295,7 @@ def test_logits_of_a_manifest_are_those_of_its_images(
     assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
     image = decode_image(manifest.image_bytes(3))
     landmarks = manifest.landmarks()[3]
-    crop, points, _ = crop_face(image, landmarks, model.crop_spec, framed=True)
+    crop, points, *_ = crop_face(image, landmarks, model.crop_spec, framed=True)
     if mirrored:
         crop = crop[:, ::-1]
         points = (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]

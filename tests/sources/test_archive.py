@@ -73,7 +73,7 @@ def test_an_entry_without_a_name_is_counted(tmp_path: Path) -> None:
 def test_a_large_photo_is_counted_and_a_large_table_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_FILE", 1000)
+    monkeypatch.setattr(archive, "MAX_FILE_BYTES", 1000)
     path = zipped(tmp_path / "x.zip", ["a/small.jpg"], bytes(1000))
     with zipfile.ZipFile(path, "a") as file:
         for name in ("a/large.jpg", "a/large.JPG", "a/labels.csv"):

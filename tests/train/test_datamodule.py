@@ -173,7 +173,7 @@ def test_workers_by_cores(
 
 def test_a_subclass_replaces_how_training_faces_are_cropped(drawn: Path) -> None:
     def black(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-        crop, points, to_crop = crop_face(image, landmarks, spec, True)
+        crop, points, to_crop, _ = crop_face(image, landmarks, spec, True)
         return Cropped(np.zeros_like(crop), points, to_crop)
 
     class BlackData(FaceDataModule):

@@ -66,7 +66,7 @@ def drawn_faces(seeds: range, covered: float) -> Faces:
     for seed in seeds:
         face = (seed * 2654435761 >> 7) % 8
         _, landmarks = draw_face("neutral", seed, size=64)
-        crop, points, _ = crop_face(
+        crop, points, *_ = crop_face(
             draw_face(str(face), seed, size=64)[0], landmarks, spec, framed=False
         )
         box = place_regions(points, spec)[0]
