@@ -20,6 +20,7 @@ from fer_vit.evaluation.altered import summarize_robustness
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.groups import accuracy_by_votes
 from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
+from fer_vit.evaluation.names import group_rows
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score_table import class_table, score_table
 from fer_vit.evaluation.scores import confusion_matrix, score_faces
@@ -80,8 +81,8 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     torch.set_num_threads(1)
     with torch.inference_mode():
         (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
-    votes = score_table("votes for the label", accuracy_by_votes(faces))
-    altered = {name: {"accuracy": result["accuracy"]} for name, result in hard.items()}
+    votes = score_table("votes for the label", group_rows(accuracy_by_votes(faces)))
+    altered = {name: {"accuracy": result.estimate} for name, result in hard.items()}
     text = f"""{len(faces.paths):,} images; 95% bootstrap intervals over images in brackets.
 
 {markdown(table)}

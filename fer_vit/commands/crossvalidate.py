@@ -14,13 +14,13 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.groups import describe_parts
+from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_runs
-from fer_vit.report.estimate import plain_estimates
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -99,14 +99,16 @@ def crossvalidate(
     labelled = all_faces.with_label()
     if labelled.notes:
         LOGGER.warning("\n".join(labelled.notes))
-    results = evaluate_faces(labelled, by)
-    results["by_fold"] = describe_parts(labelled, "fold")
-    if all_faces.heads:
-        results |= evaluate_heads(all_faces, by)
+    evaluation = evaluate_faces(labelled, by)
+    evaluation = replace(
+        evaluation,
+        folds=describe_parts(labelled, "fold"),
+        heads=evaluate_heads(all_faces, by),
+    )
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
     page = output / "evaluation"
-    LOGGER.info(write_results(page, facts, results, labelled, overwrite=overwrite))
-    return plain_estimates(results)
+    LOGGER.info(write_results(page, facts, evaluation, labelled, overwrite=overwrite))
+    return evaluation_json(evaluation)
 
 
 def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:

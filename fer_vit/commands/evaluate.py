@@ -29,13 +29,13 @@ from fer_vit.evaluation.join import (
     describe_groups,
     join_columns,
 )
+from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
-from fer_vit.report.estimate import plain_estimates
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -146,12 +146,14 @@ def evaluate(
         *describe_groups(all_faces, by),
         *describe_faceless(all_faces, by),
     ]
-    results = evaluate_faces(faces, by, other_probabilities)
-    if all_faces.heads:
-        results |= evaluate_heads(all_faces, by, second, against)
+    evaluation = evaluate_faces(faces, by, other_probabilities)
+    evaluation = replace(
+        evaluation,
+        heads=evaluate_heads(all_faces, by, second, against),
+        notes=notes,
+    )
     if notes:
         LOGGER.warning("\n".join(notes))
-        results["notes"] = notes
     if robustness and isinstance(opened, Images):
         measured = all_faces if all_faces.heads else faces
         rows = opened.rows
@@ -160,6 +162,6 @@ def evaluate(
         other_altered = None
         if isinstance(second_opened, Images):
             other_altered = conditions.alter(second_opened.model, chosen)
-        results |= score_altered(measured, altered, other_altered)
-    LOGGER.info(write_results(output, facts, results, faces, other_probabilities, overwrite))
-    return plain_estimates(results)
+        evaluation = score_altered(evaluation, measured, altered, other_altered)
+    LOGGER.info(write_results(output, facts, evaluation, faces, other_probabilities, overwrite))
+    return evaluation_json(evaluation)

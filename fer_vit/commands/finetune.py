@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fer_vit.commands import accept_text
 from fer_vit.commands.prepare import prepare
@@ -14,8 +14,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.join import align_probabilities
-from fer_vit.evaluation.outputs import score_outputs
+from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
+from fer_vit.evaluation.results import Scores
 from fer_vit.evaluation.writer import write_results
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
@@ -193,20 +194,27 @@ def evaluate_model(model: Path, rows: Manifest, split: Split, page: Path) -> Non
         against = align_probabilities(faces, included, DEFAULT)  # (N, C)
         facts["against"] = f"{DEFAULT} with these classes"
 
-    results = evaluate_faces(faces, against=against)
-    if everything.heads:
-        results["heads"] = score_outputs(everything)
+    evaluation = evaluate_faces(faces, against=against)
+    evaluation = replace(evaluation, heads=evaluate_heads(everything))
     # the card before the page, which marks the end of a run
-    complete_card(model / CARD_FILE, faces.labels, results, len(rows))
-    LOGGER.info(write_results(page, facts, results, faces, against))
+    models = {"This model": evaluation.scores}
+    if evaluation.comparison is not None:
+        models[DEFAULT] = evaluation.comparison.other
+    complete_card(model / CARD_FILE, faces.labels, models, len(rows))
+    LOGGER.info(write_results(page, facts, evaluation, faces, against))
 
 
-def complete_card(card: Path, labels: Sequence[str], results: dict[str, Any], photos: int) -> None:
-    """Writes the results into a model card; an empty card of an earlier version is replaced."""
-    models = {"This model": results["all"]}
-    if "comparison" in results:
-        models[DEFAULT] = results["comparison"]["other"]
+def complete_card(
+    card: Path, labels: Sequence[str], models: Mapping[str, Scores], photos: int
+) -> None:
+    """Writes scores into a model card; an empty card of an earlier version is replaced.
 
+    Args:
+        card: The card.
+        labels: The classes of the model.
+        models: The scores of the model and of the one that it is compared with, by name.
+        photos: Number of held-out photos.
+    """
     lines = [
         f"Trained by `fer-vit finetune` on {', '.join(labels)}. "
         f"Results on {photos} held-out photos:",

@@ -5,58 +5,51 @@ N faces, V variants of a corruption, K outputs of a head.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
 
 import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.inference import Scale, holm, mean_intervals, paired_p
-from fer_vit.evaluation.outputs import Measured, score_variants
+from fer_vit.evaluation.outputs import score_variants
+from fer_vit.evaluation.results import Against, AlteredMean, Evaluation, HeadRobustness
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import nearest_to
 
 
-class AlteredHead(TypedDict):
-    """How well a head reads altered images."""
-
-    errors: dict[str, dict[str, Any]]  # by corruption, see `summarize_robustness`
-    outputs: dict[str, Measured]  # by corruption
-
-
 def score_altered(
-    faces: EvaluatedFaces, altered: AlteredFaces, against: AlteredFaces | None
-) -> dict[str, Any]:
-    """Returns scores of what a model reads from altered images of N faces.
+    evaluation: Evaluation,
+    faces: EvaluatedFaces,
+    altered: AlteredFaces,
+    against: AlteredFaces | None,
+) -> Evaluation:
+    """Returns an evaluation with the scores of what a model reads from altered images of N faces.
 
     Args:
+        evaluation: Of the unaltered images.
         faces: The faces. Those without a label count for further heads alone.
         altered: What the model reads from them.
         against: What another model reads from them.
-
-    Returns:
-        `robustness` of the expression, if there are labels, and `heads robustness`, if there are
-        targets of further heads.
     """
-    results: dict[str, Any] = {}
+    robustness: Mapping[str, AlteredMean] = {}
     if faces.targets is not None:
         labelled = faces.with_label()
         assert labelled.targets is not None
         truth = labelled.targets.argmax(1)
         hits = altered.hits(truth, faces.labelled)
         other_hits = None if against is None else against.hits(truth, faces.labelled)
-        results["robustness"] = summarize_robustness(hits, labelled.units, other_hits)
-    if faces.heads:
-        heads = {}
-        for head in faces.heads:
-            heads[head] = score_altered_head(faces, head, altered, against)
-        results["heads robustness"] = heads
-    return results
+        robustness = summarize_robustness(hits, labelled.units, other_hits)
+
+    heads = {}
+    for head, results in evaluation.heads.items():
+        scored = score_altered_head(faces, head, altered, against)
+        heads[head] = replace(results, robustness=scored)
+    return replace(evaluation, robustness=robustness, heads=heads)
 
 
 def score_altered_head(
     faces: EvaluatedFaces, head: str, altered: AlteredFaces, against: AlteredFaces | None
-) -> AlteredHead:
+) -> HeadRobustness:
     """Returns how well a further head is read from altered images.
 
     The error of a face is the mean absolute error of the outputs that have a target. Two models are
@@ -74,8 +67,8 @@ def score_altered_head(
         shared = outputs.take_columns([name in against.columns for name in outputs.columns])
         other_errors = face_errors(shared, against)
     errors = face_errors(shared, altered)
-    summary = summarize_robustness(errors, faces.units, other_errors, measure="error")
-    return AlteredHead(errors=summary, outputs=measured)
+    summary = summarize_robustness(errors, faces.units, other_errors, is_share=False)
+    return HeadRobustness(summary, measured)
 
 
 def take_values(
@@ -115,42 +108,48 @@ def summarize_robustness(
     values: Mapping[str, Array],
     units: IntArray | None = None,
     others: Mapping[str, Array] | None = None,
-    measure: str = "accuracy",
-) -> dict[str, dict[str, Any]]:
-    """Returns the number of faces, a mean and its difference from the unaltered faces.
+    is_share: bool = True,
+) -> dict[str, AlteredMean]:
+    """Returns means by corruption, their changes, and their differences from another model's.
 
-    All are by corruption. With the values of another model, also its mean, the difference from it,
-    and the p-value of that difference with Holm's correction for the number of corruptions.
+    The p-values have Holm's correction for the number of corruptions.
 
     Args:
         values: Of the faces (N,), NaN where a face does not count: hits, or errors.
         units: The persons or photos, as for `score_intervals`.
         others: The values of another model.
-        measure: The name of the mean: `accuracy`, of values of 0 or 1, or another one.
+        is_share: Whether the values are hits, 0 or 1, rather than errors.
     """
-    is_accuracy = measure == "accuracy"
-    scale: Scale = "share" if is_accuracy else "number"
-    of_changes: Scale = "difference" if is_accuracy else "number"
+    scale: Scale = "share" if is_share else "number"
+    of_changes: Scale = "difference" if is_share else "number"
     columns = np.column_stack([*values.values()])  # (N, corruptions)
     changes = columns - values[UNALTERED][:, None]
     means = mean_intervals(columns, units, scale)
     differences = mean_intervals(changes, units, of_changes)
+    against: Sequence[Against | None] = [None] * len(values)
+    if others is not None:
+        other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
+        against = compare_altered(columns, other_columns, units, is_share)
 
-    results: dict[str, dict[str, Any]] = {}
-    for name, mean, difference in zip(values, means, differences, strict=True):
-        results[name] = {"faces": mean.faces, measure: mean}
-        if name not in (UNALTERED, MOST_TURNED):
-            results[name]["difference"] = difference
-    if others is None:
-        return results
-
-    other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
-    gains = columns - other_columns
-    other_means = mean_intervals(other_columns, units, scale)
-    mean_gains = mean_intervals(gains, units, of_changes)
-    p_values = holm([paired_p(column, units) for column in gains.T])
-    for name, mean, gain, p in zip(values, other_means, mean_gains, p_values, strict=True):
-        results[name]["the other model"] = mean
-        results[name]["difference from it"] = gain
-        results[name]["p"] = p
+    results = {}
+    for index, name in enumerate(values):
+        change = None if name in (UNALTERED, MOST_TURNED) else differences[index]
+        results[name] = AlteredMean(means[index], change, against[index])
     return results
+
+
+def compare_altered(
+    values: Array, others: Array, units: IntArray | None, is_share: bool
+) -> list[Against]:
+    """Returns the means of another model's values by corruption, and the differences from them.
+
+    Both values are (N, corruptions); the other arguments are as for `summarize_robustness`.
+    """
+    gains = values - others
+    means = mean_intervals(others, units, "share" if is_share else "number")
+    differences = mean_intervals(gains, units, "difference" if is_share else "number")
+    p_values = holm([paired_p(column, units) for column in gains.T])
+    compared = []
+    for mean, difference, p in zip(means, differences, p_values, strict=True):
+        compared.append(Against(mean, difference, p))
+    return compared

@@ -4,7 +4,8 @@ N faces, C classes, G groups.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import fisher_exact
@@ -23,7 +24,7 @@ from fer_vit.evaluation.inference import (
     standard_error,
     t_p,
 )
-from fer_vit.evaluation.results import FaceEstimate
+from fer_vit.evaluation.results import FaceEstimate, Gap, Group, Grouping, GroupTest, Scores
 from fer_vit.evaluation.scores import have_votes, score_faces
 from fer_vit.geometry import Array, IntArray
 
@@ -35,7 +36,7 @@ MOST_VOTES = 10  # the row of faces with this many votes, or more
 VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
 
 
-def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> dict[str, FaceEstimate]:
+def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> Scores:
     """Returns how many faces were found or are ambiguous, and scores.
 
     Without labels: confidence and the share of each expression instead of scores. `votes`: as for
@@ -72,8 +73,8 @@ def _mean(values: Array, units: IntArray, scale: Scale = "number") -> FaceEstima
     return mean_intervals(values[:, None], units, scale)[0]
 
 
-def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
-    """Returns faces and accuracy by the votes for the label (column `label_votes`).
+def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
+    """Returns the accuracy by the votes for the label (column `label_votes`).
 
     The result is empty without this column.
     """
@@ -90,7 +91,7 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Any]:
     for number, accuracy in zip(numbers, accuracies, strict=True):
         name = VOTES_NAMES.get(number, str(number))
         if accuracy.faces:
-            results[name] = {"faces": accuracy.faces, "accuracy": accuracy}
+            results[name] = Group(accuracy.faces, {"accuracy": accuracy})
     return results
 
 
@@ -105,29 +106,21 @@ def _count(cell: object) -> float:
     return count
 
 
-def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Any]]:
-    """Returns the number of faces and the results of `describe_results` of each value of a column.
+def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, Group]:
+    """Returns the scores of the faces with each value of a column.
 
     The values are parts of one set, such as folds: no groups to compare.
     """
     votes = None if faces.targets is None else have_votes(faces.targets)
-    parts: dict[str, dict[str, Any]] = {}
+    parts = {}
     for name in dict.fromkeys(faces.columns[column].tolist()):
         part = faces.take(faces.columns[column] == name)
-        number = int(part.predicted.sum())
-        parts[str(name)] = {"faces": number, **describe_results(part, votes)}
+        parts[str(name)] = Group(int(part.predicted.sum()), describe_results(part, votes))
     return parts
 
 
-def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
-    """Describes the groups of a column and, with labels, compares their accuracy.
-
-    Returns:
-        `groups`: the number of faces and results of `describe_results`, by name; with labels the
-        `difference` and `p` of `group_tests`. `few`: the sizes of groups that are too small to
-        compare. `unknown`: the number of faces without a value. With labels also `worst` and `best`
-        by accuracy, and the `gap` between them.
-    """
+def compare_groups(faces: EvaluatedFaces, column: str) -> Grouping:
+    """Describes the groups of a column and, with labels, compares their accuracy."""
     cells = faces.columns[column]
     names = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
     known = faces.take((names != "") & faces.predicted)
@@ -135,37 +128,42 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> dict[str, Any]:
     sizes = Counter(values.tolist())  # photos without a face count for `FOUND` alone
 
     votes = None if faces.targets is None else have_votes(faces.targets)
-    groups: dict[str, dict[str, Any]] = {}
+    groups: dict[str, Group] = {}
     few = {}
     for name in np.unique(names[names != ""]).tolist():
         persons = len(np.unique(known.units[values == name]))
         if persons >= MIN_GROUP:
-            groups[name] = {
-                "faces": sizes[name],
-                **describe_results(faces.take(names == name), votes),
-            }
+            scores = describe_results(faces.take(names == name), votes)
+            groups[name] = Group(sizes[name], scores)
         else:
             few[name] = sizes[name]
     unknown = int(((names == "") & faces.predicted).sum())
-    results: dict[str, Any] = {"groups": groups, "few": few, "unknown": unknown}
     if faces.targets is None or len(groups) < 2:
-        return results
+        return Grouping(groups, few, unknown)
 
     member = np.column_stack([values == name for name in groups]).astype(float)  # (N, G)
     differences, p_values = group_tests(known, member)
-    for group, difference, p in zip(groups.values(), differences, p_values, strict=True):
-        group["difference"] = difference
-        group["p"] = p
+    tested = {}
+    for name, difference, p in zip(groups, differences, p_values, strict=True):
+        tested[name] = replace(groups[name], test=GroupTest(difference, p))
+    gap = find_gap(groups, len(known.paths))
+    return Grouping(tested, few, unknown, gap)
 
-    accuracy = {name: group["accuracy"].mean for name, group in groups.items()}
-    ranking = sorted(groups, key=accuracy.__getitem__)
+
+def find_gap(groups: Mapping[str, Group], faces: int) -> Gap:
+    """Returns the gap between the accuracies of labelled groups; `faces`: as in `Gap`.
+
+    It has no interval: worst and best are chosen by the same data, which biases it upwards.
+    """
+    accuracies = {}
+    for name, group in groups.items():
+        accuracy = group.scores["accuracy"].mean
+        assert accuracy is not None  # each group has faces
+        accuracies[name] = accuracy
+    ranking = sorted(groups, key=accuracies.__getitem__)
     worst = ranking[0]
     best = ranking[-1]
-    # No interval: worst and best are chosen by the same data, which biases the gap upwards.
-    gap = FaceEstimate(
-        mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths)
-    )
-    return results | {"worst": worst, "best": best, "gap": gap}
+    return Gap(worst, best, size=accuracies[best] - accuracies[worst], faces=faces)
 
 
 def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate], list[float]]:

@@ -1,14 +1,13 @@
 """The sections of a further head: its measures, by group, of two models, on altered images."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fer_vit.errors import printable
-from fer_vit.evaluation.altered import AlteredHead
 from fer_vit.evaluation.groups import MIN_GROUP
-from fer_vit.evaluation.outputs import Compared, Measured
+from fer_vit.evaluation.names import altered_rows
 from fer_vit.evaluation.page import Section
-from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, chart, score_table
+from fer_vit.evaluation.results import ComparedError, HeadResults, HeadRobustness, Measured
+from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, altered_chart, score_table
 from fer_vit.heads import HEADS, output_titles
 from fer_vit.measures import MEANINGS
 from fer_vit.report.estimate import NO_RESULT, estimate_text
@@ -21,18 +20,16 @@ def has_targets(head: str, measured: Measured) -> bool:
     return any(row[first].faces for row in measured.values())
 
 
-def head_sections(results: Mapping[str, Any], head: str) -> list[Section]:
+def head_sections(head: str, results: HeadResults) -> list[Section]:
     """Returns the parts of a head: its measures, by group, of two models, on altered images."""
-    parts = [head_section(head, results["heads"][head])]
-    for column, by_head in results.get("heads by", {}).items():
-        if by_head[head]:
-            parts.append(head_groups_section(head, column, by_head[head]))
-    compared = results.get("heads compared", {})
-    if head in compared:
-        parts.append(compared_section(head, compared[head]))
-    altered = results.get("heads robustness", {})
-    if head in altered:
-        parts.append(altered_section(head, altered[head]))
+    parts = [head_section(head, results.measured)]
+    for column, groups in results.by.items():
+        if groups:
+            parts.append(head_groups_section(head, column, groups))
+    if results.compared:
+        parts.append(compared_section(head, results.compared))
+    if results.robustness is not None:
+        parts.append(altered_section(head, results.robustness))
     return parts
 
 
@@ -92,16 +89,16 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
     return Section(f"{HEADS[head].title} by {column}", text, table)
 
 
-def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
+def compared_section(head: str, compared: Mapping[str, ComparedError]) -> Section:
     """Returns the table of the errors of two models for the outputs of a head."""
     table = [["output", "faces", "error", "the other's error", "difference", "p"]]
     titles = output_titles(compared)
     for output, row in compared.items():
-        cells = [titles[output], f"{row['faces']:,}"]
-        cells.append(estimate_text(row["error"], ".3f"))
-        cells.append(estimate_text(row["other"], ".3f"))
-        cells.append(estimate_text(row["difference"], "+.3f"))
-        cells.append(f"{row['p']:.2g}")
+        cells = [titles[output], f"{row.error.faces:,}"]
+        cells.append(estimate_text(row.error, ".3f"))
+        cells.append(estimate_text(row.against.other, ".3f"))
+        cells.append(estimate_text(row.against.difference, "+.3f"))
+        cells.append(f"{row.against.p:.2g}")
         table.append(cells)
     text = (
         "Mean absolute errors on the same faces. Difference: the model minus the other; below 0, "
@@ -111,23 +108,22 @@ def compared_section(head: str, compared: Mapping[str, Compared]) -> Section:
     return Section(f"{HEADS[head].title}: the two models", text, table)
 
 
-def altered_section(head: str, altered: AlteredHead) -> Section:
+def altered_section(head: str, altered: HeadRobustness) -> Section:
     """Returns the table of the errors of a head by corruption, and of its outputs on request."""
     names = HEADS[head].figures[:2]
     further = []
     for name in names:
-        table = altered_outputs_table(altered["outputs"], name)
+        table = altered_outputs_table(altered.outputs, name)
         further.append(Section(f"{HEADS[head].title} on altered images: {name}", rows=table))
     text = (
         "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
         f"images have turned targets. {ROBUSTNESS_TEXT}"
     )
-    errors = altered["errors"]
     return Section(
         f"{HEADS[head].title}: robustness",
         text,
-        score_table("images", errors, ".3f"),
-        intervals=chart(errors, "error", ".3f"),
+        score_table("images", altered_rows(altered.errors, "error"), ".3f"),
+        intervals=altered_chart(altered.errors, "error", ".3f"),
         more=further,
     )
 

@@ -3,8 +3,7 @@
 Shapes: N faces, U persons or photos, R resamples.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,13 +18,16 @@ from fer_vit.evaluation.inference import (
     percentiles,
 )
 from fer_vit.evaluation.join import align_outputs
-from fer_vit.evaluation.results import FaceEstimate
+from fer_vit.evaluation.results import (
+    Against,
+    ComparedError,
+    FaceEstimate,
+    HeadResults,
+    Measured,
+)
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
 from fer_vit.measures import MEASURES, Pairs
-
-Measured: TypeAlias = dict[str, dict[str, FaceEstimate]]
-"""The measures of a head by output and name."""
 
 
 def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
@@ -40,23 +42,34 @@ def evaluate_heads(
     by: Sequence[str] = (),
     second: EvaluatedFaces | None = None,
     name: object = "",
-) -> dict[str, Any]:
-    """Returns the measures of further heads, overall and by group, and compares with a model.
+) -> dict[str, HeadResults]:
+    """Returns the results of further heads, overall and by group, and compares with a model.
 
     Args:
         faces: The faces.
         by: The columns to group by.
         second: The faces of another model.
         name: The name of the other model in messages.
-
-    Returns:
-        `heads`; with groups `heads by`, with another model `heads compared`.
     """
-    results: dict[str, Any] = {"heads": score_outputs(faces)}
-    if by:
-        results["heads by"] = {column: score_groups(faces, column) for column in by}
-    if second:
-        results["heads compared"] = compare_outputs(faces, align_outputs(faces, second, name))
+    if not faces.heads:  # the other model may be of other images
+        return {}
+    groups = {column: score_groups(faces, column) for column in by}
+    second_outputs = None
+    if second is not None:
+        second_outputs = align_outputs(faces, second, name)
+
+    results = {}
+    for head, measured in score_outputs(faces).items():
+        compared: dict[str, ComparedError] | None = None
+        if second_outputs is not None:
+            compared = {}
+            if head in second_outputs:
+                compared = compare_outputs(faces.heads[head], second_outputs[head], faces.units)
+        results[head] = HeadResults(
+            measured=measured,
+            by={column: by_head[head] for column, by_head in groups.items()},
+            compared=compared,
+        )
     return results
 
 
@@ -81,7 +94,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     drawn = [_measure_mean(names, variants, weights) for weights in draw_weights(units)]
     resamples = np.concatenate(drawn) if drawn else None  # (R, K, measures)
 
-    measured: Measured = {}
+    measured: dict[str, dict[str, FaceEstimate]] = {}
     for column, output in enumerate(first.names):
         faces = int(known[:, column].sum())
         count = len(np.unique(units[known[:, column]]))  # of persons or photos
@@ -116,49 +129,36 @@ def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Meas
     return groups
 
 
-class Compared(TypedDict):
-    """The absolute errors of two models for one output, means over the same faces."""
-
-    faces: int
-    error: FaceEstimate
-    other: FaceEstimate
-    difference: FaceEstimate  # of the first model from the other
-    p: float
-
-
 def compare_outputs(
-    faces: EvaluatedFaces, second: Mapping[str, HeadOutputs]
-) -> dict[str, dict[str, Compared]]:
-    """Compares the absolute errors of two models, by head and output.
+    outputs: HeadOutputs, second: HeadOutputs, units: IntArray
+) -> dict[str, ComparedError]:
+    """Compares the absolute errors of two models by output.
 
     The p-values are of `inference.paired_p` over persons or photos, with Holm's correction for the
-    number of outputs of a head. `second` has the second model's values of the same faces.
-    """
-    compared: dict[str, dict[str, Compared]] = {}
-    for head, second_outputs in second.items():
-        outputs = faces.heads[head]
-        shared = [outputs.names.index(name) for name in second_outputs.names]
-        targets = outputs.targets[:, shared]
-        errors = np.abs(outputs.values[:, shared] - targets)  # (N, K)
-        second_errors = np.abs(second_outputs.values - targets)  # (N, K)
-        differences = errors - second_errors
-        both = np.isfinite(differences)
-        errors[~both] = np.nan
-        second_errors[~both] = np.nan
+    number of outputs of a head.
 
-        error = mean_intervals(errors, faces.units)
-        second_error = mean_intervals(second_errors, faces.units)
-        difference = mean_intervals(differences, faces.units)
-        p_values = holm([paired_p(values, faces.units) for values in differences.T])
-        compared[head] = {}
-        for index, name in enumerate(second_outputs.names):
-            compared[head][name] = Compared(
-                faces=int(both[:, index].sum()),
-                error=error[index],
-                other=second_error[index],
-                difference=difference[index],
-                p=p_values[index],
-            )
+    Args:
+        outputs: Of the model.
+        second: Of another model, of the same faces; perhaps without some outputs.
+        units: The persons or photos (N,).
+    """
+    shared = [outputs.names.index(name) for name in second.names]
+    targets = outputs.targets[:, shared]
+    errors = np.abs(outputs.values[:, shared] - targets)  # (N, K)
+    second_errors = np.abs(second.values - targets)  # (N, K)
+    differences = errors - second_errors
+    both = np.isfinite(differences)
+    errors[~both] = np.nan
+    second_errors[~both] = np.nan
+
+    error = mean_intervals(errors, units)
+    second_error = mean_intervals(second_errors, units)
+    difference = mean_intervals(differences, units)
+    p_values = holm([paired_p(values, units) for values in differences.T])
+    compared = {}
+    for index, name in enumerate(second.names):
+        against = Against(second_error[index], difference[index], p_values[index])
+        compared[name] = ComparedError(error[index], against)
     return compared
 
 

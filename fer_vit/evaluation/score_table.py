@@ -1,16 +1,13 @@
 """Tables and charts of scores: a row for each set of faces."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fer_vit.errors import printable
-from fer_vit.evaluation.scores import (
-    is_recall,
-    occurring,
-    recall_name,
-)
+from fer_vit.evaluation.names import Cell
+from fer_vit.evaluation.results import AlteredMean, Group, Scores
+from fer_vit.evaluation.scores import is_recall, occurring, recall_name
 from fer_vit.geometry import IntArray
-from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text
+from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import IntervalChart, interval_chart
 
 LOSS_FORM = ".3f"
@@ -45,7 +42,7 @@ ROBUSTNESS_TEXT = (
 
 
 def score_table(
-    head: str, rows: Mapping[str, Mapping[str, Any]], form: str = ".1%"
+    head: str, rows: Mapping[str, Mapping[str, Cell]], form: str = ".1%"
 ) -> list[list[str]]:
     """Returns a row for each set of faces, a column for each result that a row has.
 
@@ -71,7 +68,7 @@ def score_table(
     return table
 
 
-def cell(result: Estimate | float | str | None, form: str = ".1%", signed: bool = False) -> str:
+def cell(result: Cell | None, form: str = ".1%", signed: bool = False) -> str:
     """Formats a result in a format such as ".1%", or a number, a p-value or text."""
     if result is None or isinstance(result, str):
         return result or NO_RESULT
@@ -82,11 +79,9 @@ def cell(result: Estimate | float | str | None, form: str = ".1%", signed: bool 
     return estimate_text(result, f"+{form}" if signed else form)
 
 
-def class_table(
-    scores: Mapping[str, Estimate], confusion: IntArray, labels: Sequence[str]
-) -> list[list[str]]:
+def class_table(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> list[list[str]]:
     """Returns faces, recall and precision of each expression that is a label or a prediction."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Cell]] = {}
     for index in occurring(confusion):
         label = labels[index]
         guesses = confusion[:, index].sum()
@@ -99,14 +94,23 @@ def class_table(
     return score_table("expression", rows)
 
 
-def chart(
-    rows: Mapping[str, Mapping[str, Any]], measure: str = "accuracy", form: str = ".1%"
-) -> IntervalChart | None:
-    """Returns the chart of one measure of some sets of faces."""
-    values = {}
+def group_chart(groups: Mapping[str, Group], score: str = "accuracy") -> IntervalChart | None:
+    """Returns the chart of one score of some groups."""
+    estimates = {}
     faces = {}
-    for name, row in rows.items():
-        values[printable(name)] = row[measure]
-        if "faces" in row:
-            faces[printable(name)] = row["faces"]
-    return interval_chart(values, form, measure, faces)
+    for name, group in groups.items():
+        estimates[printable(name)] = group.scores[score]
+        faces[printable(name)] = group.faces
+    return interval_chart(estimates, ".1%", score, faces)
+
+
+def altered_chart(
+    altered: Mapping[str, AlteredMean], measure: str, form: str
+) -> IntervalChart | None:
+    """Returns the chart of the means of altered images; `measure`: what they are of."""
+    estimates = {}
+    faces = {}
+    for name, result in altered.items():
+        estimates[printable(name)] = result.estimate
+        faces[printable(name)] = result.estimate.faces
+    return interval_chart(estimates, form, measure, faces)

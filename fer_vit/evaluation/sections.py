@@ -1,7 +1,6 @@
 """The sections of an evaluation: results in words, scores, and scores by group."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -10,12 +9,22 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import FOUND, MIN_GROUP
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.inference import LEAST_UNITS
+from fer_vit.evaluation.names import altered_rows, group_rows
 from fer_vit.evaluation.page import Section
+from fer_vit.evaluation.results import (
+    AlteredMean,
+    Evaluation,
+    Group,
+    Grouping,
+    LabelResults,
+    Scores,
+)
 from fer_vit.evaluation.score_table import (
     MEANINGS_OF_SCORES,
     ROBUSTNESS_TEXT,
-    chart,
+    altered_chart,
     class_table,
+    group_chart,
     score_table,
 )
 from fer_vit.evaluation.scores import occurring, recall_name
@@ -34,46 +43,41 @@ CALIBRATION_TEXT = (
 )
 
 
-def evaluation_sections(results: Mapping[str, Any], faces: EvaluatedFaces) -> list[Section]:
+def evaluation_sections(evaluation: Evaluation, faces: EvaluatedFaces) -> list[Section]:
     """Returns the sections of an evaluation: results in words, scores, and scores by group."""
-    scores = scores_section(results, len(np.unique(faces.units)))
+    scores = scores_section(evaluation, len(np.unique(faces.units)))
     heads = []
-    for head, measured in results.get("heads", {}).items():
-        if has_targets(head, measured):
-            heads += head_sections(results, head)
-    groups = [group_section(column, group) for column, group in results.get("by", {}).items()]
-    if faces.targets is None:
+    for head, results in evaluation.heads.items():
+        if has_targets(head, results.measured):
+            heads += head_sections(head, results)
+    groups = [group_section(column, grouping) for column, grouping in evaluation.by.items()]
+    labelled = evaluation.labelled
+    if labelled is None:
         return [scores, *heads, *groups]
 
-    confusion = np.array(results["confusion"])  # (C, C)
     calibration = calibration_plot(faces.probabilities.max(1), faces.correct)
     sections = [
-        Section("Result", lines=result_lines(results, confusion, faces.labels)),
+        Section("Result", lines=result_lines(evaluation, labelled)),
         scores,
-        class_section(results["all"], confusion, faces.labels),
+        class_section(evaluation.scores, labelled.confusion, labelled.labels),
         Section("Calibration", CALIBRATION_TEXT, plots=[calibration]),
         *heads,
     ]
-    folds = results.get("by_fold")
-    if folds:
-        sections.append(fold_section(folds))
+    if evaluation.folds:
+        sections.append(fold_section(evaluation.folds))
     sections += groups
-    votes = results.get("by votes")
-    if votes:
-        sections.append(votes_section(votes))
-    robustness = results.get("robustness")
-    if robustness:
-        rows = score_table("images", robustness)
-        sections.append(Section("Robustness", ROBUSTNESS_TEXT, rows, intervals=chart(robustness)))
+    if labelled.by_votes:
+        sections.append(votes_section(labelled.by_votes))
+    if evaluation.robustness:
+        sections.append(robustness_section(evaluation.robustness))
     return sections
 
 
-def result_lines(
-    results: Mapping[str, Any], confusion: IntArray, labels: Sequence[str]
-) -> list[str]:
+def result_lines(evaluation: Evaluation, labelled: LabelResults) -> list[str]:
     """Returns the main results in words."""
-    scores = results["all"]
-    sizes = confusion.sum(1)  # (C,)
+    scores = evaluation.scores
+    labels = labelled.labels
+    sizes = labelled.confusion.sum(1)  # (C,)
     frequent = labels[sizes.argmax()]
     share = sizes.max() / sizes.sum()
     accuracy = estimate_text(scores["accuracy"], ".1%", named=True)
@@ -90,15 +94,14 @@ def result_lines(
             faces[label] = size
     if len(recalls) > 1:
         lines += worst_lines(recalls, faces)
-    comparison = results.get("comparison")
-    if comparison:
-        test = comparison["McNemar"]
-        difference = estimate_text(comparison["difference"]["accuracy"], "+.1%", named=True)
+    comparison = evaluation.comparison
+    if comparison is not None:
+        difference = estimate_text(comparison.difference["accuracy"], "+.1%", named=True)
         lines.append(
-            f"On the same {comparison['faces']:,} faces, the accuracy minus the other model's is "
-            f"{difference}. Only the model is correct on {test['first']:,}, only the other on "
-            f"{test['second']:,}: p = {test['p']:.2g} (McNemar's exact test; where several faces "
-            "are of one person, not below the p of a t test over persons)."
+            f"On the same {comparison.faces:,} faces, the accuracy minus the other model's is "
+            f"{difference}. Only the model is correct on {comparison.only_first:,}, only the other "
+            f"on {comparison.only_second:,}: p = {comparison.p:.2g} (McNemar's exact test; where "
+            "several faces are of one person, not below the p of a t test over persons)."
         )
     return lines
 
@@ -143,9 +146,9 @@ def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> li
     return lines
 
 
-def scores_section(results: Mapping[str, Any], units: int) -> Section:
+def scores_section(evaluation: Evaluation, units: int) -> Section:
     """Returns the table of scores, and what they mean; `units`: number of persons or photos."""
-    rows, text = _score_rows(results, units)
+    rows, text = _score_rows(evaluation, units)
     table = score_table("", rows)
     lines = []
     for name, meaning in MEANINGS_OF_SCORES.items():
@@ -154,8 +157,8 @@ def scores_section(results: Mapping[str, Any], units: int) -> Section:
     meanings = Section("What the scores mean", lines=lines)
 
     without_targets = []
-    for head, measured in results.get("heads", {}).items():
-        if not has_targets(head, measured):
+    for head, results in evaluation.heads.items():
+        if not has_targets(head, results.measured):
             without_targets.append(head)
     lacking = []
     if without_targets:
@@ -164,12 +167,12 @@ def scores_section(results: Mapping[str, Any], units: int) -> Section:
     return Section("Scores", text, table, lines=lacking, more=[meanings])
 
 
-def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mapping[str, Any]], str]:
+def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], str]:
     """Returns the rows of the table of scores, and the text above it.
 
     `units` is the number of persons or photos.
     """
-    rows = {"all faces": results["all"]}
+    rows = {"all faces": evaluation.scores}
     text = (
         "In brackets: 95% bootstrap intervals over persons, "
         "or over photos where persons are unknown. Fewer than "
@@ -181,25 +184,22 @@ def _score_rows(results: Mapping[str, Any], units: int) -> tuple[dict[str, Mappi
         text += (
             f" With fewer than {MIN_GROUP} of these, here {units}, they are somewhat too narrow."
         )
-    if "without near-duplicates" in results:
-        rows["without near-duplicates"] = results["without near-duplicates"]
+    if evaluation.without_near_duplicates is not None:
+        rows["without near-duplicates"] = evaluation.without_near_duplicates
         text += " Near-duplicates are of faces in the original training split."
-    elif results.get("near-duplicates of train"):
+    elif evaluation.near_duplicates:
         text += (
             " Every face has a near-duplicate in the original training split: "
             "no score holds for new faces."
         )
-    comparison = results.get("comparison")
-    if comparison:
-        rows["the other model"] = comparison["other"]
-        rows["difference"] = comparison["difference"]
+    if evaluation.comparison is not None:
+        rows["the other model"] = evaluation.comparison.other
+        rows["difference"] = evaluation.comparison.difference
         text += " Difference: the model minus the other, on the same faces."
     return rows, text
 
 
-def class_section(
-    scores: Mapping[str, Estimate], confusion: IntArray, labels: Sequence[str]
-) -> Section:
+def class_section(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> Section:
     """Returns the table of `class_table`, and a chart of the recalls."""
     recalls = {}
     faces = {}
@@ -216,32 +216,41 @@ def class_section(
     return Section("By expression", text, intervals=drawn, more=[table])
 
 
-def fold_section(folds: Mapping[str, Mapping[str, Any]]) -> Section:
+def fold_section(folds: Mapping[str, Group]) -> Section:
     """Returns the table of the folds of a cross-validation."""
     text = (
         "Each fold is predicted by the model that was trained without it. Folds are random parts "
         "of the same faces, which no test compares: they differ by chance, and by training."
     )
-    return Section("By fold", text, score_table("fold", folds), intervals=chart(folds))
+    table = score_table("fold", group_rows(folds))
+    return Section("By fold", text, table, intervals=group_chart(folds))
 
 
-def votes_section(votes: Mapping[str, Mapping[str, Any]]) -> Section:
+def votes_section(votes: Mapping[str, Group]) -> Section:
     """Returns the chart and table of the scores by number of votes for the label."""
-    numbers = Section("Table", rows=score_table("votes", votes))
-    return Section("By votes for the label", VOTES_TEXT, intervals=chart(votes), more=[numbers])
+    numbers = Section("Table", rows=score_table("votes", group_rows(votes)))
+    chart = group_chart(votes)
+    return Section("By votes for the label", VOTES_TEXT, intervals=chart, more=[numbers])
 
 
-def group_section(column: str, results: Mapping[str, Any]) -> Section:
+def robustness_section(robustness: Mapping[str, AlteredMean]) -> Section:
+    """Returns the table and the chart of the accuracy on altered images."""
+    table = score_table("images", altered_rows(robustness, "accuracy"))
+    chart = altered_chart(robustness, "accuracy", ".1%")
+    return Section("Robustness", ROBUSTNESS_TEXT, table, intervals=chart)
+
+
+def group_section(column: str, grouping: Grouping) -> Section:
     """Returns the table of the groups of a column."""
-    groups = results["groups"]
+    groups = grouping.groups
     title = f"By {column}"
     sentences = []
     tests = ""
-    if "gap" in results:
+    gap = grouping.gap
+    if gap is not None:
         sentences.append(
-            f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: "
-            f"{100 * results['gap'].mean:.1f} points (larger than 0 also by chance, since these "
-            "faces choose best and worst)."
+            f"Worst: {gap.worst}, best: {gap.best}, gap in accuracy: {100 * gap.size:.1f} points "
+            "(larger than 0 also by chance, since these faces choose best and worst)."
         )
         tests = (
             "Difference: from the accuracy of all other faces with a value. p: Fisher's exact test "
@@ -249,24 +258,24 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
             "persons), with Holm's correction for the number of groups, unless two groups have "
             "all faces and are one test."
         )
-    if results["few"]:
-        few = ", ".join(f"{name} ({size:,})" for name, size in results["few"].items())
+    if grouping.few:
+        few = ", ".join(f"{name} ({size:,})" for name, size in grouping.few.items())
         sentences.append(
             f"Under {MIN_GROUP} persons or photos, too few to compare (number of faces): {few}."
         )
-    if results["unknown"]:
-        sentences.append(f"Without a value: {results['unknown']:,} faces.")
+    if grouping.unknown:
+        sentences.append(f"Without a value: {grouping.unknown:,} faces.")
     drawn_score = FOUND
-    if any("accuracy" in group for group in groups.values()):
+    if any("accuracy" in group.scores for group in groups.values()):
         drawn_score = "accuracy"
         sentences.append("The chart has the accuracy.")
     text = " ".join(sentences)
     if not groups:
         return Section(title, text)
 
-    intervals = chart(groups, drawn_score)
-    table = score_table(column, groups)
-    if intervals is None:
+    chart = group_chart(groups, drawn_score)
+    table = score_table(column, group_rows(groups))
+    if chart is None:
         return Section(title, f"{text} {tests}".strip(), table)
     numbers = Section("All scores", tests, table)
-    return Section(title, text, intervals=intervals, more=[numbers])
+    return Section(title, text, intervals=chart, more=[numbers])

@@ -8,11 +8,12 @@ import numpy as np
 
 from fer_vit.evaluation.cards import choose_cards
 from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.page import ResultsPage, write_files
+from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.scores import suspect_labels
 from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array
-from fer_vit.report.estimate import plain_estimates
 
 LABELS_NOTE = (
     "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
@@ -23,7 +24,7 @@ LABELS_NOTE = (
 def write_results(
     folder: Path,
     facts: Mapping[str, str],
-    results: Mapping[str, Any],
+    evaluation: Evaluation,
     faces: EvaluatedFaces,
     against: Array | None = None,
     overwrite: bool = True,
@@ -47,22 +48,24 @@ def write_results(
         heading="Evaluation",
         generator="fer-vit evaluate",
         facts=shown_facts,
-        sections=evaluation_sections(results, faces),
+        sections=evaluation_sections(evaluation, faces),
     )
-    if faces.targets is not None:
+    labelled = evaluation.labelled
+    if labelled is not None:
+        assert faces.targets is not None
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
         cards, left_out = choose_cards(faces, against, better)
         page = page._replace(
             note=LABELS_NOTE,
-            labels=faces.labels,
-            confusion=np.array(results["confusion"]),
+            labels=labelled.labels,
+            confusion=labelled.confusion,
             cards=cards,
             left_out=left_out,
         )
 
     content: dict[str, Any] = dict(facts)
     content.update(counts)
-    content.update(plain_estimates(results))
+    content.update(evaluation_json(evaluation))
     text, written = write_files(folder, page, content, overwrite=overwrite)
     return f"{text}\n{written}"
 

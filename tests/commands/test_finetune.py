@@ -22,6 +22,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import inference
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.exporting.formats import FACE_FILES
 from fer_vit.face.crop import MAX_CUT_SIDE
 from fer_vit.face.image import decode_image, encode_png
@@ -212,19 +213,19 @@ def test_a_model_card_is_complete_or_as_before(
 
     card = tmp_path / CARD_FILE
     card.write_text(CARD)
-    interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    results = {"all": {"accuracy": interval, "UAR": interval}}
+    score = FaceEstimate(mean=0.5, low=0.4, high=0.6, faces=9)
+    models = {"This model": {"accuracy": score, "UAR": score}}
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fill_disk)
         with pytest.raises(FerVitError, match="No space left"):
-            verb.complete_card(card, ["happiness"], results, 9)
+            verb.complete_card(card, ["happiness"], models, 9)
     assert card.read_text() == CARD
     assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
-    verb.complete_card(card, ["happiness"], results, 9)
+    verb.complete_card(card, ["happiness"], models, 9)
     whole = card.read_text()
     assert "Results on 9 " in whole
     card.write_text("")  # as version 0.1 left it on a full disk
-    verb.complete_card(card, ["happiness"], results, 9)
+    verb.complete_card(card, ["happiness"], models, 9)
     assert card.read_text() == whole
 
 

@@ -23,7 +23,10 @@ from fer_vit.evaluation.evaluated import (
     pair_outputs,
     predict_manifest,
 )
-from fer_vit.evaluation.outputs import score_head
+from fer_vit.evaluation.expression import evaluate_faces
+from fer_vit.evaluation.names import evaluation_json
+from fer_vit.evaluation.outputs import evaluate_heads, score_head
+from fer_vit.evaluation.results import Evaluation, HeadRobustness
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
@@ -292,11 +295,11 @@ class AlteredOutputs(NamedTuple):
     target: np.ndarray  # (N, 2); a third of the second output has none
     clean: np.ndarray  # (1, N, 2)
     turned: np.ndarray  # (2, N, 2)
-    results: dict[str, Any]
+    evaluation: Evaluation
 
     @property
-    def scored(self) -> dict[str, Any]:
-        return self.results["heads robustness"]["movements"]
+    def scored(self) -> HeadRobustness:
+        return self.evaluation.heads["movements"].robustness
 
     def errors(self, values: np.ndarray) -> np.ndarray:
         """Returns the mean error of each face (N,) over variants, and outputs with a target."""
@@ -338,18 +341,20 @@ def altered() -> AlteredOutputs:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inference, "RESAMPLES", 100)
-        results = score_altered(faces, first, second)
-    return AlteredOutputs(target, clean, turned, results)
+        evaluation = replace(evaluate_faces(faces), heads=evaluate_heads(faces))
+        evaluation = score_altered(evaluation, faces, first, second)
+    return AlteredOutputs(target, clean, turned, evaluation)
 
 
 def test_altered_faces_without_labels_are_scored_by_head_alone(altered: AlteredOutputs) -> None:
-    assert [*altered.results] == ["heads robustness"]
+    assert altered.evaluation.robustness == {}
+    assert "heads robustness" in evaluation_json(altered.evaluation)
 
 
 def test_altered_faces_have_the_mean_correlation_of_both_variants(
     altered: AlteredOutputs,
 ) -> None:
-    outputs = altered.scored["outputs"]
+    outputs = altered.scored.outputs
     for column, name in enumerate("ab"):
         r = [
             measure("r", variant[:, column], altered.target[:, column])
@@ -365,22 +370,22 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
 ) -> None:
     error = altered.errors(altered.turned)
     before = altered.errors(altered.clean)
-    row = altered.scored["errors"]["turned"]
-    assert row["faces"] == 60
-    assert row["error"].mean == pytest.approx(error.mean())
-    assert row["difference"].mean == pytest.approx((error - before).mean())
-    assert row["difference"].low < row["difference"].mean < row["difference"].high
-    assert altered.scored["errors"][MOST_TURNED]["faces"] == 7
+    row = altered.scored.errors["turned"]
+    assert row.estimate.faces == 60
+    assert row.estimate.mean == pytest.approx(error.mean())
+    assert row.change.mean == pytest.approx((error - before).mean())
+    assert row.change.low < row.change.mean < row.change.high
+    assert altered.scored.errors[MOST_TURNED].estimate.faces == 7
 
 
 def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutputs) -> None:
     error = altered.errors(altered.turned)
     of_second = altered.errors(altered.clean)  # whose outputs are the unaltered ones
-    row = altered.scored["errors"]["turned"]
-    assert row["the other model"].mean == pytest.approx(of_second.mean())
-    assert row["difference from it"].mean == pytest.approx((error - of_second).mean())
-    assert row["p"] < 0.01
-    assert altered.scored["errors"][UNALTERED]["p"] == 1
+    row = altered.scored.errors["turned"]
+    assert row.against.other.mean == pytest.approx(of_second.mean())
+    assert row.against.difference.mean == pytest.approx((error - of_second).mean())
+    assert row.against.p < 0.01
+    assert altered.scored.errors[UNALTERED].against.p == 1
 
 
 @pytest.mark.slow

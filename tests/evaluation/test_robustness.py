@@ -112,10 +112,10 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
     hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
     few = np.where(np.arange(400) < 50, clean, np.nan)
     summary = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
-    assert summary[MOST_TURNED]["faces"] == 50
-    assert "difference" not in summary[MOST_TURNED]
-    assert summary["covered"]["accuracy"].mean == pytest.approx(hard.mean())
-    difference = summary["covered"]["difference"]
+    assert summary[MOST_TURNED].estimate.faces == 50
+    assert summary[MOST_TURNED].change is None
+    assert summary["covered"].estimate.mean == pytest.approx(hard.mean())
+    difference = summary["covered"].change
     assert difference.mean == pytest.approx((hard - clean).mean())
     width = 2 * 1.96 * (hard - clean).std() / 20
     assert difference.high - difference.low == pytest.approx(width, rel=0.1)
@@ -127,15 +127,15 @@ def test_robustness_is_paired_with_the_other_model() -> None:
     worse = np.where(np.arange(400) < 9, 0.0, clean)
     hits = {UNALTERED: clean, "covered": worse}
     results = summarize_robustness(hits, others={UNALTERED: clean, "covered": clean})
-    assert results[UNALTERED]["difference from it"].mean == 0
-    assert results[UNALTERED]["p"] == 1
-    covered = results["covered"]
-    assert covered["the other model"].mean == pytest.approx(clean.mean())
-    assert covered["difference from it"].mean == pytest.approx((worse - clean).mean())
+    assert results[UNALTERED].against.difference.mean == 0
+    assert results[UNALTERED].against.p == 1
+    covered = results["covered"].against
+    assert covered.other.mean == pytest.approx(clean.mean())
+    assert covered.difference.mean == pytest.approx((worse - clean).mean())
     lost = int((worse != clean).sum())
     sign_test = scipy.stats.binomtest(lost, lost).pvalue
     t_test = scipy.stats.ttest_rel(worse, clean).pvalue
-    assert covered["p"] == pytest.approx(2 * max(sign_test, t_test))  # times two tests
+    assert covered.p == pytest.approx(2 * max(sign_test, t_test))  # times two tests
     assert sign_test > t_test
 
 

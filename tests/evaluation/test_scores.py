@@ -4,7 +4,6 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.expression import compare_models, evaluate_faces
+from fer_vit.evaluation.expression import compare_labels, compare_models, evaluate_faces
 from fer_vit.evaluation.groups import (
     MIN_GROUP,
     compare_groups,
@@ -42,8 +41,9 @@ from fer_vit.evaluation.inference import (
     standard_error,
     t_p,
 )
+from fer_vit.evaluation.names import evaluation_json, grouping_json
 from fer_vit.evaluation.outputs import score_head
-from fer_vit.evaluation.results import FaceEstimate
+from fer_vit.evaluation.results import FaceEstimate, HeadResults, ModelComparison
 from fer_vit.evaluation.scores import (
     AGREEMENTS,
     confusion_matrix,
@@ -54,7 +54,7 @@ from fer_vit.evaluation.scores import (
 from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
-from fer_vit.report.estimate import Estimate, plain_estimates
+from fer_vit.report.estimate import Estimate
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -149,9 +149,9 @@ def test_a_group_of_unanimous_votes_has_votes() -> None:
     assert votes["agreement of two annotators"].mean == 1
     made = faces(np.ones(60, bool), half=["a"] * 30 + ["b"] * 30)
     made.targets[30:] = [0.75, 0.25]
-    groups = evaluate_faces(made, by=["half"])["by"]["half"]["groups"]
-    assert groups["a"]["agreement of two annotators"].mean == 1
-    assert groups["b"]["agreement of two annotators"].mean < 1
+    groups = evaluate_faces(made, by=["half"]).by["half"].groups
+    assert groups["a"].scores["agreement of two annotators"].mean == 1
+    assert groups["b"].scores["agreement of two annotators"].mean < 1
 
 
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
@@ -485,13 +485,13 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     right[60::34] = False
     groups = np.where(np.arange(1060) < 60, "perfect", "other").tolist()
     persons = np.repeat(np.arange(530), 2).tolist()
-    compared = compare_groups(faces(right, group=groups, person=persons), "group")["groups"]
+    compared = compare_groups(faces(right, group=groups, person=persons), "group").groups
     misses = int((~right).sum())
     fisher = fisher_exact([[60, 0], [1000 - misses, misses]]).pvalue
-    assert compared["perfect"]["p"] >= fisher
-    assert compared["other"]["p"] >= fisher
+    assert compared["perfect"].test.p >= fisher
+    assert compared["other"].test.p >= fisher
 
-    difference = compared["perfect"]["difference"]
+    difference = compared["perfect"].test.difference
     inside = binomtest(30, 30).proportion_ci(method="exact")  # of persons
     (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
     below = np.hypot(1 - inside.low, outside.high - outside.mean)
@@ -503,7 +503,7 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
 def test_few_persons_have_an_interval_where_all_answers_are_right(tmp_path: Path) -> None:
     made = faces(np.ones(10, bool), person=["a"] * 5 + ["b"] * 5)
     results = evaluate_faces(made, [])
-    accuracy = results["all"]["accuracy"]
+    accuracy = results.scores["accuracy"]
     assert accuracy.mean == accuracy.high == 1
     assert 0 < accuracy.low < 1
     text = write_results(tmp_path / "out", {}, results, made)
@@ -542,8 +542,8 @@ def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
 
 def test_votes_may_be_numbers_of_any_size() -> None:
     cells = [10.0, 12, "8.0", 7, " 15", None, "many", 6.5]
-    by_votes = evaluate_faces(faces(np.ones(8, bool), label_votes=cells))["by votes"]
-    assert {name: row["faces"] for name, row in by_votes.items()} == {
+    by_votes = compare_labels(faces(np.ones(8, bool), label_votes=cells)).by_votes
+    assert {name: group.faces for name, group in by_votes.items()} == {
         "10 or more": 3,
         "8": 1,
         "7": 1,
@@ -571,30 +571,30 @@ def test_groups_are_compared_with_all_others() -> None:
     age = np.repeat(["old", "young", "middle"], [100, 200, 150])
     right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
     comparison = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
-    assert list(comparison["groups"]) == ["middle", "old", "young"]
-    assert comparison["few"] == {"baby": 1}
-    assert comparison["unknown"] == 2
+    assert list(comparison.groups) == ["middle", "old", "young"]
+    assert comparison.few == {"baby": 1}
+    assert comparison.unknown == 2
     old = right[:100]
-    assert comparison["groups"]["old"]["faces"] == 100
-    assert comparison["groups"]["old"]["accuracy"].mean == pytest.approx(old.mean())
+    assert comparison.groups["old"].faces == 100
+    assert comparison.groups["old"].scores["accuracy"].mean == pytest.approx(old.mean())
     others = np.append(right[100:447], right[448])
-    assert comparison["groups"]["old"]["difference"].mean == pytest.approx(
-        old.mean() - others.mean()
-    )
+    difference = comparison.groups["old"].test.difference
+    assert difference.mean == pytest.approx(old.mean() - others.mean())
     p = []
     for name in ("middle", "old", "young"):
         inside = np.append(age[:447] == name, False)
         part = np.append(right[:447], right[448])
         cells = [[(part & side).sum(), (~part & side).sum()] for side in (inside, ~inside)]
         p.append(fisher_exact(cells).pvalue)
-    assert [
-        comparison["groups"][name]["p"] for name in ("middle", "old", "young")
-    ] == pytest.approx(holm(p))
-    assert comparison["worst"] == "old"
-    means = {name: group["accuracy"].mean for name, group in comparison["groups"].items()}
-    assert comparison["best"] == max(means, key=means.__getitem__)
-    assert comparison["gap"].mean == pytest.approx(max(means.values()) - min(means.values()))
-    assert (comparison["gap"].low, comparison["gap"].high) == (None, None)
+    assert [comparison.groups[name].test.p for name in ("middle", "old", "young")] == pytest.approx(
+        holm(p)
+    )
+    means = {name: group.scores["accuracy"].mean for name, group in comparison.groups.items()}
+    gap = comparison.gap
+    assert gap.worst == "old"
+    assert gap.best == max(means, key=means.__getitem__)
+    assert gap.size == pytest.approx(max(means.values()) - min(means.values()))
+    assert grouping_json(comparison)["gap"] == FaceEstimate(gap.size, None, None, faces=448)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -604,15 +604,16 @@ def test_abstentions_by_group(labelled: bool) -> None:
     ambiguous = rng.random(200) < 0.3
     age = np.repeat(["old", "young"], 100)
     known = [None, *ambiguous[1:].tolist()]
-    groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
+    groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age").groups
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
-        assert groups[name]["ambiguous"].mean == pytest.approx(ambiguous[part].mean())
+        scores = groups[name].scores
+        assert scores["ambiguous"].mean == pytest.approx(ambiguous[part].mean())
         if labelled:
-            assert groups[name]["accuracy where unambiguous"].mean == pytest.approx(
+            assert scores["accuracy where unambiguous"].mean == pytest.approx(
                 right[part][~ambiguous[part]].mean()
             )
         else:
-            assert "accuracy where unambiguous" not in groups[name]
+            assert "accuracy where unambiguous" not in scores
     assert "ambiguous" not in describe_results(faces(right, labelled))
 
 
@@ -621,26 +622,26 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
     made.probabilities[[0, 1, 40, 79]] = np.nan
     made.detected[[0, 1, 40, 79]] = False
     comparison = compare_groups(made, "age")
-    assert {name: group["faces"] for name, group in comparison["groups"].items()} == {
+    assert {name: group.faces for name, group in comparison.groups.items()} == {
         "old": 38,
         "young": 37,
     }
-    assert comparison["groups"]["old"]["accuracy"].faces == 38
-    assert comparison["groups"]["old"]["face found"].mean == pytest.approx(38 / 40)
-    assert comparison["unknown"] == 1
+    assert comparison.groups["old"].scores["accuracy"].faces == 38
+    assert comparison.groups["old"].scores["face found"].mean == pytest.approx(38 / 40)
+    assert comparison.unknown == 1
 
 
 def test_small_and_single_groups() -> None:
     right = np.ones(MIN_GROUP + 1, bool)
     comparison = compare_groups(faces(right, who=["a"] * MIN_GROUP + ["b"]), "who")
-    assert list(comparison["groups"]) == ["a"]
-    assert comparison["few"] == {"b": 1}
-    assert "gap" not in comparison
-    assert "p" not in comparison["groups"]["a"]
+    assert list(comparison.groups) == ["a"]
+    assert comparison.few == {"b": 1}
+    assert comparison.gap is None
+    assert comparison.groups["a"].test is None
     none = compare_groups(faces(right, who=[None] * (MIN_GROUP + 1)), "who")
-    assert none["groups"] == {}
-    assert none["few"] == {}
-    assert none["unknown"] == MIN_GROUP + 1
+    assert none.groups == {}
+    assert none.few == {}
+    assert none.unknown == MIN_GROUP + 1
     # As many faces, but of too few persons.
     persons = compare_groups(
         faces(
@@ -648,7 +649,7 @@ def test_small_and_single_groups() -> None:
         ),
         "who",
     )
-    assert persons["groups"] == {}
+    assert persons.groups == {}
 
 
 @pytest.mark.slow
@@ -679,13 +680,13 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     unlabelled = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
     unlabelled.probabilities[0] = np.nan
     unlabelled.detected[0] = False
-    group = compare_groups(unlabelled, "who")["groups"]["x"]
-    assert group["face found"].mean == pytest.approx(0.98)
-    assert group["a"].mean == 1
-    assert group["b"].mean == 0
-    assert group["confidence"].mean == pytest.approx(0.8)
-    assert group["confidence"].faces == 49
-    assert "p" not in group
+    group = compare_groups(unlabelled, "who").groups["x"]
+    assert group.scores["face found"].mean == pytest.approx(0.98)
+    assert group.scores["a"].mean == 1
+    assert group.scores["b"].mean == 0
+    assert group.scores["confidence"].mean == pytest.approx(0.8)
+    assert group.scores["confidence"].faces == 49
+    assert group.test is None
 
 
 @pytest.mark.parametrize(
@@ -695,22 +696,23 @@ def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[obj
     results = evaluate_faces(
         faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
     )
-    assert results["all"]["accuracy"].mean == 0.5
-    assert results["without near-duplicates"]["accuracy"].mean == pytest.approx(1 / 3)
-    assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
+    assert results.scores["accuracy"].mean == 0.5
+    assert results.without_near_duplicates["accuracy"].mean == pytest.approx(1 / 3)
+    assert evaluate_faces(faces(np.ones(3, bool))).without_near_duplicates is None
 
 
 def test_all_faces_may_have_a_near_duplicate() -> None:
     results = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
-    assert results["near-duplicates of train"] == 3
-    assert "without near-duplicates" not in results
+    assert results.near_duplicates == 3
+    assert results.without_near_duplicates is None
 
 
 def test_accuracy_by_votes() -> None:
     rng = np.random.default_rng(0)
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
     right = rng.random(500) < votes / 11
-    by_votes = evaluate_faces(faces(right, label_votes=[*map(str, votes[:-1]), None]))["by votes"]
+    cells = [*map(str, votes[:-1]), None]
+    by_votes = compare_labels(faces(right, label_votes=cells)).by_votes
     right = right[:-1]
     votes = votes[:-1]
     parts = {
@@ -722,15 +724,15 @@ def test_accuracy_by_votes() -> None:
     }
     assert list(by_votes) == [*parts]
     for name, part in parts.items():
-        assert by_votes[name]["faces"] == part.sum()
-        assert by_votes[name]["accuracy"].mean == pytest.approx(right[part].mean())
+        assert by_votes[name].faces == part.sum()
+        assert by_votes[name].scores["accuracy"].mean == pytest.approx(right[part].mean())
 
 
 def compare_correct(
     first: np.ndarray, second: np.ndarray, **columns: Sequence[object]
-) -> dict[str, Any]:
-    """McNemar's test of two models that are right about some faces."""
-    return compare_models(faces(first, **columns), faces(second).probabilities)["McNemar"]
+) -> ModelComparison:
+    """Compares two models that are right about some faces."""
+    return compare_models(faces(first, **columns), faces(second).probabilities)
 
 
 def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
@@ -740,8 +742,10 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
     first = (right & ~also).sum()
     second = (also & ~right).sum()
     p = binomtest(first, first + second).pvalue
-    assert compare_correct(right, also) == {"first": first, "second": second, "p": p}
-    assert compare_correct(right, right)["p"] == 1
+    compared = compare_correct(right, also)
+    assert (compared.only_first, compared.only_second) == (first, second)
+    assert compared.p == p
+    assert compare_correct(right, right).p == 1
 
 
 def test_models_are_compared_by_person() -> None:
@@ -749,29 +753,30 @@ def test_models_are_compared_by_person() -> None:
     rng = np.random.default_rng(0)
     people = np.repeat(np.arange(40), 25)
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
-    p = np.array([compare_correct(first, second, person=people)["p"] for first, second in correct])
+    p = np.array([compare_correct(first, second, person=people).p for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
     first = np.tile([True, True, False, False], 2)
     second = np.tile([True, False, False, False], 2)
     # two of two faces
-    assert compare_correct(first, second, person=np.repeat([0, 1], 4))["p"] == 0.5
+    assert compare_correct(first, second, person=np.repeat([0, 1], 4)).p == 0.5
     right = np.ones(200, bool)  # 200 faces, but of two persons
-    assert compare_correct(right, ~right, person=np.repeat([0, 1], 100))["p"] == 0.5
+    assert compare_correct(right, ~right, person=np.repeat([0, 1], 100)).p == 0.5
 
 
 def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
     evaluated = faces(np.array([True, True, False]))
     results = evaluate_faces(evaluated)
     facts = {"data": "x.csv"}
-    before = deepcopy((results, facts))
-    assert results["labels"] == ["a", "b"]
-    assert results["confusion"] == [[2, 1], [0, 0]]
-    assert [label["path"] for label in results["likely wrong labels"]] == []
+    content = evaluation_json(results)
+    before = deepcopy((content, facts))
+    assert content["labels"] == ["a", "b"]
+    assert content["confusion"] == [[2, 1], [0, 0]]
+    assert content["likely wrong labels"] == []
     write_results(tmp_path / "page", facts, results, evaluated)
-    assert (results, facts) == before
+    assert (evaluation_json(results), facts) == before
     written = json.loads((tmp_path / "page" / "results.json").read_text())
-    assert {name: written[name] for name in results} == plain_estimates(results)
+    assert {name: written[name] for name in content} == content
 
 
 def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) -> None:
@@ -808,7 +813,8 @@ def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     made = faces(np.ones(9, bool))
     results = evaluate_faces(made)
     unknown = FaceEstimate(mean=None, low=None, high=None, faces=0)
-    with_head = results | {"heads": {"pose": {"yaw": {"r": unknown, "MAE": unknown}}}}
+    pose = HeadResults({"yaw": {"r": unknown, "MAE": unknown}})
+    with_head = replace(results, heads={"pose": pose})
     sections = evaluation_sections(results, made)
     sections_with_head = evaluation_sections(with_head, made)
     assert [part.title for part in sections_with_head] == [part.title for part in sections]

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from fer_vit.evaluation.head_sections import has_targets, head_sections
 from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
-from fer_vit.evaluation.results import FaceEstimate
+from fer_vit.evaluation.results import FaceEstimate, HeadResults
 from fer_vit.evaluation.score_table import class_table
 from fer_vit.report.estimate import Estimate
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
@@ -197,7 +197,7 @@ def test_a_head_without_targets_has_no_table_of_zeros() -> None:
     assert not has_targets("pose", {"yaw": {"r": empty, "MAE": empty}})
     measured = {"yaw": {"r": known, "MAE": known}, "roll": {"r": empty, "MAE": empty}}
     assert has_targets("pose", measured)
-    (section,) = head_sections({"heads": {"pose": measured}}, "pose")
+    (section,) = head_sections("pose", HeadResults(measured))
     rows = section.more[0].rows
     assert [row[:2] for row in rows] == [["output", "faces"], ["yaw", "9"], ["roll", "0"]]
     assert section.intervals is not None
