@@ -10,6 +10,7 @@ from fer_vit.comparison.statistics import LEAST_PERSONS, MeansTest, TTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.smoothing import describe_smoothing
 from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
@@ -207,7 +208,7 @@ def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
         smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
         if "version" in facts:
             seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
-            smoothing += f" (a Gaussian over time with a standard deviation of {seconds} s)"
+            smoothing += f" ({describe_smoothing(seconds)})"
         parts.append(smoothing)
     if study.rest:
         parts.append(

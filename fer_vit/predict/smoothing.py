@@ -29,6 +29,14 @@ class TimedFaces(NamedTuple, Generic[AnyFaces]):
     before: float | None  # the time of the frame before; None: it is the first
 
 
+def describe_smoothing(constant: str) -> str:
+    """Returns how the frames of video files are averaged, for the methods of a study.
+
+    `constant` is the time constant in seconds.
+    """
+    return f"a Gaussian over time with a standard deviation of {constant} s"
+
+
 def smooth_faces(
     parts: Iterable[AnyFaces], constant: float, causal: bool = False
 ) -> Iterator[AnyFaces]:

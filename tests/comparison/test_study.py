@@ -20,6 +20,7 @@ from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode
+from fer_vit.predict.smoothing import describe_smoothing
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -453,6 +454,14 @@ def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Pa
     assert changed.kinds[0].values["happy"] == pytest.approx([0.8, 0.8])  # from 0.1 to 0.9
     happy = changed.labels.index("happy")
     assert changed.probabilities[:, happy] == pytest.approx(np.full(8, 0.4))  # from 0.2 to 0.6
+
+
+def test_methods_describe_the_smoothing_of_clips(tmp_path: Path) -> None:
+    table = pd.concat([clip("a.mp4", "cchh", "x"), clip("b.mp4", "cchh", "y")])
+    compared = study(table, tmp_path)
+    results = compute_results(compared)
+    recorded = methods({"version": "0.1", "smooth": "0.4"}, compared, results)
+    assert describe_smoothing("0.4") in recorded[0]
 
 
 @pytest.mark.parametrize(("second", "direction"), [("film", "higher"), ("early", "lower")])
