@@ -20,14 +20,15 @@ from scipy import stats
 from scipy.optimize import minimize
 
 from benchmarks.machine import machine, run_main
-from fer_vit.comparison.statistics import (
+from fer_vit.comparison.mixed_model import (
     Cells,
-    Missing,
+    Variances,
     average_cells,
     fit_variances,
     mixed_model,
     robust_tests,
 )
+from fer_vit.comparison.statistics import Missing
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import markdown
 
@@ -62,12 +63,13 @@ def unequal_p(persons: int, studies: int) -> list[float]:
         within = values - cells.mean.reshape(persons, 2)[person, condition]
         squares = float((within**2).sum())
         covariance = fast_variances(cells, squares)
-        (test,) = robust_tests(cells, covariance, 1.0)
+        (test,) = robust_tests(cells, Variances(covariance, residual=1.0))
         assert not isinstance(test, Missing)
         p_values.append(test.p)
         if index % CHECKED == 0:
-            reference, scale = fit_variances(values, person, condition, cells)
-            expected = deviance(reference / scale, cells, squares)
+            reference = fit_variances(values, person, condition)
+            relative = reference.random_effects / reference.residual
+            expected = deviance(relative, cells, squares)
             assert deviance(covariance, cells, squares) < expected + 1e-3
     return p_values
 

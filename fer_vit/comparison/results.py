@@ -12,6 +12,7 @@ import numpy as np
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import Kind
+from fer_vit.comparison.mixed_model import mixed_model
 from fer_vit.comparison.series import (
     bin_values,
     leave_one_out,
@@ -27,7 +28,6 @@ from fer_vit.comparison.statistics import (
     TTest,
     compare_pair,
     intraclass_correlation,
-    mixed_model,
     person_mean,
 )
 from fer_vit.comparison.study import Study

@@ -9,17 +9,15 @@ from scipy.linalg import block_diag, fractional_matrix_power
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
+from fer_vit.comparison.mixed_model import Cells, Variances, mixed_model, robust_tests
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
     AnyTest,
-    Cells,
     Missing,
     PersonMean,
     compare_pair,
     intraclass_correlation,
-    mixed_model,
     person_mean,
-    robust_tests,
 )
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
@@ -253,8 +251,7 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
     mean = np.bincount(index, values) / count
     tests = robust_tests(
         Cells(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
-        covariance,
-        scale,
+        Variances(covariance, scale),
     )
 
     groups = [np.flatnonzero(person == name) for name in range(9)]

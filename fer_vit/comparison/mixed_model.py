@@ -1,0 +1,242 @@
+"""Differences between conditions by a linear mixed model with robust standard errors.
+
+O observations of P persons under C conditions; K cells: a person in a condition; R cells of a
+person.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fer_vit.comparison.statistics import (
+    ALL_EQUAL,
+    LEAST_PERSONS,
+    ROUNDING_ERROR,
+    Difference,
+    Missing,
+    TTest,
+    few_persons,
+)
+from fer_vit.geometry import Array, IntArray
+
+
+class Cells(NamedTuple):
+    """Observations averaged by person and condition."""
+
+    person: IntArray  # (K,), an index; ascending
+    condition: IntArray  # (K,)
+    mean: Array  # (K,)
+    observations: Array  # (K,), their number
+    effects: Array  # (K, C), the intercept and an indicator of each condition but the first
+
+
+class Variances(NamedTuple):
+    """The estimated variances of a mixed model, relative to the variance of the values."""
+
+    random_effects: Array  # covariance (C, C) of the effects of persons; 0 without them
+    residual: float
+
+
+def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TTest | Missing]:
+    """Fits values (O,) by condition (O,) with random effects of persons (O,): REML of statsmodels.
+
+    Persons with several values in a condition have random slopes besides intercepts: without
+    slopes, 19 of 100 simulated studies without a difference, in which persons respond differently,
+    had p < 0.05.
+
+    Standard errors are cluster-robust by person, with the bias reduction CR2 and the Satterthwaite
+    degrees of freedom of Bell & McCaffrey (2002). They need no correct estimate of the variances,
+    which have a bound at 0 and are uncertain for few persons. With equal numbers of values in two
+    conditions, the test equals the paired t test of the means of persons.
+
+    Returns a test of each condition but the first, minus the first.
+    """
+    conditions = range(condition.max() + 1)
+    compared = conditions[1:]  # with the first
+    persons = [len(np.unique(person[condition == index])) for index in conditions]
+    too_few: dict[int, Missing] = {}  # by condition
+    for index in compared:
+        if min(persons[0], persons[index]) < LEAST_PERSONS:
+            too_few[index] = Missing(few_persons(persons[0], persons[index], paired=False))
+
+    if len(values) == len(np.unique(person)):
+        return [Missing("every person has one value only")] * len(compared)
+    if np.ptp(values) < ROUNDING_ERROR:
+        return [Missing("no variance")] * len(compared)
+    if len(too_few) == len(compared):
+        return list(too_few.values())
+
+    cells = average_cells(values, person, condition)
+    variances = fit_variances(values, person, condition)
+    tests = robust_tests(cells, variances)
+    return [too_few.get(index, test) for index, test in zip(compared, tests, strict=True)]
+
+
+def average_cells(values: Array, person: IntArray, condition: IntArray) -> Cells:
+    """Averages values (O,) by person (O,) and condition (O,)."""
+    keys = np.column_stack([person, condition])  # (O, 2)
+    cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    return Cells(
+        person=cells[:, 0],
+        condition=cells[:, 1],
+        mean=np.bincount(index, values) / count,
+        observations=count.astype(float),
+        effects=fixed_effects(cells[:, 1]),
+    )
+
+
+def fixed_effects(condition: IntArray) -> Array:
+    """Returns (..., C): the intercept, and an indicator of each condition (...,) but the first."""
+    effects = np.eye(condition.max() + 1)[condition]
+    effects[:, 0] = 1
+    return effects
+
+
+def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Variances:
+    """Estimates the variances of values (O,) by person (O,) and condition (O,).
+
+    The first model that converges is used: with slopes, with intercepts, without random effects.
+    The last is also the estimate where persons do not differ. Slopes need persons in several
+    conditions, and with several values in one.
+    """
+    from statsmodels.regression.mixed_linear_model import MixedLM  # it may not be installed
+
+    effects = fixed_effects(condition)  # (O, C)
+    intercepts = effects[:, :1]
+    candidates = [intercepts]
+    persons = len(np.unique(person))
+    cells = len(np.unique(np.column_stack([person, condition]), axis=0))
+    if persons < cells < len(values):
+        candidates = [effects, intercepts]
+
+    covariance = np.zeros((effects.shape[1], effects.shape[1]))
+    standard = values / values.std()  # the optimizers stop by absolute changes
+    for random_effects in candidates:
+        with warnings.catch_warnings(action="ignore"):  # a variance of 0 is a valid result
+            try:
+                model = MixedLM(standard, effects, person, random_effects)
+                fit = model.fit(reml=True, method=["lbfgs", "powell"])
+            except np.linalg.LinAlgError:  # effects that cannot be separated
+                continue
+        residual = float(fit.scale)
+        if fit.converged and np.isfinite(fit.cov_re).all() and residual > ROUNDING_ERROR:
+            size = random_effects.shape[1]
+            covariance[:size, :size] = fit.cov_re
+            return Variances(covariance, residual)
+    return Variances(covariance, residual=1.0)
+
+
+class WeightedPerson(NamedTuple):
+    """A person's R cells, divided by the root of their covariance."""
+
+    effects: Array  # (R, C)
+    mean: Array  # (R,)
+
+
+class RobustFit(NamedTuple):
+    """Least squares of independent cells, and what its robust standard errors are made of."""
+
+    estimate: Array  # (C,), of the effects
+    bread: Array  # (C, C), the inverse of effects' effects
+    persons: list[WeightedPerson]
+    weights: list[Array]  # of each person's cells in the estimate, adjusted by CR2, P times (R, C)
+    scores: Array  # (P, C), the weights times the residuals
+
+
+def robust_tests(cells: Cells, variances: Variances) -> list[TTest | Missing]:
+    """Tests the effects of C - 1 conditions with the errors of `mixed_model`."""
+    conditions = cells.effects.shape[1]
+    persons = _decorrelate(cells, variances)
+    information = sum(person.effects.T @ person.effects for person in persons)  # (C, C)
+    if np.linalg.cond(information) > 1 / ROUNDING_ERROR:
+        return [Missing("the conditions cannot be separated")] * (conditions - 1)
+    bread = np.asarray(np.linalg.inv(information), float)
+    fit = _fit_robust(persons, bread)
+    return [_test_effect(fit, index) for index in range(1, conditions)]
+
+
+def _decorrelate(cells: Cells, variances: Variances) -> list[WeightedPerson]:
+    """Divides each person's means and effects by the root of their covariance.
+
+    The model is then least squares with independent errors.
+    """
+    _, starts = np.unique(cells.person, return_index=True)
+    persons = []
+    for rows in np.split(np.arange(len(cells.mean)), starts[1:]):
+        effects = cells.effects[rows]  # (R, C)
+        covariance = effects @ variances.random_effects @ effects.T  # (R, R)
+        covariance += np.diag(variances.residual / cells.observations[rows])
+        root = np.linalg.cholesky(covariance)
+        person = WeightedPerson(
+            effects=np.linalg.solve(root, effects),
+            mean=np.linalg.solve(root, cells.mean[rows]),
+        )
+        persons.append(person)
+    return persons
+
+
+def _fit_robust(persons: list[WeightedPerson], bread: Array) -> RobustFit:
+    """Estimates the effects, and the weights of each person with the adjustment CR2."""
+    moments = sum(person.effects.T @ person.mean for person in persons)  # (C,)
+    estimate = bread @ moments
+    weights = []
+    scores = []
+    for person in persons:
+        leverage = person.effects @ bread @ person.effects.T  # (R, R)
+        weight = _inverse_root(leverage) @ person.effects @ bread  # (R, C)
+        residual = person.mean - person.effects @ estimate  # (R,)
+        weights.append(weight)
+        scores.append(weight.T @ residual)
+    return RobustFit(estimate, bread, persons, weights, np.array(scores))
+
+
+def _inverse_root(leverage: Array) -> Array:
+    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2; 0 where no residual is left."""
+    values, vectors = np.linalg.eigh(np.eye(len(leverage)) - leverage)
+    roots = np.zeros(len(values))
+    positive = values > ROUNDING_ERROR
+    roots[positive] = values[positive] ** -0.5
+    return np.asarray(vectors * roots @ vectors.T)
+
+
+def _test_effect(fit: RobustFit, index: int) -> TTest | Missing:
+    """Tests one of the C effects."""
+    error = float(np.sqrt((fit.scores[:, index] ** 2).sum()))
+    if error < ROUNDING_ERROR:
+        return Missing(ALL_EQUAL)
+    df = _satterthwaite(fit, index)
+    mean = float(fit.estimate[index])
+    t = mean / error
+    reach = error * float(stats.t.ppf(0.975, df))
+    return TTest(
+        difference=Difference(
+            mean=mean,
+            low=mean - reach,
+            high=mean + reach,
+            persons=len(fit.persons),
+        ),
+        t=t,
+        df=df,
+        p=2 * float(stats.t.sf(abs(t), df)),
+    )
+
+
+def _satterthwaite(fit: RobustFit, index: int) -> float:
+    """Returns the degrees of freedom of the standard error of one of the C effects.
+
+    They are trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap'. The expectation
+    of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
+    """
+    shares = np.empty(len(fit.persons))  # (P,)
+    overlap = np.empty((len(fit.persons), len(fit.bread)))  # (P, C)
+    for row, (weight, person) in enumerate(zip(fit.weights, fit.persons, strict=True)):
+        shares[row] = weight[:, index] @ weight[:, index]
+        overlap[row] = weight[:, index] @ person.effects
+
+    inner = fit.bread @ (overlap.T @ overlap)  # (C, C)
+    diagonal = ((overlap @ fit.bread) * overlap).sum(1)  # (P,), of overlap bread overlap'
+    trace = shares.sum() - np.trace(inner)
+    square = (shares**2).sum() - 2 * shares @ diagonal + np.trace(inner @ inner)
+    return float(trace**2 / square)
