@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Affine2D
 
 from fer_vit.errors import printable
@@ -365,8 +366,8 @@ def wrap(text: str) -> str:
 
 def _line_width(line: str) -> float:
     """Returns the width in inches of a line in the text size of figures."""
-    plain = line.replace("$", "S")  # two dollar signs are a formula for TextPath
-    points = TextPath((0, 0), plain, size=FONT_POINTS).get_extents().width
+    font = FontProperties(size=FONT_POINTS)
+    points, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
     return float(points) / 72
 
 
