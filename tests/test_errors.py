@@ -24,6 +24,7 @@ from fer_vit.errors import (
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.cli import fit
 from tests.helpers.commands import fails
+from tests.helpers.sources import parsed
 
 PACKAGE = Path(fer_vit.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "cli.py")
@@ -85,7 +86,7 @@ def test_a_value_of_a_group_of_options_is_one_plain_line() -> None:
 
 def constants(path: Path) -> list[str]:
     """The texts of a file with spaces, without docstrings; values in them are braces."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     left_out: set[ast.expr] = set()
     texts = []
     for node in ast.walk(tree):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.sources import parsed
+
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "version"},
@@ -107,7 +109,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
-    return imported_names(ast.walk(ast.parse(path.read_text())))
+    return imported_names(ast.walk(parsed(path)))
 
 
 def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
@@ -139,7 +141,7 @@ def module_name(path: Path) -> str:
 @pytest.fixture(scope="module")
 def at_import() -> dict[Path, set[str]]:
     """What each file imports when it is imported itself."""
-    return {path: imported_names(run_at_import(ast.parse(path.read_text()))) for path in FILES}
+    return {path: imported_names(run_at_import(parsed(path))) for path in FILES}
 
 
 @pytest.mark.parametrize("package", OPTIONAL)
@@ -186,6 +188,6 @@ def test_only_commands_print() -> None:
         place = path.relative_to(PACKAGE)
         if place.parts[0] in ("cli.py", "commands"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{place}:{node.lineno}: use the logger fer_vit"
