@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.comparison.kinds import Kind
+from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.evaluation.checks import CLIP_COLUMNS
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
@@ -58,10 +58,18 @@ def _rows(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> Iterator
         yield dict(zip(names, cells, strict=True))
 
 
-def clip_kinds(
+class EpisodeTotals(NamedTuple):
+    """Sums over the episodes of each of O observations (O,)."""
+
+    seconds: dict[str, Array]  # by label
+    episodes: dict[str, Array]  # their number by label
+    transitions: dict[str, Array]  # their number by "LABEL to LABEL"
+
+
+def add_episodes(
     episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
-) -> list[Kind]:
-    """Returns the measures of clips with episodes, for a number O of observations."""
+) -> EpisodeTotals:
+    """Adds up the episodes of a `number` O of observations."""
     seconds = {label: np.zeros(number) for label in labels}
     counts = {label: np.zeros(number) for label in labels}
     transitions: dict[str, Array] = {}
@@ -76,52 +84,73 @@ def clip_kinds(
             following = episodes[index + 1].episode
             if _touch(episode, following):
                 transitions[f"{episode.label} to {following.label}"][observation] += 1
+    return EpisodeTotals(seconds, counts, transitions)
 
-    total = np.sum([*seconds.values()], axis=0)  # (O,)
-    too_short = total < SHORTEST_CLIP
-    minutes = np.where(too_short, np.nan, total) / 60
-    duration = {}
-    rate = {}
+
+def clip_kinds(
+    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
+) -> list[MeasureKind]:
+    """Returns the measures of clips with episodes, for a number O of observations."""
+    totals = add_episodes(episodes, labels, number)
+    clip_seconds = np.sum([*totals.seconds.values()], axis=0)  # (O,)
+    too_short = clip_seconds < SHORTEST_CLIP
+    clip_minutes = np.where(too_short, np.nan, clip_seconds) / 60
+
+    durations = {}
+    rates = {}
     for label in labels:
         with np.errstate(invalid="ignore"):  # an observation without episodes of the label
-            mean = seconds[label] / counts[label]
-        duration[label] = np.where(too_short, np.nan, mean)
-        rate[label] = counts[label] / minutes
-    transition_rate = {}
-    for name, count in transitions.items():
+            mean = totals.seconds[label] / totals.episodes[label]
+        durations[label] = np.where(too_short, np.nan, mean)
+        rates[label] = totals.episodes[label] / clip_minutes
+    transition_rates = {}
+    for transition, count in totals.transitions.items():
         if count.any():
-            transition_rate[name] = count / minutes
+            transition_rates[transition] = count / clip_minutes
 
-    durations = Kind(
+    kinds = [duration_kind(durations), rate_kind(rates)]
+    if transition_rates:
+        kinds.append(transition_kind(transition_rates))
+    return kinds
+
+
+def duration_kind(values: dict[str, Array]) -> MeasureKind:
+    """Returns the durations of episodes (O,) by label as measures of clips."""
+    return MeasureKind(
         title="Seconds per episode",
         phrase="the mean duration of an episode (seconds)",
         subject="the mean duration of an episode of",
         prefix="seconds_",
         form=".2f",
         unit=" s",
-        values=duration,
+        values=values,
     )
-    rates = Kind(
+
+
+def rate_kind(values: dict[str, Array]) -> MeasureKind:
+    """Returns the rates of episodes (O,) by label as measures of clips."""
+    return MeasureKind(
         title="Episodes per minute",
         phrase="the number of episodes per minute",
         subject="the number of episodes of",
         prefix="episodes_",
         form=".2f",
         unit=" per minute",
-        values=rate,
+        values=values,
     )
-    if not transition_rate:
-        return [durations, rates]
-    transition_rates = Kind(
+
+
+def transition_kind(values: dict[str, Array]) -> MeasureKind:
+    """Returns the rates of transitions (O,) by "LABEL to LABEL" as measures of clips."""
+    return MeasureKind(
         title="Transitions per minute",
         phrase="the number of transitions per minute",
         subject="the number of transitions from",
         prefix="transitions_",
         form=".2f",
         unit=" per minute",
-        values=transition_rate,
+        values=values,
     )
-    return [durations, rates, transition_rates]
 
 
 def _touch(episode: Episode, following: Episode) -> bool:

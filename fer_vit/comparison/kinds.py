@@ -4,7 +4,7 @@ N faces, C expressions, O observations.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, output_titles, outputs_of, target_column, values_near
+from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column, values_near
 from fer_vit.tables.cells import is_missing
 
 CHANGE_TITLE = "Change of the probability from rest"
@@ -21,20 +21,37 @@ SHARE_TITLE = "Share of faces with the label"
 """Titles of what is compared."""
 
 
-class Kind(NamedTuple):
-    """Measures of one kind, such as the mean probability of each expression."""
+@dataclass(frozen=True, eq=False)
+class MeasureKind:
+    """Measures of one kind, such as the mean probability of each expression.
+
+    Attributes:
+        title: Of its section of the page and of its part of results.json.
+        phrase: What was measured, with its scale.
+        subject: Of a sentence, before the name of a measure: what is higher or lower.
+        prefix: Of the columns of measures.csv.
+        form: Format of the values, such as ".3f"; "+.3f" for changes.
+        unit: Of a difference in a sentence, with the space before it; empty: none.
+        values: By measure, of each photo or clip (O,), NaN where there is none. Before
+            `average_kind`, of each face (N,).
+        lowest: No value is smaller.
+        highest: No value is larger.
+        period: Difference of values that mean the same, such as 360 degrees; None: equal values
+            alone do.
+        of_head: Whether the measures are outputs of a further head.
+    """
 
     title: str
-    phrase: str  # what was measured, with its scale
-    subject: str  # of a sentence, before the name of a measure: what is higher or lower
-    prefix: str  # of the columns of `measures.csv`
-    form: str  # the format of the values
-    unit: str  # of a difference, in a sentence
-    values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
-    lowest: float = 0.0  # no value is smaller
-    highest: float = np.inf  # no value is larger
-    period: float | None = None  # difference of values that mean the same, such as 360 degrees
-    of_head: bool = False  # whether the measures are outputs of a further head
+    phrase: str
+    subject: str
+    prefix: str
+    form: str
+    unit: str
+    values: dict[str, Array]
+    lowest: float = 0.0
+    highest: float = np.inf
+    period: float | None = None
+    of_head: bool = False
 
     @property
     def titles(self) -> dict[str, str]:
@@ -48,7 +65,7 @@ def clip_seconds(faces: EvaluatedFaces) -> Array:
     return np.asarray(cells.astype(float))
 
 
-def average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
+def average_kind(kind: MeasureKind, observation: IntArray, number: int) -> MeasureKind:
     """Returns measures of N faces as their means in each of a `number` O of observations.
 
     `observation` (N,) is the observation of each face.
@@ -59,13 +76,13 @@ def average_kind(kind: Kind, observation: IntArray, number: int) -> Kind:
             means[name] = average(values, observation, number)  # (O,)
         else:
             means[name] = average_directions(values, observation, number, kind.period)  # (O,)
-    return kind._replace(values=means)
+    return replace(kind, values=means)
 
 
-def probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
+def probability_kind(labels: Sequence[str], probabilities: Array) -> MeasureKind:
     """Returns the probabilities (N, C) as measures of faces."""
     values = dict(zip(labels, probabilities.T, strict=True))
-    return Kind(
+    return MeasureKind(
         title="Mean probability",
         phrase="the mean probability (0 to 1)",
         subject="the mean probability of",
@@ -77,10 +94,10 @@ def probability_kind(labels: Sequence[str], probabilities: Array) -> Kind:
     )
 
 
-def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
+def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> MeasureKind:
     """Returns the changes of the probabilities from rest (N, C) as measures of faces."""
     values = dict(zip(labels, changes.T, strict=True))
-    return Kind(
+    return MeasureKind(
         title=CHANGE_TITLE,
         phrase=f"the change of the probability (0 to 1) from rest ({rest} s)",
         subject="the change from rest of the probability of",
@@ -93,9 +110,9 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> Kind:
     )
 
 
-def share_kind(values: dict[str, Array]) -> Kind:
+def share_kind(values: dict[str, Array]) -> MeasureKind:
     """Returns whether faces have each label, see `label_shares`, as measures of faces."""
-    return Kind(
+    return MeasureKind(
         title=SHARE_TITLE,
         phrase="the share of faces with this label",
         subject="the share of faces with the label",
@@ -133,52 +150,61 @@ def _output_change(values: Array, period: float | None, resting: RestInClips) ->
 
 def head_kinds(
     heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
-) -> list[Kind]:
-    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value."""
+) -> list[MeasureKind]:
+    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value.
+
+    `heads` has their values (N,), or with `rest` the changes, by head and output.
+    """
     kinds = []
     for head, outputs in heads.items():
         measured = {}
-        for name, values in outputs.items():
+        for output, values in outputs.items():
             if np.isfinite(values[used]).any():
-                measured[name] = values[used]
+                measured[output] = values[used]
         if not measured:
             continue
-        entry = HEADS[head]
-        title = entry.title
-        phrase = entry.phrase
-        subject = entry.subject
-        prefix = entry.prefix
-        form = entry.form
-        unit = f" {entry.unit}" if entry.unit else ""
-        lowest = entry.low
-        highest = entry.high
+        kind = head_kind(HEADS[head], measured)
         if rest:
-            title = f"{title} (change from rest)"
-            phrase = f"{phrase}, as the change from rest ({rest} s)"
-            subject = f"the change from rest of {subject}"
-            prefix = f"change_{prefix}"
-            form = f"+{form}"
-            largest = highest - lowest
-            lowest = -largest
-            highest = largest
-        if entry.period is not None:  # beside 179 degrees, -179 is 181
-            lowest = -np.inf
-            highest = np.inf
-        kind = Kind(
-            title=title,
-            phrase=phrase,
-            subject=subject,
-            prefix=prefix,
-            form=form,
-            unit=unit,
-            values=measured,
-            lowest=lowest,
-            highest=highest,
-            period=entry.period,
-            of_head=True,
-        )
+            kind = change_from_rest(kind, rest)
         kinds.append(kind)
     return kinds
+
+
+def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
+    """Returns the outputs of a head as measures of faces."""
+    lowest = head.low
+    highest = head.high
+    if head.period is not None:  # beside 179 degrees, -179 is 181
+        lowest = -np.inf
+        highest = np.inf
+    return MeasureKind(
+        title=head.title,
+        phrase=head.phrase,
+        subject=head.subject,
+        prefix=head.prefix,
+        form=head.form,
+        unit=f" {head.unit}" if head.unit else "",
+        values=values,
+        lowest=lowest,
+        highest=highest,
+        period=head.period,
+        of_head=True,
+    )
+
+
+def change_from_rest(kind: MeasureKind, rest: Rest) -> MeasureKind:
+    """Returns the kind of the changes of measures from rest, which are its values."""
+    largest = kind.highest - kind.lowest
+    return replace(
+        kind,
+        title=f"{kind.title} (change from rest)",
+        phrase=f"{kind.phrase}, as the change from rest ({rest} s)",
+        subject=f"the change from rest of {kind.subject}",
+        prefix=f"change_{kind.prefix}",
+        form=f"+{kind.form}",
+        lowest=-largest,
+        highest=largest,
+    )
 
 
 def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fer_vit.comparison.averages import average
-from fer_vit.comparison.kinds import Kind
+from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.prose import methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
     ALPHA,
@@ -209,7 +209,7 @@ def means_section(outcome: Outcome) -> Section:
     )
 
 
-def mixed_section(expressions: Kind, comparisons: Sequence[Comparison[TTest]]) -> Section:
+def mixed_section(expressions: MeasureKind, comparisons: Sequence[Comparison[TTest]]) -> Section:
     """Returns the differences of expressions by the mixed model."""
     return Section(
         title=f"{expressions.title}: mixed model",
@@ -220,7 +220,7 @@ def mixed_section(expressions: Kind, comparisons: Sequence[Comparison[TTest]]) -
     )
 
 
-def intraclass_section(expressions: Kind, intraclass: Estimates) -> Section:
+def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Section:
     """Returns the ICC(1) of expressions."""
     return Section(
         title=f"{expressions.title}: ICC(1)",

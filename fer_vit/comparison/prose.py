@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from fer_vit.comparison.kinds import Kind
+from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.results import Comparison, Courses, Results, Tested, Untested
 from fer_vit.comparison.series import LEAST_BINS
 from fer_vit.comparison.statistics import LEAST_PERSONS, MeansTest, TTest
@@ -19,7 +19,7 @@ MOST_NAMES = 10  # of persons or clips in a line
 INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
-def sentences(kind: Kind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
+def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
     """Returns a sentence for each measure with a clear difference, and for pairs without one."""
     clear: dict[str, list[str]] = {}  # clauses by measure
     unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
@@ -48,7 +48,7 @@ def sentences(kind: Kind, comparisons: Sequence[Comparison[MeansTest]]) -> list[
     return lines
 
 
-def measure_names(kind: Kind, measures: Sequence[str]) -> str:
+def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
     """Returns the names of measures of a kind, of many outputs of a head by their first word.
 
     The first word of a movement is its area: "brow (inner up, down left), mouth (smile left)".
@@ -65,7 +65,7 @@ def measure_names(kind: Kind, measures: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def clause(kind: Kind, comparison: Tested[MeansTest]) -> str:
+def clause(kind: MeasureKind, comparison: Tested[MeansTest]) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
     Size, interval, t and g are of the direction that is named: 3 lower, from 1 to 5. Only p is

@@ -11,7 +11,7 @@ from typing import Generic, TypeAlias
 import numpy as np
 
 from fer_vit.comparison.averages import average
-from fer_vit.comparison.kinds import Kind
+from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.mixed_model import mixed_model
 from fer_vit.comparison.series import (
     bin_values,
@@ -90,7 +90,7 @@ Comparison: TypeAlias = Tested[AnyTest] | Untested
 class Outcome:
     """The results of measures of one kind."""
 
-    kind: Kind
+    kind: MeasureKind
     means: Means
     comparisons: list[Comparison[MeansTest]]
 
@@ -172,7 +172,7 @@ def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Estimates:
     return results
 
 
-def compare_kind(study: Study, kind: Kind) -> Outcome:
+def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     """Returns the means of measures and the corrected tests of all pairs of conditions."""
     designs = [study.design(first, second) for first, second in study.pairs]
     means: Means = {}
@@ -191,7 +191,7 @@ def compare_kind(study: Study, kind: Kind) -> Outcome:
     return Outcome(kind, means, correct(contrasts, tests))
 
 
-def mixed_tests(study: Study, kind: Kind) -> list[Comparison[TTest]]:
+def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
     """Returns the differences of measures from the first condition by the mixed model."""
     baseline, *compared = study.conditions
     contrasts = []
@@ -203,7 +203,7 @@ def mixed_tests(study: Study, kind: Kind) -> list[Comparison[TTest]]:
     return correct(contrasts, tests)
 
 
-def limit_interval(test: AnyTest | Missing, kind: Kind) -> AnyTest | Missing:
+def limit_interval(test: AnyTest | Missing, kind: MeasureKind) -> AnyTest | Missing:
     """Returns a test whose interval of the difference has no value that the measure cannot have."""
     if isinstance(test, Missing):
         return test

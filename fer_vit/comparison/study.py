@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.episodes import clip_kinds, find_episodes
 from fer_vit.comparison.kinds import (
-    Kind,
+    MeasureKind,
     average_kind,
     change_kind,
     clip_seconds,
@@ -56,33 +56,54 @@ class ConditionCounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """P persons under C conditions, observed O times: in a photo or clip."""
+    """P persons under C conditions, observed O times: in a photo or clip.
 
-    conditions: dict[str, Mask]  # the observations in each (O,), the baseline first
-    pairs: list[tuple[str, str]]  # the conditions to compare, the second minus the first
-    people: list[str]  # the names of the persons (P,)
-    person: IntArray  # (O,), an index
-    paths: list[str]  # (O,), the photo or clip
-    faces: IntArray  # (O,), their number
-    kinds: list[Kind]  # what was measured
-    left_out: int  # number of faces without a condition or person
-    labels: list[str]  # the expressions
-    observation: IntArray  # (M,), of each face that was measured
-    seconds: Array  # (M,), NaN in a photo
-    # (M, C), smoothed where the table has them so; or their change from rest
+    Attributes:
+        conditions: The observations in each condition (O,) by name, the baseline first.
+        pairs: The names of the conditions to compare, the second minus the first.
+        people: The names of the persons (P,).
+        person: The index of the person of each observation (O,).
+        paths: The photo or clip of each observation (O,).
+        faces: The number of faces in each observation (O,).
+        kinds: What was measured of each observation: probabilities of expressions first.
+        left_out: The number of faces without a condition or person.
+        labels: The L expressions.
+        observation: The index of the observation of each of the M faces that were measured (M,).
+        seconds: Their times in clips (M,), NaN in a photo.
+        probabilities: Their probabilities (M, L), smoothed where the table has them so; or their
+            change from rest.
+        rest: The interval that was subtracted; None: none was.
+        without_rest: The photos and clips that have no face in it.
+        notes: What was assumed and left out in reading.
+        late: The first time of each clip that begins late, see `find_late`.
+        without_face: By condition, the number of photos and frames in which no face was found.
+        smoothed: Whether labels of clips are of smoothed probabilities.
+    """
+
+    conditions: dict[str, Mask]
+    pairs: list[tuple[str, str]]
+    people: list[str]
+    person: IntArray
+    paths: list[str]
+    faces: IntArray
+    kinds: list[MeasureKind]
+    left_out: int
+    labels: list[str]
+    observation: IntArray
+    seconds: Array
     probabilities: Array
-    rest: Rest | None = None  # the interval that was subtracted
-    without_rest: tuple[str, ...] = ()  # the photos and clips that have no face in it
-    notes: tuple[str, ...] = ()  # what was assumed and left out in reading
-    late: dict[str, float] = field(default_factory=dict)  # by clip, see `find_late`
-    # by condition: the photos and frames of persons in which no face was found
+    rest: Rest | None = None
+    without_rest: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    late: dict[str, float] = field(default_factory=dict)
     without_face: dict[str, int] = field(default_factory=dict)
-    smoothed: bool = False  # whether labels of clips are of smoothed probabilities
+    smoothed: bool = False
 
     @property
     def condition(self) -> IntArray:
         """The index of the condition of each observation (O,)."""
-        return np.asarray(np.array([*self.conditions.values()]).argmax(0))
+        members = np.array([*self.conditions.values()])  # (C, O)
+        return np.asarray(members.argmax(0))
 
     @property
     def heads(self) -> list[str]:
@@ -160,11 +181,10 @@ def make_study(
     selected = _select_faces(faces, assigned, seconds, person, rest)
     measured = faces.take(selected.used)  # M of the N faces
     observations = _observe(measured, by, person, baseline)
-    names = observations.conditions
     conditions = {}
-    for index, name in enumerate(names):
+    for index, name in enumerate(observations.conditions):
         conditions[name] = observations.condition == index
-    pairs = list(combinations(names, 2))
+    pairs = list(combinations(observations.conditions, 2))
     if baseline is not None:
         pairs = [(first, second) for first, second in pairs if first == baseline]
     return Study(
@@ -314,7 +334,7 @@ def _measures(
     measured: EvaluatedFaces,
     selected: Selected,
     observations: Observations,
-) -> list[Kind]:
+) -> list[MeasureKind]:
     """Returns what was measured of each observation: first of its faces, then of its episodes.
 
     `measured` are the selected ones of the N faces.
@@ -350,13 +370,13 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
             hint = suggest(baseline, names)
         actual = short(", ".join(names)) or "none"
         raise FerVitError(f"Expected {expected} in `{by}`, but got {actual}.{hint}")
-    most = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
-    if len(names) > most:
+    limit = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
+    if len(names) > limit:
         remedy = "Name another column with `--by`"
         if baseline is None and len(names) <= MOST_BESIDE_BASELINE:
             remedy += ", or compare them with one alone by `--baseline`"
         raise FerVitError(
-            f"Expected at most {most} conditions in `{by}`, but got {len(names):,}. {remedy}."
+            f"Expected at most {limit} conditions in `{by}`, but got {len(names):,}. {remedy}."
         )
     if baseline is not None:
         names.remove(baseline)
@@ -391,6 +411,6 @@ def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
         cells = faces.columns.get(SMOOTHED + label)
         if cells is not None:
             smoothed = cells.astype(float)
-            known = np.isfinite(smoothed) & faces.predicted
-            probabilities[known, index] = smoothed[known]
+            has_smoothed = np.isfinite(smoothed) & faces.predicted
+            probabilities[has_smoothed, index] = smoothed[has_smoothed]
     return probabilities

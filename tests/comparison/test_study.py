@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t, ttest_ind
 
 from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
-from fer_vit.comparison.kinds import SHARE_TITLE, Kind
+from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
 from fer_vit.comparison.results import Tested, compare_kind, compute_results
@@ -469,7 +469,7 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     values = np.concatenate([np.linspace(0.1, 0.2, 8), np.linspace(0.5, 0.8, 8)])
     person = np.tile(np.arange(8), 2)
     is_rest = (np.arange(16) < 8) == (second == "film")
-    kind = Kind(
+    kind = MeasureKind(
         title="Mean probability",
         phrase="the mean probability",
         subject="the mean probability of",
@@ -519,7 +519,7 @@ def means_test(difference: Difference) -> MeansTest:
 @pytest.mark.parametrize("of_head", [True, False])
 def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool) -> None:
     names = [f"{area} {number}" for area in ("brow", "mouth") for number in range(MOST_NAMES)]
-    kind = Kind(
+    kind = MeasureKind(
         title="Movements",
         phrase="",
         subject="the mean intensity of",
