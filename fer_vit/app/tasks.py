@@ -14,6 +14,7 @@ from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image as Pil
@@ -37,7 +38,7 @@ from fer_vit.fields import FEATURES, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, list_heads, load
 from fer_vit.predict.tables import predict_table
@@ -99,7 +100,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
-                run_task(task, pipe.send)
+                run_task(task, load_cached(task.model), pipe.send)
         except (FerVitError, OSError) as error:
             pipe.send({"state": "failed", "message": describe_failure(error)})
         except Exception:  # a fault in fer-vit or a decoder, which must not stop the server
@@ -131,19 +132,35 @@ def json_types() -> dict[str, str]:
     return {field.name: field.type for field in all_face_fields() if field not in FEATURES}
 
 
-def run_task(task: Task, send: Callable[[Event], None]) -> None:
+def run_task(task: Task, model: Recognizer, send: Callable[[Event], None]) -> None:
     """Does a task in the folder of uploads; sends events for the client, `done` last."""
-    paths = [Path(name) for name in named_by_content(task.names)]
     options = PhotoOptions(workers=0, **task.reading)
-    refused = refuse_large(paths, options.end)
-    model = load_cached(task.model)
-    photos = recognize_others(model, paths, options, refused)
+    uploads = open_uploads(task.names, options.end)
+    photos = recognize_uploads(model, uploads, options)
+    outputs = Outputs(Path("..", task.table), heads=task.outputs)
     if task.report:
-        clips = [path for path in paths if path not in refused and is_video(path)]
-        make_report(task, model, photos, paths, clips, options, send)
+        make_report(model, photos, uploads, options, outputs, task.explain, send)
     else:
-        make_table(task, model, photos, paths, options)
+        make_table(model, photos, uploads, options, outputs)
         send({"state": "done"})
+
+
+class Uploads(NamedTuple):
+    """The files of a task, named by their content."""
+
+    paths: list[Path]  # in the order of the request
+    clips: list[Path]  # that are read
+    refused: dict[Path, str]  # the status of each that takes too long to decode, by its path
+
+
+def open_uploads(names: Sequence[str], end: float) -> Uploads:
+    """Returns the uploads of these names; clips are read up to `end`, in seconds."""
+    paths = [Path(name) for name in named_by_content(names)]
+    photos = [path for path in paths if not is_video(path)]
+    videos = [path for path in paths if is_video(path)]
+    refused = refuse_photos(photos) | refuse_clips(videos, end)
+    clips = [video for video in videos if video not in refused]
+    return Uploads(paths, clips, refused)
 
 
 def named_by_content(names: Sequence[str]) -> list[str]:
@@ -180,17 +197,17 @@ def suffix_by_content(path: Path) -> str | None:
 
 
 def make_table(
-    task: Task,
     model: Recognizer,
     photos: Iterable[Faces],
-    paths: Sequence[Path],
+    uploads: Uploads,
     options: PhotoOptions,
+    outputs: Outputs,
 ) -> None:
     """Makes the table of a task from its recognized photos; as JSON, one list of rows."""
-    table = Path("..", task.table)
+    table = outputs.table
     is_json = table.suffix == ".json"
     written = table.with_suffix(".jsonl") if is_json else table
-    predict_table(model, photos, paths, options, Outputs(written, heads=task.outputs))
+    predict_table(model, photos, uploads.paths, options, outputs._replace(table=written))
     if not is_json:
         return
     with written.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
@@ -202,57 +219,50 @@ def make_table(
 
 
 def make_report(
-    task: Task,
     model: Recognizer,
     photos: Iterable[Faces],
-    paths: Sequence[Path],
-    clips: Sequence[Path],
+    uploads: Uploads,
     options: PhotoOptions,
+    outputs: Outputs,
+    explain: bool,
     send: Callable[[Event], None],
 ) -> None:
     """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces.
 
-    `photos` are recognized while the tables are written; `clips` are the videos that are read.
+    `photos` are recognized while the tables are written.
     """
-    table = Path("..", task.table)
-    summary = Path("../summary.csv") if clips else None
-    intervals = Path("../intervals.csv") if clips else None
-    copy = Path("../marked.mp4") if len(clips) == 1 else None
-    messages: list[str] = []
+    if uploads.clips:
+        outputs = outputs._replace(
+            people=Path("../summary.csv"), intervals=Path("../intervals.csv")
+        )
+    if len(uploads.clips) == 1:
+        outputs = outputs._replace(copy=MarkedCopy(uploads.clips[0], Path("../marked.mp4")))
+    findings = Findings(uploads.clips)
     warnings: list[str] = []
-    by_path: dict[str, FileFaces] = {}
-    watched = Watched()
-
-    def noted() -> Iterator[Faces]:
-        for faces in photos:
-            (info,) = faces.infos
-            by_path.setdefault(info.path, FileFaces()).add(faces)
-            if Path(info.path) in clips:
-                watched.add(faces)
-            yield faces
-
-    outputs = Outputs(table, summary, intervals, copy, heads=task.outputs)
     try:
-        predict_table(model, noted(), paths, options, outputs)
+        predict_table(model, findings.note(photos), uploads.paths, options, outputs)
     except FerVitError:
-        if not table.exists():
+        if not outputs.table.exists():
             raise
         warnings.append(
             "There is no marked copy: the clip cannot be read, or the copy cannot be written."
         )
-    for name, file in by_path.items():
+    messages: list[str] = []
+    for name, file in findings.files.items():
         messages += describe_faces(name, file)
         warnings += describe_problems(name, file)
     sentences = {"messages": messages, "warnings": warnings}
     send({"state": "found", **sentences})
 
-    faces_by_photo = {str(path): by_path[str(path)].faces for path in paths if path not in clips}
+    # a refused clip is listed as a photo without a face
+    others = [str(path) for path in uploads.paths if path not in uploads.clips]
+    faces_by_photo = {name: findings.files[name].faces for name in others}
     files = name_pictures(faces_by_photo)
     decoded = draw_photos(faces_by_photo, files)
-    if task.explain:
+    if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
-        known = Known(decoded, watched)
-        write_explanations(model, paths, options, known, photo_faces, send)
+        known = Known(decoded, findings.people)
+        write_explanations(model, uploads.paths, options, known, photo_faces, send)
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
@@ -293,24 +303,10 @@ def write_explanations(
         shutil.rmtree(report)
 
 
-def refuse_large(paths: Sequence[Path], end: float) -> dict[Path, str]:
-    """Returns the status of each photo and clip that takes too long to decode, by its path.
-
-    Clips count up to `end`, in seconds. All clips together have at most `MAX_TASK_PIXELS`; the
-    first ones are read.
-    """
+def refuse_photos(photos: Iterable[Path]) -> dict[Path, str]:
+    """Returns the status of each photo that takes too long to decode, by its path."""
     refused = {}
-    remaining = MAX_TASK_PIXELS
-    for path in paths:
-        if is_video(path):
-            from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
-
-            pixels = count_pixels(path, end, remaining)
-            if pixels > remaining:
-                refused[path] = CLIP_TOO_LONG
-            else:
-                remaining -= pixels
-            continue
+    for path in photos:
         size = None
         with suppress(ImageError):  # which becomes the status of a row
             size = image_size(read_bytes(path))
@@ -323,19 +319,38 @@ def refuse_large(paths: Sequence[Path], end: float) -> dict[Path, str]:
     return refused
 
 
-def recognize_others(
-    model: Recognizer, sources: Sequence[Path], options: PhotoOptions, refused: Mapping[Path, str]
+def refuse_clips(clips: Iterable[Path], end: float) -> dict[Path, str]:
+    """Returns the status of each clip that takes too long to decode, by its path.
+
+    Clips count up to `end`, in seconds. Together they have at most `MAX_TASK_PIXELS`; the first
+    ones are read.
+    """
+    refused = {}
+    remaining = MAX_TASK_PIXELS
+    for path in clips:
+        from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
+
+        pixels = count_pixels(path, end, remaining)
+        if pixels > remaining:
+            refused[path] = CLIP_TOO_LONG
+        else:
+            remaining -= pixels
+    return refused
+
+
+def recognize_uploads(
+    model: Recognizer, uploads: Uploads, options: PhotoOptions
 ) -> Iterator[Faces]:
     """Yields each photo and frame, in order, with its faces.
 
-    Files that are `refused` have this status and are not read.
+    Files that are refused have this status and are not read.
     """
     scheme = model.scheme(options.detector)
-    read = [source for source in sources if source not in refused]
+    read = [path for path in uploads.paths if path not in uploads.refused]
     by_source = groupby(model.recognize(read, options), lambda faces: faces.infos[0].index)
-    for index, source in enumerate(sources):
-        if source in refused:
-            yield no_faces([PhotoInfo(str(source), refused[source], index)], scheme)
+    for index, path in enumerate(uploads.paths):
+        if path in uploads.refused:
+            yield no_faces([PhotoInfo(str(path), uploads.refused[path], index)], scheme)
             continue
         _, parts = next(by_source)
         for faces in parts:
@@ -373,6 +388,30 @@ class FileFaces:
             self.people[face.track][label] += 1
         if info.frame is None:
             self.faces = faces
+
+
+@dataclass
+class Findings:
+    """What was found in the files of a task.
+
+    Attributes:
+        clips: The clips that are read.
+        files: Photos and clips, by path.
+        people: The people in the clips.
+    """
+
+    clips: Sequence[Path]
+    files: dict[str, FileFaces] = field(default_factory=dict)
+    people: Watched = field(default_factory=Watched)
+
+    def note(self, photos: Iterable[Faces]) -> Iterator[Faces]:
+        """Yields each photo and frame, and notes its faces on the way."""
+        for faces in photos:
+            (info,) = faces.infos
+            self.files.setdefault(info.path, FileFaces()).add(faces)
+            if Path(info.path) in self.clips:
+                self.people.add(faces)
+            yield faces
 
 
 def describe_faces(name: str, file: FileFaces) -> Iterator[str]:

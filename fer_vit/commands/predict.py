@@ -16,7 +16,7 @@ from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.outputs import Outputs, check_outputs
+from fer_vit.predict.outputs import Outputs, check_outputs, find_copy
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
@@ -116,7 +116,6 @@ def predict(
         table=output,
         people=summary,
         intervals=intervals,
-        copy=annotate,
         min_confidence=min_confidence,
         overwrite=overwrite,
         features=features,
@@ -124,6 +123,8 @@ def predict(
         threshold=threshold,
     )
     check_outputs(wanted, images, sources)
+    if annotate is not None:
+        wanted = wanted._replace(copy=find_copy(annotate, wanted, images, sources))
     if rank.world_size > 1 and not wanted.in_folder:
         remedy = (
             f"Name a folder, for example `--output {output.stem}`, or unset RANK and WORLD_SIZE."

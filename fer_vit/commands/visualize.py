@@ -90,10 +90,10 @@ def visualize(
     explaining = ExplainOptions(method, labels, targets)
     options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
-
-    recognizer = load(find_network(checkpoint, model), name=checkpoint)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
+
+    recognizer = load(find_network(checkpoint, model), name=checkpoint)
     with atomic_write(output, overwrite=overwrite) as folder:
         number = write_report(
             folder=folder,

@@ -12,13 +12,20 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.report.table import SUFFIXES
 
 
+class MarkedCopy(NamedTuple):
+    """A copy of a video with marked faces."""
+
+    video: Path
+    path: Path  # of the copy, an .mp4
+
+
 class Outputs(NamedTuple):
     """What `predict` writes."""
 
     table: Path  # of faces, or a folder of tables
     people: Path | None = None  # a table of the people in videos
     intervals: Path | None = None  # a table or TextGrid of their expressions
-    copy: Path | None = None  # a copy of the only video with marked faces
+    copy: MarkedCopy | None = None  # of the only video
     min_confidence: float = 0.0  # faces below it have no label and are ambiguous
     overwrite: bool = True  # existing files
     features: bool = False  # columns with the network's features
@@ -79,6 +86,29 @@ def check_intervals(outputs: Outputs, known: Sequence[str], model: str) -> None:
         )
 
 
+def find_copy(
+    path: Path, outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]
+) -> MarkedCopy:
+    """Returns the copy of the only video among `sources`, to write at `path`.
+
+    Arguments as for `check_outputs`, which checks `outputs`.
+
+    Raises:
+        FerVitError: There are several videos or none, or the copy cannot be written.
+    """
+    check_beside(path, [image for image in images if image.is_dir()])
+    videos = list(filter(is_video, sources))
+    is_input = path.resolve() in map(Path.resolve, videos)
+    is_mp4 = path.suffix.lower() == ".mp4"
+    if outputs.in_folder or is_input or not is_mp4 or len(videos) != 1:
+        actual = f"`--annotate {path}`, `--output {outputs.table}` and {len(videos)} videos"
+        raise FerVitError(
+            f"Expected one video, one table (.csv) and another .mp4, but got {actual}."
+        )
+    check_output(path, outputs.overwrite)
+    return MarkedCopy(video=videos[0], path=path)
+
+
 def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]) -> None:
     """Raises FerVitError, before any work, when an output cannot be written.
 
@@ -88,7 +118,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
         sources: The photos and videos that are read.
     """
     _check_tables(outputs, images)
-    _check_videos(outputs, sources)
+    _check_people(outputs, sources)
     if outputs.in_folder and outputs.heads and (outputs.people or outputs.intervals):
         raise FerVitError(
             "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
@@ -97,9 +127,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
 
 
 def _check_tables(outputs: Outputs, images: Sequence[Path]) -> None:
-    """Raises FerVitError when a table or the copy cannot be written where it is named."""
-    if outputs.copy:
-        check_beside(outputs.copy, [image for image in images if image.is_dir()])
+    """Raises FerVitError when a table cannot be written where it is named."""
     named = [outputs.people, outputs.intervals]
     if not outputs.in_folder:
         named.insert(0, outputs.table)
@@ -126,22 +154,12 @@ def _check_tables(outputs: Outputs, images: Sequence[Path]) -> None:
         )
 
 
-def _check_videos(outputs: Outputs, sources: Sequence[Path]) -> None:
-    """Raises FerVitError when an output needs other videos, or a copy cannot be written."""
-    wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
+def _check_people(outputs: Outputs, sources: Sequence[Path]) -> None:
+    """Raises FerVitError when a table of the people in videos needs other videos."""
+    wanted = [path for path in (outputs.intervals, outputs.people) if path]
     if not wanted:
         return
     videos = list(filter(is_video, sources))
-    copy = outputs.copy
-    if copy:
-        is_input = copy.resolve() in map(Path.resolve, videos)
-        is_mp4 = copy.suffix.lower() == ".mp4"
-        if outputs.in_folder or is_input or not is_mp4 or len(videos) != 1:
-            actual = f"`--annotate {copy}`, `--output {outputs.table}` and {len(videos)} videos"
-            raise FerVitError(
-                f"Expected one video, one table (.csv) and another .mp4, but got {actual}."
-            )
-        check_output(copy, outputs.overwrite)
     if not videos:
         raise FerVitError(
             f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out."

@@ -21,7 +21,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
-from fer_vit.files import as_text, check_output, check_permission, remove_stale_below
+from fer_vit.files import as_text, check_permission, remove_stale_below
 from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
@@ -70,7 +70,7 @@ def predict_table(
     report, people, marks = _write_tables(
         model=model,
         photos=photos,
-        images=images,
+        videos=any(map(is_video, images)),
         plan={outputs.table: images},
         facts=facts,
         outputs=outputs,
@@ -79,9 +79,9 @@ def predict_table(
     if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
-        video = next(path for path in images if is_video(path))
+        video, path = outputs.copy
         try:
-            annotate_video(video, outputs.copy, marks, options, outputs.overwrite)
+            annotate_video(video, path, marks, options, outputs.overwrite)
         except FerVitError as error:
             raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
     return f"{report}\nTable: {outputs.table}"
@@ -118,7 +118,8 @@ def predict_folder(
         # a table that another process wrote in the meantime is the same
         again = outputs._replace(overwrite=True)
         photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
-        report, *_ = _write_tables(model, photos, images, assigned, facts, again)
+        videos = any(map(is_video, images))
+        report, *_ = _write_tables(model, photos, videos, assigned, facts, again)
 
     missing = sum(not path.exists() for path in plan)
     if missing:
@@ -245,16 +246,16 @@ def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str
 def _write_tables(
     model: Recognizer,
     photos: Iterable[Faces],
-    images: Sequence[Path],
+    videos: bool,
     plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
 ) -> tuple[str, People, list[list[Marked]]]:
     """Writes `photos` into the tables of a plan, which has their files in order.
 
-    Returns a summary, the people, and the faces of a marked copy.
+    With `videos`, the tables have the columns of videos. Returns a summary, the people, and the
+    faces of a marked copy.
     """
-    videos = any(map(is_video, images))
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
     chosen = choose_fields(fields, outputs.heads)
@@ -263,7 +264,6 @@ def _write_tables(
     marks: list[list[Marked]] = []
     by_source = groupby(photos, lambda faces: faces.infos[0].index)
     for path, chunk in plan.items():
-        check_output(path, outputs.overwrite)
         with write_fields(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
             parts = (part for _, part in islice(by_source, len(chunk)))
             for faces in chain.from_iterable(parts):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -29,8 +30,9 @@ from fer_vit.app.tasks import (
     describe_failure,
     heads_of_models,
     json_types,
+    load_cached,
     named_by_content,
-    refuse_large,
+    refuse_photos,
     run_task,
 )
 from fer_vit.commands.app import app
@@ -69,11 +71,16 @@ def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
 
 
+def do(task: Task, events: list[Event]) -> None:
+    """Does a task as the worker process does; adds its events."""
+    run_task(task, load_cached(task.model), events.append)
+
+
 def run(
     folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any
 ) -> list[Event]:
     events: list[Event] = []
-    run_task(Task(folder.parent, names, DEFAULT, table, report, reading), events.append)
+    do(Task(folder.parent, names, DEFAULT, table, report, reading), events)
     return events
 
 
@@ -87,7 +94,7 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
 def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.json", False, {})
     events: list[Event] = []
-    run_task(task._replace(outputs=("movements",)), events.append)
+    do(task._replace(outputs=("movements",)), events)
     main(["predict", "group.jpg", "--outputs", "movements", "--output", "../expected.jsonl"])
     (row,) = json.loads((uploads.parent / "faces.json").read_text())
     (expected,) = read(uploads.parent / "expected.jsonl")
@@ -96,7 +103,7 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     assert "label" not in row
     assert "yaw" not in row
     with pytest.raises(FerVitError, match="has, but got affect"):
-        run_task(task._replace(outputs=("affect",)), events.append)
+        do(task._replace(outputs=("affect",)), events)
 
 
 def test_heads_of_models_are_the_ones_of_their_tables() -> None:
@@ -158,7 +165,7 @@ def test_a_report_writes_its_files_without_paths_of_the_server(report: Report) -
 def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:
     events: list[Event] = []
     task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.csv", True, {}, explain=False)
-    run_task(task, events.append)
+    do(task, events)
     assert [event["state"] for event in events] == ["found", "done"]
     files = {path.name for path in uploads.parent.iterdir()}
     assert files == {"uploads", "faces.csv", "photos"}
@@ -179,9 +186,7 @@ def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
     for module in (image_file, plot):
         monkeypatch.setattr(module, "decode_image", count)
     names = ["group.jpg", "empty.png"]
-    run_task(
-        Task(uploads.parent, names, DEFAULT, "faces.csv", True, {}, explain=explain), lambda _: None
-    )
+    do(Task(uploads.parent, names, DEFAULT, "faces.csv", True, {}, explain=explain), [])
     assert [decoded[Path(name).read_bytes()] for name in names] == [2, 1]
 
 
@@ -279,7 +284,7 @@ def test_limits_of_pixels(uploads: Path, names: list[str]) -> None:
     assert status["group.jpg"] == "ok"
     assert "67 megapixels" in status["bomb.jpg"]
     Image.new("1", (8160, 6144)).save(uploads / "phone.png")  # 50 megapixels
-    assert refuse_large([uploads / "phone.png"], 9) == {}
+    assert refuse_photos([uploads / "phone.png"]) == {}
 
 
 def test_clips_have_a_limit_of_pixels_together(
@@ -297,6 +302,20 @@ def test_clips_have_a_limit_of_pixels_together(
     run(uploads, names, end=1.0)
     frames = Counter(path for path, _ in statuses(uploads))
     assert frames == {"a.mp4": 10, "group.jpg": 1, "b.mp4": 10}
+
+
+def test_the_marked_copy_is_of_the_clip_that_is_read(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    black = np.zeros((64, 64, 3), np.uint8)
+    write_video(uploads / "long.mp4", [black] * 40, [number / 10 for number in range(40)])
+    write_video(uploads / "short.mp4", [255 - black] * 3, [0, 0.1, 0.2])
+    monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 30 * 64 * 64)
+    run(uploads, ["long.mp4", "short.mp4"], report=True)
+    with av.open(str(uploads.parent / "marked.mp4")) as copy:
+        frames = [frame.to_ndarray(format="rgb24") for frame in copy.decode(video=0)]
+    assert len(frames) == 3
+    assert np.min(frames) > 200
 
 
 @pytest.mark.usefixtures("quick_explanations")

@@ -869,8 +869,8 @@ MUTATIONS = [
     Mutation(
         "all frames in the app have at most 20 billion pixels",
         "fer_vit/app/tasks.py",
-        "            if pixels > remaining:",
-        "            if False:",
+        "        if pixels > remaining:",
+        "        if False:",
         "tests/app/test_tasks.py::test_clips_have_a_limit_of_pixels_together",
     ),
     Mutation(
