@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Returns the libraries to the garbage collector: Triton prints what is left at the end."""
-    if not hasattr(config, "workerinput"):
+    """Returns the libraries to the garbage collector: Triton prints what is left at the end.
+
+    A process of xdist frees nothing: it ends without the last scans of pytest, which take seconds.
+    """
+    if hasattr(config, "workerinput"):
+        gc.freeze()
+    else:
         gc.unfreeze()
 
 
@@ -182,6 +187,18 @@ def never_flushed() -> Iterator[None]:
     """Does not wait for the disk: only a crash of the machine would show it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries_stay_frozen() -> Iterator[None]:
+    """Lets commands import nothing with special care: they would return the libraries, which are
+    imported already, to the garbage collector.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fer_vit.cli", "fer_vit.commands.predict"):
+            if module := sys.modules.get(name):
+                patch.setattr(module, "collector_off", nullcontext)
         yield
 
 
